@@ -81,6 +81,12 @@ impl Verb {
         matches!(self, Self::Run(_) | Self::Bench(_) | Self::Simulate(_))
     }
 
+    /// Whether a launcher starts it as one process of several.
+    #[must_use]
+    pub const fn is_launched(&self) -> bool {
+        matches!(self, Self::Run(RunArgs { backend: BackendArg::Mpi, .. }))
+    }
+
     /// Whether it dumps memory when it is asked to.
     #[must_use]
     pub const fn dumps(&self) -> bool {

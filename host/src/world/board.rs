@@ -173,6 +173,12 @@ impl Board {
         }
     }
 
+    /// Whether a process maps the board.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_near(&self, process: usize) -> bool {
+        self.far.as_ref().is_none_or(|far| far.near[process])
+    }
+
     pub(super) const fn processes(&self) -> usize {
         self.processes
     }

@@ -10,6 +10,7 @@ use super::{GroupMemory, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::global_rank;
+use core::time::Duration;
 use rustix::fs::ftruncate;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,6 +20,8 @@ use veriep_core::place::Tensor;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
+/// The exit status of who misses something, or was stopped because others do.
+const STOPPED: u8 = 3;
 /// Bytes of a part of something long.
 const PART: usize = 32 << 10;
 
@@ -42,7 +45,7 @@ pub struct Cluster<W> {
     pub memory: GroupMemory,
     post: Arc<FarPost<SharedMemory, Greeted<W>>>,
     hellos: Vec<Hello>,
-    /// By process, those of the own node.
+    /// By process, those of the own machine.
     peers: Vec<Option<Peer>>,
     me: usize,
     inbox: Arc<Mutex<Inbox>>,
@@ -85,7 +88,8 @@ impl<W: Wire + 'static> Cluster<W> {
         let world = Arc::new(World { crowded, ..World::of(board, me, ranks) });
         let hellos = greeted.hellos.clone();
         let peer = |(process, hello): (usize, &Hello)| {
-            (near[process] && process != me).then(|| Peer::new(hello.pid)).transpose()
+            let is_beside = hello.machine == hellos[me].machine && process != me;
+            is_beside.then(|| Peer::new(hello.pid)).transpose()
         };
         let peers = hellos.iter().enumerate().map(peer).collect::<io::Result<_>>()?;
         let inbox = Inbox { said: vec![(Vec::new(), None); processes], ..Inbox::default() };
@@ -114,6 +118,16 @@ impl<W: Wire + 'static> Cluster<W> {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.world.board.workers()
+    }
+
+    /// Tells all that the group has ended well, and leaves the network when all do, but for no longer than `limit`.
+    ///
+    /// # Errors
+    /// Somebody does not leave, or something does not go out.
+    pub fn leave(&self, limit: Duration) -> Result<(), String> {
+        self.world.set_over();
+        self.post.flush();
+        self.far.close(limit)
     }
 
     /// Sends this process's output of a rank to the first one.
@@ -206,22 +220,23 @@ fn how_of(word: u64) -> Option<How> {
 
 impl<W: Wire + 'static> Watched for &Cluster<W> {
     fn reap(&mut self) {
+        // Here, since this thread never waits for the network.
+        self.world.beat();
         for (process, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer.as_ref().filter(|peer| peer.has_ended()) else { continue };
             // Else it has ended as all may.
             let how = word_of(peer.end());
-            if !self.world.is_over() && self.status(process).is_none_or(|status| status == 0) {
-                let is_new = self.world.set_left(process, how);
-                if is_new {
-                    self.post.tell(LEFT, &bytes(&[process as u64, how]));
-                }
+            let is_due = self.world.is_over() || self.status(process).is_some_and(|status| status > 0);
+            if !is_due {
+                self.world.set_left(process, how);
             }
         }
     }
 
     fn left(&self, process: usize) -> Option<How> {
-        let told = self.status(process).filter(|&status| status != 0).map(|status| How::Exit(status.into()));
-        told.or_else(|| how_of(self.world.how_left(process)))
+        // Who was stopped has not failed by itself.
+        let failed = self.status(process).filter(|status| (1..STOPPED).contains(status));
+        failed.map(|status| How::Exit(status.into())).or_else(|| how_of(self.world.how_left(process)))
     }
 
     fn has_ended(&self, process: usize) -> bool {

@@ -25,7 +25,7 @@ pub struct Hello {
     /// See above.
     pub host: String,
     /// What all of its machine have alike, and that it shares memory with nobody.
-    machine: String,
+    pub(super) machine: String,
     alone: bool,
     /// The number of its file for the memory of a node.
     pub(super) file: i32,

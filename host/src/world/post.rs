@@ -29,6 +29,8 @@ pub(super) const OUTPUT: u32 = 5;
 const TICK: Duration = Duration::from_millis(1);
 /// How often a process says that it runs, and all that nobody waits for.
 const BEAT: Duration = Duration::from_millis(10);
+/// So long it may take to carry once.
+const DEAF: Duration = Duration::from_millis(250);
 /// The words of the group that somebody may set: from then on they are set everywhere.
 const OF_GROUP: [OfGroup; 3] = [OfGroup::Stop, OfGroup::Asked, OfGroup::Over];
 /// So many words of [`OfProcess::ROW`] are waited for by others.
@@ -38,6 +40,9 @@ const URGENT: usize = 6;
 pub(super) trait Post: Send + Sync + Debug {
     /// Sends what others wait for, and takes what has come. Whether something has.
     fn carry(&self) -> bool;
+
+    /// Whether the network has not let this process send or take anything for a while: nobody knows then how others are.
+    fn is_deaf(&self) -> bool;
 }
 
 pub(super) type AnyPost = Arc<dyn Post>;
@@ -45,6 +50,8 @@ pub(super) type AnyPost = Arc<dyn Post>;
 /// What has been sent last.
 #[derive(Debug, Default)]
 struct Sent {
+    /// By process: that it is gone, and how.
+    left: Vec<u64>,
     urgent: [u64; URGENT],
     group: [u64; OF_GROUP.len()],
 }
@@ -57,6 +64,8 @@ pub(super) struct FarPost<B, W> {
     /// Processes that do not map this one's board.
     pub(super) to: Vec<usize>,
     sent: Mutex<Sent>,
+    /// When it has carried by itself the last time.
+    last: Mutex<Instant>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,7 +88,7 @@ pub(super) fn words(note: &[u8], least: usize) -> Result<Vec<u64>, String> {
 
 impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
     pub(super) fn new(far: Arc<FarMemory<B, W>>, world: Arc<World>, to: Vec<usize>) -> Self {
-        Self { far, world, to, sent: Mutex::default() }
+        Self { far, world, to, sent: Mutex::default(), last: Mutex::new(Instant::now()) }
     }
 
     /// Begins to carry when nobody else does, and to say that this process runs.
@@ -90,11 +99,12 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
             loop {
                 if said.elapsed() >= BEAT {
                     said = Instant::now();
-                    post.world.beat();
                     let row = bytes(&post.world.row());
                     post.tell(ROW, &row);
+                    post.send_losses(&mut lock(&post.sent));
                 }
                 post.carry();
+                *lock(&post.last) = Instant::now();
                 thread::sleep(if post.to.is_empty() { BEAT } else { TICK });
             }
         };
@@ -102,13 +112,28 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
     }
 
     /// Sends a note to all processes elsewhere.
-    pub(super) fn tell(&self, tag: u32, note: &[u8]) {
+    fn tell(&self, tag: u32, note: &[u8]) {
         self.to.iter().for_each(|&process| self.far.note(process, tag, note));
     }
 
-    fn send_news(&self) {
-        // Who holds it does just that.
-        let Ok(mut sent) = self.sent.try_lock() else { return };
+    /// Sends all that is to be sent, also if somebody else is about to.
+    pub(super) fn flush(&self) {
+        self.send_news(&mut lock(&self.sent));
+        self.far.poll();
+    }
+
+    fn send_losses(&self, sent: &mut Sent) {
+        sent.left.resize(self.world.processes(), 0);
+        for (process, sent) in sent.left.iter_mut().enumerate() {
+            let left = self.world.how_left(process);
+            if left != *sent {
+                *sent = left;
+                self.tell(LEFT, &bytes(&[process as u64, left]));
+            }
+        }
+    }
+
+    fn send_news(&self, sent: &mut Sent) {
         let urgent = self.world.urgent();
         if urgent != sent.urgent {
             sent.urgent = urgent;
@@ -124,15 +149,22 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
 
 impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> Post for FarPost<B, W> {
     fn carry(&self) -> bool {
-        if !self.to.is_empty() {
-            self.send_news();
+        // Who holds it does just that.
+        if !self.to.is_empty()
+            && let Ok(mut sent) = self.sent.try_lock()
+        {
+            self.send_news(&mut sent);
         }
         self.far.poll()
+    }
+
+    fn is_deaf(&self) -> bool {
+        lock(&self.last).elapsed() > DEAF
     }
 }
 
 impl World {
-    fn beat(&self) {
+    pub(super) fn beat(&self) {
         self.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -185,7 +217,6 @@ impl World {
     /// The group has ended well, and nobody is needed any more.
     pub fn set_over(&self) {
         self.board.group(OfGroup::Over).store(1, Ordering::Release);
-        self.carry();
     }
 
     /// Whether it has.
@@ -199,8 +230,17 @@ impl World {
         self.board.of(process, OfProcess::Left).load(Ordering::Acquire)
     }
 
-    /// Whether it was not known.
-    pub(super) fn set_left(&self, process: usize, how: u64) -> bool {
-        self.board.of(process, OfProcess::Left).fetch_max(how, Ordering::AcqRel) < how
+    pub(super) fn set_left(&self, process: usize, how: u64) {
+        self.board.of(process, OfProcess::Left).fetch_max(how, Ordering::AcqRel);
+    }
+
+    /// Whether nothing can be heard of a process, and that is not its fault.
+    pub(super) fn is_deaf_to(&self, process: usize) -> bool {
+        !self.board.is_near(process) && self.is_deaf()
+    }
+
+    /// The same of anybody elsewhere.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.post.get().is_some_and(|post| post.is_deaf())
     }
 }

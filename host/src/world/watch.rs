@@ -115,13 +115,16 @@ pub fn watch<M: Watched>(
         if is_done(watch.members) {
             return Outcome::Well;
         }
-        if patience.look(world) >= deadline {
+        // Who is asked to end and cannot says at once who does not let it.
+        let limit = if interrupt::is_asked() { SILENT.min(deadline) } else { deadline };
+        let idle = patience.look(world);
+        if idle >= limit {
             let silent = patience.silent(world, SILENT);
             if !silent.is_empty() {
                 let gone = silent.into_iter().map(|process| watch.departed(process, How::Silent));
                 break Outcome::Gone(gone.collect());
             }
-            if patience.is_spent(world) {
+            if idle >= deadline && (world.is_deaf() || patience.is_spent(world)) {
                 break Outcome::Stuck;
             }
         }

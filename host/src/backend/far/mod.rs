@@ -202,11 +202,12 @@ impl<B, W: Wire> FarMemory<B, W> {
         }
     }
 
-    /// Ends all processes, where the wire can.
+    /// Ends all processes, where the wire can; not if it does not come back from what it does.
     pub fn abort(&self, status: u8) {
-        let mut engine = self.engine();
-        engine.closed = true;
-        engine.wire.abort(status);
+        if let Ok(mut engine) = self.engine.try_lock() {
+            engine.closed = true;
+            engine.wire.abort(status);
+        }
     }
 
     /// Whether all entries of a core have been applied.

@@ -9,6 +9,7 @@ use core::time::Duration;
 use libloading::Library;
 use libloading::os::unix;
 use std::collections::VecDeque;
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use std::{env, thread};
@@ -76,7 +77,10 @@ struct Calls {
 
 impl Calls {
     fn load(path: &Path) -> Result<Self, String> {
-        let of = |why: libloading::Error| format!("{}: {why}", path.display());
+        let of = |why: libloading::Error| {
+            let cause = why.source().map_or_else(|| why.to_string(), ToString::to_string);
+            format!("{}: {cause}", path.display())
+        };
         // SAFETY: loading runs what an MPI does when it is loaded; the user has named the file, or has had this program make it.
         // Its symbols are for all, since parts that an MPI loads later look for them.
         let library = unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | unix::RTLD_GLOBAL) };
@@ -117,7 +121,7 @@ impl Calls {
 
 fn first_line(text: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(text).map(CStr::to_string_lossy).unwrap_or_default();
-    text.lines().next().unwrap_or_default().to_owned()
+    text.lines().next().unwrap_or_default().replace('\t', " ")
 }
 
 /// This process's end of an MPI's network.

@@ -20,12 +20,19 @@ use crate::world::{Cluster, Outcome, Phase, greet, watch};
 use core::time::Duration;
 use std::process::exit;
 use std::thread;
+use std::time::Instant;
 use veriep_core::place::Tensor;
 use veriep_core::units::RankId;
 
 /// What a process has that another one may begin with.
 type Whole = Cluster<MpiWire>;
 
+/// How long the first process may take to say why it cannot begin.
+const SAYS: Duration = Duration::from_secs(1);
+/// How long a launcher may take to pass a line on, and this process to hear of a death.
+const HEARS: Duration = Duration::from_millis(150);
+/// How often somebody looks who waits for that.
+const LOOK: Duration = Duration::from_millis(5);
 /// How long somebody who has nothing more to say waits for the end of all.
 const ENDS: Duration = Duration::from_secs(3);
 
@@ -83,7 +90,11 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
 /// Process 0 says why it cannot begin; the others only end.
 fn of_first<T>(launched: &Launched, result: Result<T, Error>) -> Result<T, Error> {
     match result {
-        Err(error) if launched.process != 0 => exit(error.status().into()),
+        Err(error) if launched.process != 0 => {
+            // A launcher ends all as soon as one has failed, also the first before it has said why.
+            thread::sleep(SAYS);
+            exit(error.status().into())
+        }
         result => result,
     }
 }
@@ -156,7 +167,6 @@ fn take_part(
             Outcome::Well if me == 0 => match ended(job, cluster, &told) {
                 Ok(ran) => {
                     let said = summary::emit(report, job, &ran);
-                    world.set_over();
                     leave(cluster);
                     return said;
                 }
@@ -174,13 +184,16 @@ fn take_part(
         let first = (0..all).find(|process| !gone.contains(process));
         if first != Some(me) {
             // Whoever reports ends all.
-            thread::sleep(ENDS);
+            let since = Instant::now();
+            while !world.is_over() && since.elapsed() < ENDS {
+                thread::sleep(LOOK);
+            }
             exit(error.status().into());
         }
         let status = report.fail(&error);
-        if gone.is_empty() {
-            world.set_over();
-        }
+        world.set_over();
+        // The launcher passes the report on, and drops what it has not read when it ends the group.
+        thread::sleep(HEARS);
         cluster.far.abort(status);
         exit(status.into())
     })
@@ -195,11 +208,20 @@ fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
         Ok(near) if cluster.is_one_node() => processes::rounds(job, world, near, &mut told),
         Ok(_) => processes::rounds(job, world, cluster.far.clone(), &mut told),
     };
-    // Nobody waits for this process, and it is not at an end.
-    world.enter(Phase::Starts);
+    if ran.is_ok() {
+        // Nobody waits for this process, and it is not at an end.
+        world.enter(Phase::Starts);
+    }
     let status = ran.err().map_or(0, |error| {
-        let line = cluster.far.failed().map_or_else(|| error.lines().join("; "), str::to_owned);
-        told.error = Some((error.status(), line));
+        let error = match cluster.far.failed() {
+            Some(why) => {
+                // Perhaps since somebody has died, which says more.
+                thread::sleep(HEARS);
+                Error::Wrong(format!("--backend mpi: {why}"))
+            }
+            None => error,
+        };
+        told.error = Some((error.status(), error.lines().join("; ")));
         error.status()
     });
     if status == 0 && me != 0 && job.args.out.is_some() && told.ran_all(job) {
@@ -253,5 +275,5 @@ fn leave(cluster: &Whole) {
         exit(0)
     });
     // The results are there: what the MPI has to say of its end changes nothing.
-    let _ = cluster.far.close(ENDS);
+    let _ = cluster.leave(ENDS);
 }
