@@ -255,6 +255,108 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
+    use crate::backend::far::MemoryWire;
+    use crate::conformance::shape;
+    use crate::world::{Phase, greet};
+    use std::thread;
+    use std::time::Instant;
+    use veriep_core::fabric::Fabric;
+    use veriep_core::place::Place;
+    use veriep_core::units::CoreId;
+
+    type Clusters = Vec<Cluster<MemoryWire>>;
+
+    /// Three processes, all of them this one: 0 and 1 share memory, 2 shares it with nobody.
+    fn clusters() -> Clusters {
+        let begin = |(me, wire)| {
+            thread::spawn(move || {
+                let shape = shape();
+                let greeted = greet(wire, (me, 3), me == 2, Ok((7, Some(1)))).unwrap();
+                assert_eq!((greeted.nodes(), greeted.workers(), greeted.differs()), (2, 1, None));
+                let members: Vec<_> = global_rank::all(&shape).map(Some).collect();
+                let map = |memory: &GroupMemory| {
+                    SharedMemory::within(memory.map(), GroupMemory::start(3, 1), &shape, 1)
+                };
+                let bytes = SharedMemory::bytes(&shape, 1).unwrap();
+                Cluster::begin(greeted, me, bytes, map, (&shape, &members)).unwrap()
+            })
+        };
+        let wires = MemoryWire::network(3, 5).into_iter().enumerate();
+        let all: Vec<_> = wires.map(begin).collect();
+        all.into_iter().map(|process| process.join().unwrap()).collect()
+    }
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < Duration::from_secs(20), "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn boards_of_two_nodes_are_the_same_a_little_later() {
+        let all = clusters();
+        assert_eq!(all.iter().map(|cluster| cluster.world.ranks().count()).sum::<usize>(), 3);
+        all[2].world.enter(Phase::Drives);
+        all[0].world.enter(Phase::Checks);
+        all[2].world.count_move(0);
+        until("phases and moves", || {
+            all[0].world.phase_of(2) == Phase::Drives
+                && all[2].world.phase_of(0) == Phase::Checks
+                && all.iter().all(|cluster| cluster.world.progress() == 1)
+        });
+        let nth: Vec<_> = all[..2].iter().map(|cluster| cluster.world.arrive()).collect();
+        thread::sleep(Duration::from_millis(30));
+        assert!(!all[2].world.all_have_come(nth[0]) && !all[0].world.all_have_come(nth[0]));
+        all[2].world.arrive();
+        until("all have come", || all.iter().all(|cluster| cluster.world.all_have_come(nth[0])));
+        // Whoever stops the group stops all.
+        all[2].world.stop();
+        until("all are stopped", || all.iter().all(|cluster| cluster.world.is_stopped()));
+    }
+
+    #[test]
+    fn memory_of_another_node_is_reached_and_what_is_said_comes() {
+        let all = clusters();
+        let word = |rank| all[rank as usize].far.fabric(RankId(rank), CoreId(0), 0).observe(Place::state(64));
+        all[1].far.fabric(RankId(1), CoreId(0), 0).publish(RankId(0), Place::state(64), 5).unwrap();
+        assert_eq!(word(0).unwrap(), 5, "the same memory");
+        all[2].far.fabric(RankId(2), CoreId(0), 0).publish(RankId(1), Place::state(64), 6).unwrap();
+        until("the word comes", || word(1).unwrap() == 6);
+        let long = vec![3; 3 * PART + 1];
+        all[2].send_output(RankId(2), Tensor::XOut, &long);
+        all[2].say([0].into_iter(), &long, 0);
+        until("all is said", || all[0].said(2).is_some());
+        assert_eq!((all[0].said(2), all[0].said(1)), (Some(long.clone()), None));
+        assert_eq!(all[0].output(RankId(2), Tensor::XOut), long);
+        // Somebody who died, as process 1 has seen it.
+        all[1].world.set_left(0, word_of(Some(How::Signal(9))));
+        until("all have heard of it", || {
+            all.iter().all(|cluster| Watched::left(&cluster, 0) == Some(How::Signal(9)))
+        });
+    }
+
+    #[test]
+    fn who_was_asked_for_something_else_is_named() {
+        let wires = MemoryWire::network(2, 1).into_iter().enumerate();
+        let greets = wires.map(|(me, wire)| {
+            thread::spawn(move || greet(wire, (me, 2), false, Ok((me as u64, None))).unwrap().differs())
+        });
+        let differs: Vec<_> = greets.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
+        assert_eq!(differs, [Some(1), Some(1)]);
+    }
+
+    #[test]
+    fn a_note_that_lies_is_refused() {
+        let all = clusters();
+        let mut hear = hear(all[0].world.clone(), all[0].inbox.clone());
+        assert!(hear(2, ROW, &[1, 2, 3]).unwrap_err().contains("must be words"));
+        assert_eq!(hear(2, LEFT, &bytes(&[9, 1])).unwrap_err(), "that process 9 is gone");
+        assert_eq!(hear(2, 77, &[]).unwrap_err(), "a note 77: no such kind");
+        assert!(hear(2, OUTPUT, &[0; 7]).is_err());
+    }
 
     #[test]
     fn how_a_process_left_is_a_word() {

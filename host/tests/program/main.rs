@@ -18,6 +18,8 @@ mod export;
 mod r#gen;
 mod generated_cases;
 mod kill;
+#[cfg(target_os = "linux")]
+mod mpi;
 mod plan;
 mod processes;
 mod receive;

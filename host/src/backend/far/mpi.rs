@@ -4,12 +4,12 @@
 
 use super::Wire;
 use crate::launcher::Launched;
+use core::error::Error as _;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::time::Duration;
 use libloading::Library;
 use libloading::os::unix;
 use std::collections::VecDeque;
-use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use std::{env, thread};

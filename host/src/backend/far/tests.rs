@@ -17,7 +17,7 @@ use crate::world::World;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::panic::catch_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
@@ -304,27 +304,39 @@ fn a_chunk_that_comes_twice_or_too_early_is_refused() {
 #[test]
 fn notes_come_in_their_order_until_all_have_left() {
     let shape = crate::conformance::shape();
-    let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let end = |(me, wire)| {
-        let processes = Processes { me, of: vec![0, 1, 1], near: vec![me == 0, me == 1] };
-        let heard = heard.clone();
-        let hear = move |from, tag, note: &[u8]| {
-            heard.lock().unwrap().push((from, tag, note.to_vec()));
-            Ok(())
+    let ends = |heard: Arc<Mutex<Vec<(usize, u32, usize)>>>| {
+        let shape = &shape;
+        let end = move |(me, wire)| {
+            let processes = Processes { me, of: vec![0, 1, 1], near: vec![me == 0, me == 1] };
+            let heard = heard.clone();
+            let hear = move |from, tag, note: &[u8]| {
+                heard.lock().unwrap().push((from, tag, note.len()));
+                Ok(())
+            };
+            FarMemory::new(SharedMemory::new(shape, 1).unwrap(), shape, processes, wire)
+                .with_chunk(13)
+                .with_notes(Box::new(hear))
         };
-        FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire)
-            .with_chunk(13)
-            .with_notes(Box::new(hear))
+        MemoryWire::network(2, 1).into_iter().enumerate().map(end).collect::<Vec<_>>()
     };
-    let ends: Vec<_> = MemoryWire::network(2, 1).into_iter().enumerate().map(end).collect();
-    let long = vec![5; 1000];
-    ends[0].note(1, 7, &long);
-    ends[0].note(1, 8, &[]);
-    // The other one does not leave.
-    let why = ends[1].close(Duration::from_millis(20)).unwrap_err();
-    assert_eq!(why, "process 0 does not leave");
-    ends[0].close(Duration::from_secs(20)).unwrap();
-    ends[0].note(1, 9, &[]);
-    assert!(!ends[0].poll() && ends[1].failed().is_none());
-    assert_eq!(*heard.lock().unwrap(), [(0, 7, long), (0, 8, Vec::new())]);
+    let heard = Arc::default();
+    let all = ends(Arc::clone(&heard));
+    for (tag, len) in [(7, 100), (8, 0), (9, 14)] {
+        all[0].note(1, tag, &vec![5; len]);
+    }
+    let leave = |far: &Far<MemoryWire>| far.close(Duration::from_secs(20)).unwrap();
+    std::thread::scope(|scope| all.iter().for_each(|far| drop(scope.spawn(move || leave(far)))));
+    assert_eq!(*heard.lock().unwrap(), [(0, 7, 100), (0, 8, 0), (0, 9, 14)]);
+    // Behind that nothing goes out.
+    all[0].note(1, 10, &[]);
+    assert!(!all[0].poll() && !all[1].poll() && all[1].failed().is_none());
+}
+
+#[test]
+fn who_waits_for_another_to_leave_does_not_wait_for_ever() {
+    let shape = crate::conformance::shape();
+    let wire = MemoryWire::network(2, 1).remove(0);
+    let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
+    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire);
+    assert_eq!(far.close(Duration::from_millis(20)).unwrap_err(), "process 1 does not leave");
 }
