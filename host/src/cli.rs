@@ -21,6 +21,7 @@ use crate::vector::Unit;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use core::ops::RangeInclusive;
 use std::path::PathBuf;
 use veriep_core::plan::order::SendOrder;
 
@@ -70,6 +71,8 @@ pub enum Verb {
     /// Compile what `run --backend mpi` needs of an MPI, by that MPI's compiler.
     #[cfg(target_os = "linux")]
     MpiShim(MpiShimArgs),
+    /// Tell whether a record of events keeps the contract of the memory and the guards of its reuse.
+    Conform(ConformArgs),
     /// Print a script with which a shell completes verbs and options.
     Completions(CompletionsArgs),
 }
@@ -78,7 +81,12 @@ impl Verb {
     /// Whether it reports what there is when it is asked to end early.
     #[must_use]
     pub const fn ends_early(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Bench(_) | Self::Simulate(_))
+        match self {
+            Self::Run(_) | Self::Bench(_) | Self::Simulate(_) => true,
+            #[cfg(feature = "schedule")]
+            Self::Schedule(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether a launcher starts it as one process of several.
@@ -322,7 +330,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
     /// Give up when nothing has moved for so long; left out: 60 (threads, processes, mpi).
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true)]
     pub deadline: Option<f64>,
     /// Do not ask the oracle.
     #[arg(long)]
@@ -384,10 +392,17 @@ pub struct MpiShimArgs {
     pub out: Option<PathBuf>,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(seconds),
-        _ => Err("must be a number in [0.001, 1000000]".to_owned()),
+/// A number in a range.
+fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    let (start, end) = range.into_inner();
+    let must = if end == f64::MAX {
+        format!("a number from {start} on")
+    } else {
+        format!("a number in [{start}, {end}]")
+    };
+    move |text| match text.parse() {
+        Ok(number) if (start..=end).contains(&number) => Ok(number),
+        _ => Err(format!("must be {must}")),
     }
 }
 
@@ -540,14 +555,17 @@ pub struct CompareArgs {
     /// The result file to judge.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
+    /// Override one key of the case's configuration; may be given again.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// Steps of its type that a value may be off.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ulp: u64,
     /// How much of the expected magnitude a value may be off.
-    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = room)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX))]
     pub rtol: f64,
     /// How much a value may be off, beside that.
-    #[arg(long, value_name = "Y", default_value_t = 0.0, value_parser = room)]
+    #[arg(long, value_name = "Y", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX))]
     pub atol: f64,
     /// Judge these ranks alone, as far as the file has them.
     #[arg(long, value_name = "RANK,...", value_delimiter = ',')]
@@ -619,11 +637,12 @@ pub struct GoldenArgs {
     pub out: PathBuf,
 }
 
-fn room(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(room) if (0.0..f64::INFINITY).contains(&room) => Ok(room),
-        _ => Err("must be a number from 0 on".to_owned()),
-    }
+/// `veriep conform`
+#[derive(Args, Debug)]
+pub struct ConformArgs {
+    /// A record of events, as --events writes it.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
 }
 
 /// `veriep completions`
@@ -645,15 +664,9 @@ pub struct CheckArgs {
     /// Override one key of every configuration; may be given again.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// How rows are received.
-    #[arg(long, value_parser = receive(), default_value = "copy")]
-    pub receive: Receive,
-    /// Where experts leave what they return.
-    #[arg(long, value_enum, default_value_t)]
-    pub experts: ExpertsArg,
-    /// Bytes added per source rank.
+    /// Choices of the group.
     #[command(flatten)]
-    pub port: PortArgs,
+    pub mode: ModeArgs,
     /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub in_flight: u32,

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod command;
 pub mod compare;
 pub mod config;
+pub mod conform;
 pub mod conformance;
 pub mod driver;
 pub mod dump;

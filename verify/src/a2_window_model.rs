@@ -34,9 +34,16 @@ enum Move {
     Next { rank: usize },
 }
 
-/// Explores `ranks` ranks whose windows have `halves` halves, up to `operators` operators or for ever.
+/// Explores `ranks` ranks whose windows have `halves` halves, up to `operators` operators or for ever; not beyond `states_max`
+/// states, nor when `stop` says so.
 #[must_use]
-pub fn explore(ranks: usize, halves: u32, operators: Option<u32>, states_max: usize) -> Report {
+pub fn explore(
+    ranks: usize,
+    halves: u32,
+    operators: Option<u32>,
+    states_max: usize,
+    stop: fn() -> bool,
+) -> Report {
     let first = State { at: vec![0; ranks], landed: vec![vec![0; ranks]; ranks] };
     let mut seen = HashSet::from([first.relative(operators.is_some())]);
     let mut ways: Vec<(usize, Option<Move>)> = vec![(0, None)];
@@ -57,7 +64,7 @@ pub fn explore(ranks: usize, halves: u32, operators: Option<u32>, states_max: us
                 frontier.push_back((ways.len() - 1, next));
             }
         }
-        if ways.len() > states_max {
+        if ways.len() > states_max || stop() {
             return Report { states: ways.len(), complete: false, counterexample: None };
         }
     }
@@ -134,19 +141,19 @@ mod tests {
     #[test]
     fn two_halves_are_safe_for_ever() {
         for ranks in 2..=3 {
-            let report = explore(ranks, 2, None, 1_000_000);
+            let report = explore(ranks, 2, None, 1_000_000, || false);
             assert!(report.complete && report.counterexample.is_none(), "{ranks} ranks: {report:?}");
         }
     }
 
     #[test]
     fn catches_one_half() {
-        let report = explore(2, 1, None, 1_000_000);
+        let report = explore(2, 1, None, 1_000_000, || false);
         assert!(report.counterexample.is_some());
     }
 
     #[test]
     fn one_half_is_enough_for_one_operator() {
-        assert!(explore(2, 1, Some(1), 1000).counterexample.is_none());
+        assert!(explore(2, 1, Some(1), 1000, || false).counterexample.is_none());
     }
 }

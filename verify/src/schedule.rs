@@ -46,6 +46,8 @@ pub struct Question {
     pub rounds: Option<u32>,
     /// Give up beyond so many states.
     pub states_max: usize,
+    /// Give up when this says so.
+    pub stop: fn() -> bool,
 }
 
 /// An answer.
@@ -96,6 +98,7 @@ fn of_machines(question: &Question) -> Answer {
     }
     model.units = question.rounds;
     model.states_max = question.states_max;
+    model.stop = question.stop;
     let mut report = explorer::explore(&model.clone().weak());
     if question.product == Product::A3 && report.counterexample.is_some() {
         let strong = explorer::explore(&model);
@@ -121,7 +124,8 @@ fn of_machines(question: &Question) -> Answer {
 fn of_halves(question: &Question) -> Answer {
     let operators = question.rounds.map(|rounds| rounds * question.operators.len() as u32);
     let [halves, _] = question.partitions;
-    let report = a2_window_model::explore(question.ranks as usize, halves, operators, question.states_max);
+    let Question { ranks, states_max, stop, .. } = *question;
+    let report = a2_window_model::explore(ranks as usize, halves, operators, states_max, stop);
     Answer {
         safe: report.counterexample.is_none(),
         states: report.states,

@@ -1,6 +1,6 @@
 //! What `veriep bench` can be asked.
 
-use super::{ConfigArgs, ExpertsArg, receive, seconds};
+use super::{ConfigArgs, ExpertsArg, number, receive};
 use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
@@ -158,6 +158,6 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
     /// Give up when nothing has moved for so long, or a baseline takes so long; left out: 60.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6))]
     pub deadline: Option<f64>,
 }

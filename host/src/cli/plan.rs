@@ -1,6 +1,6 @@
 //! What `veriep plan` can be asked.
 
-use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs};
+use super::{ConfigArgs, ModeArgs, OrderArg};
 use crate::generate::{MaskKind, Routing};
 use clap::{Args, ValueEnum};
 use veriep_core::plan::shared::SharedSplit;
@@ -45,21 +45,15 @@ pub struct PlanArgs {
     /// Which core of that rank; on A2 left out: all of them.
     #[arg(long, requires = "rank")]
     pub core: Option<u32>,
-    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
-    pub stage: Option<u32>,
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
     /// How tokens are spread over the replicas of a shared expert.
     #[arg(long, value_enum, default_value_t)]
     pub shared: SharedArg,
-    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
-    #[arg(long, value_enum, requires = "core")]
-    pub flags: Option<FlagsArg>,
-    /// Bytes added per source rank.
+    /// Choices of the group.
     #[command(flatten)]
-    pub port: PortArgs,
+    pub mode: ModeArgs,
     /// The step whose packets are counted by port.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub step: u32,

@@ -1,6 +1,6 @@
 //! The options of `veriep simulate`.
 
-use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs, RecordArgs, SharedArg, TensorArgs, room};
+use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs, RecordArgs, SharedArg, TensorArgs, number};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Ranks begin at times up to so many microseconds, drawn from the seed.
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = room)]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number(0.0..=1e6))]
     pub skew: f64,
     /// A rank begins so many microseconds late; may be given again.
     #[arg(long, value_name = "RANK:US")]
@@ -65,7 +65,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "RANK:FACTOR")]
     pub slow: Vec<String>,
     /// Each step takes longer by up to so many percent, drawn from the seed.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = number(0.0..=1000.0))]
     pub jitter: f64,
     /// Seed of the case in memory, of skew and of jitter.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
@@ -89,11 +89,4 @@ pub struct SimulateArgs {
     /// The record of events.
     #[command(flatten)]
     pub record: RecordArgs,
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
-        _ => Err("must be a number in [0, 1000]".to_owned()),
-    }
 }

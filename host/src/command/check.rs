@@ -2,9 +2,9 @@
 
 use super::clashes::{Clash, Layer, clashes};
 use super::sizes::{BufferSizes, Placed, Sizes};
-use super::source::{Source, resolve};
+use super::source::{Source, choices_of, resolve};
 use crate::case;
-use crate::cli::{CheckArgs, ConfigArgs};
+use crate::cli::{CheckArgs, ConfigArgs, ModeArgs};
 use crate::config::Config;
 use crate::error::{Error, Problem};
 use crate::hints;
@@ -52,7 +52,7 @@ struct LayersBuffer {
 }
 
 pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
-    let receive = args.experts.of(args.receive)?.with_batches(args.in_flight as usize);
+    let receive = args.mode.experts.of(args.mode.receive)?.with_batches(args.in_flight as usize);
     let mut checked = Vec::new();
     let mut unreadable = Vec::new();
     let of = |path: Option<&PathBuf>| ConfigArgs {
@@ -66,7 +66,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         subjects.push(of(None));
     }
     for subject in &subjects {
-        match check(subject, args.port.port_offset, receive) {
+        match check(subject, &args.mode, receive) {
             Ok(one) => checked.push(one),
             Err(error) => unreadable.push(error),
         }
@@ -112,15 +112,15 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
 }
 
 /// Checks a configuration or case; `Err` when it cannot even be read as one.
-fn check(args: &ConfigArgs, port_offset: i64, receive: Receive) -> Result<Checked, Error> {
+fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked, Error> {
     let Source { config, name, .. } = resolve(args)?;
     let Some(folder) = args.path.as_deref().filter(|path| path.is_dir()) else {
-        return Ok(judge(config, Given::empty(), (port_offset, receive), name));
+        return Ok(judge(config, Given::empty(), (mode, receive), name));
     };
     // The sizes of a configuration are of use without its tensors.
     let tensors = case::open(folder);
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
-    let mut checked = judge(config, given, (port_offset, receive), name);
+    let mut checked = judge(config, given, (mode, receive), name);
     checked.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
     let error = match (tensors, &checked.shape) {
         (Err(error), _) => error,
@@ -147,13 +147,13 @@ fn check(args: &ConfigArgs, port_offset: i64, receive: Receive) -> Result<Checke
 }
 
 /// Judges a configuration alone.
-fn judge(mut config: Config, given: Given, (port_offset, receive): (i64, Receive), file: String) -> Checked {
-    config.port_offset = port_offset;
+fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive), file: String) -> Checked {
+    config.port_offset = mode.port.port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
     let (shape, error) = match hints::shape(&config, given, Limits::Product, &file) {
         Ok(shape) => {
-            let error = case::support::receives(&shape, receive).err();
+            let error = choices_of(&shape, mode, receive).err();
             (Some(shape), error)
         }
         Err(error) => (None, Some(error)),

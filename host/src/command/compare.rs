@@ -66,9 +66,15 @@ impl CompareArgs {
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
     let mut result = TensorFile::open(&args.result)?;
     let tensors = if args.expected.is_dir() {
-        let case = case::load(&args.expected)?;
+        let mut opened = case::open(&args.expected)?;
+        args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
+        let case = opened.load(&args.expected)?;
         compared(&args.asked(), &Expected::of(&case).tensors()?, &mut result)?
     } else {
+        if let Some(assignment) = args.set.first() {
+            let seen = shown(assignment);
+            return Err(Error::file(&args.expected, format!("--set {seen}: a result has no configuration")));
+        }
         let expected = read(&args.expected)?;
         if expected.is_empty() {
             return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));

@@ -5,6 +5,7 @@ mod check;
 mod clashes;
 mod compare;
 mod completions;
+mod conform;
 mod diagnose;
 mod export;
 mod generate;
@@ -52,6 +53,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),
         Verb::Completions(args) => completions::run(&args, report),
+        Verb::Conform(args) => conform::run(&args, report),
         Verb::Diagnose(args) => diagnose::run(&args, report),
         Verb::Golden(args) => golden::run(&args, report),
     }

@@ -56,7 +56,7 @@ pub(super) fn begin(args: &RecordArgs, subject: &Subject<'_>) -> Result<Option<A
     };
     let is_drawn = args.trace.is_some() || args.html.is_some();
     let timeline = is_drawn.then(|| Timeline::new(subject.unit, subject.shape.aiv_num()));
-    Ok(Some(Arc::new(Log::new(subject.unit, lines, timeline))))
+    Ok(Some(Arc::new(Log::new(subject.unit, subject.shape.tp_world_size(), lines, timeline))))
 }
 
 /// Ends the record. `add` completes what is drawn, and returns the critical path, if one is known, and what to say of it.

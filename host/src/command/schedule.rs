@@ -2,6 +2,7 @@
 
 use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
 use crate::error::{Error, shown};
+use crate::interrupt;
 use crate::report::{Report, progress, styled};
 use anstyle::AnsiColor;
 use serde::Serialize;
@@ -44,7 +45,14 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     let verdict = verdict(&question, answer);
     let last = verdict.counterexample.last().map_or("", String::as_str);
     let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);
-    report.judge(&verdict, text, if verdict.safe { Ok(()) } else { Err(Error::Unsafe(line)) })
+    let outcome = match verdict {
+        Verdict { safe: false, .. } => Err(Error::Unsafe(line)),
+        Verdict { complete: false, states, .. } if interrupt::is_asked() => {
+            Err(Error::Interrupted(format!("after {states} states")))
+        }
+        _ => Ok(()),
+    };
+    report.judge(&verdict, text, outcome)
 }
 
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {
@@ -139,6 +147,7 @@ fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], balanced: bool) 
         server_ranks: args.server_ranks.unwrap_or(half),
         rounds: if balanced { args.rounds } else { Some(1) },
         states_max: args.states as usize,
+        stop: interrupt::is_asked,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::presets::preset;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use veriep_core::fabric::Capabilities;
-use veriep_core::protocol::{Choices, Flags};
+use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_core::shape::{Protocol, Shape};
 
 /// A configuration and where it comes from.
@@ -153,7 +153,14 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
 /// # Errors
 /// The shape leaves no such choice.
 pub(super) fn choices(shape: &Shape, args: &ModeArgs) -> Result<Choices, Error> {
-    let receive = args.experts.of(args.receive)?;
+    choices_of(shape, args, args.experts.of(args.receive)?)
+}
+
+/// The same with rows received in a way of its own.
+///
+/// # Errors
+/// As [`choices`].
+pub(super) fn choices_of(shape: &Shape, args: &ModeArgs, receive: Receive) -> Result<Choices, Error> {
     case::support::receives(shape, receive)?;
     let (flags, stage) = (flags(shape, args.flags)?, super::run::stage(shape, args.stage)?);
     let choices = Choices { flags, receive, stage, ..Choices::default() };

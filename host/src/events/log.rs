@@ -3,6 +3,7 @@
 use super::lines::Lines;
 use super::timeline::Timeline;
 use super::{Doing, Event, Kind, Sink, Unit, What};
+use crate::global_rank;
 use core::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,7 @@ use veriep_core::fabric::{Progress, Wait};
 use veriep_core::place::Place;
 use veriep_core::sim::cluster::{Answer, Planned};
 use veriep_core::sim::{Actor, Flight, FlightId};
+use veriep_core::units::RankId;
 
 /// An event that may still be overtaken.
 #[derive(Debug)]
@@ -46,8 +48,10 @@ struct Inner {
     numbered: u64,
     pending: BinaryHeap<Reverse<Pending>>,
     doing: HashMap<Actor, Doing>,
-    /// What each has seen last at a place, if it was not 0.
-    seen: HashMap<(Actor, Place), u64>,
+    /// What cores and the agent of a rank have seen last at a place, since one of them stored there, if it was not 0.
+    seen: HashMap<(RankId, Place), Vec<(Actor, u64)>>,
+    /// Ranks of a TP domain.
+    tp_world_size: u32,
     /// Of flights that have not landed, in what they were issued.
     in_flight: HashMap<FlightId, Doing>,
     lines: Option<Lines>,
@@ -64,7 +68,13 @@ impl Inner {
         self.pending.push(Reverse(Pending(self.numbered, event)));
     }
 
-    fn record(&mut self, actor: Actor, kind: Kind, what: What) {
+    fn record(&mut self, actor: Actor, kind: Kind, mut what: What) {
+        if let (Some(peer), Some(at)) = (what.peer, what.at) {
+            what.peer = Some(global_rank::reached(self.tp_world_size, actor.member, peer, at));
+        }
+        if let (Kind::Store, Some(at)) = (kind, what.at) {
+            self.seen.insert((actor.member, at), vec![(actor, what.word.unwrap_or(0))]);
+        }
         let doing = self.doing.get(&actor).copied().unwrap_or_default();
         self.add(actor, doing, kind, what);
     }
@@ -89,7 +99,7 @@ pub struct Log(Mutex<Inner>);
 impl Log {
     /// A record that is written as lines, or drawn, or both.
     #[must_use]
-    pub fn new(unit: Unit, lines: Option<Lines>, timeline: Option<Timeline>) -> Self {
+    pub fn new(unit: Unit, tp_world_size: u32, lines: Option<Lines>, timeline: Option<Timeline>) -> Self {
         Self(Mutex::new(Inner {
             unit,
             now: 0,
@@ -97,6 +107,7 @@ impl Log {
             pending: BinaryHeap::new(),
             doing: HashMap::new(),
             seen: HashMap::new(),
+            tp_world_size,
             in_flight: HashMap::new(),
             lines,
             timeline,
@@ -143,10 +154,13 @@ impl Log {
     /// A word is read. It counts if it is not what this actor has seen there before.
     pub fn observes(&self, actor: Actor, at: Place, word: u64) {
         let mut inner = self.lock();
-        let before = if word == 0 {
-            inner.seen.remove(&(actor, at)).unwrap_or(0)
-        } else {
-            inner.seen.insert((actor, at), word).unwrap_or(0)
+        let all = inner.seen.entry((actor.member, at)).or_default();
+        let before = match all.iter_mut().find(|(who, _)| *who == actor) {
+            Some((_, seen)) => core::mem::replace(seen, word),
+            None => {
+                all.push((actor, word));
+                0
+            }
         };
         if before != word {
             let what = What { at: Some(at), word: Some(word), ..What::default() };

@@ -53,7 +53,7 @@ pub enum Kind {
     Store,
     /// Bytes were written into the own memory.
     Write,
-    /// Bytes of the own memory were copied into an output.
+    /// Bytes of the own memory, or of a peer's, were copied into an output, or read for one.
     Deliver,
     /// A message was sent to another server.
     Send,

@@ -32,6 +32,13 @@ impl<F> Recorder<'_, F> {
         }
         result
     }
+
+    /// Records that bytes were read.
+    fn reads(&self, peer: Option<RankId>, at: Place, length: u64) {
+        if let Some(log) = self.log {
+            log.record(self.actor, Kind::Deliver, bytes(peer, at, length as usize));
+        }
+    }
 }
 
 /// Bytes at a place, perhaps of a peer.
@@ -91,6 +98,18 @@ impl<F: Fabric> Middleware for Recorder<'_, F> {
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         let done = self.inner.store(at, word);
         self.did(done, Kind::Store, || What { word: Some(word), ..bytes(None, at, 8) })
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let read = self.inner.bytes(at, len)?;
+        self.reads(None, at, len);
+        Ok(read)
+    }
+
+    // Called just before a peer's bytes are read.
+    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
+        self.reads(Some(rank), at, len);
+        Ok(rank)
     }
 
     fn write(&mut self, at: Place, written: &[u8]) -> Result<(), Fault> {

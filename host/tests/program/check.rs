@@ -45,6 +45,21 @@ fn fullmesh_v2_takes_a_tp_world_size_of_0_and_of_1() {
 }
 
 #[test]
+fn choices_of_a_group_are_judged_with_its_configuration() {
+    for (preset, option, why) in [
+        ("a2-64", ["--flags", "separate"], "--flags: product = a2 has flags in its windows"),
+        ("tiny", ["--stage", "2"], "--stage 2: only comm_alg = hierarchy has stages"),
+        ("a2-64", ["--receive", "direct"], "product = a2"),
+    ] {
+        let line = fails(2, &[&["check", "--preset", preset][..], &option].concat());
+        assert!(line.contains(why), "{line}");
+    }
+    for (preset, option) in [("tiny", ["--flags", "separate"]), ("a2-hier-16", ["--stage", "2"])] {
+        json(0, &[&["check", "--preset", preset][..], &option].concat());
+    }
+}
+
+#[test]
 fn a_name_with_control_characters_breaks_no_table() {
     let folder = tempdir().unwrap();
     let config = config_file(folder.path(), "x\x1b[31m\ny", "");

@@ -148,6 +148,18 @@ fn another_order_of_a_sum_in_f32_is_within_the_stated_tolerance_and_rounded_sums
 }
 
 #[test]
+fn a_case_is_asked_with_its_configuration_overridden() {
+    let (folder, case, result) = made(&[]);
+    let other = folder.path().join("other");
+    let set = ["--set", "expert_token_nums_type=0"];
+    json(0, &[&["golden", text(&case), "--out", text(&other)][..], &set].concat());
+    json(1, &["compare", text(&case), text(&other)]);
+    json(0, &[&["compare", text(&case), text(&other)][..], &set].concat());
+    let line = fails(2, &[&["compare", text(&result), text(&other)][..], &set].concat());
+    assert!(line.ends_with("--set expert_token_nums_type=0: a result has no configuration"), "{line}");
+}
+
+#[test]
 fn planted_errors_are_found_and_named() {
     let (_folder, case, result) = made(&["--set", "quant_mode=2"]);
     json(0, &["compare", text(&case), text(&result)]);

@@ -10,6 +10,7 @@ mod case_files;
 mod check;
 mod compare;
 mod configurations;
+mod conform;
 mod diagnose;
 mod dumps;
 mod events;
@@ -20,6 +21,7 @@ mod generated_cases;
 mod kill;
 #[cfg(target_os = "linux")]
 mod mpi;
+mod nonsense;
 mod plan;
 mod processes;
 mod receive;

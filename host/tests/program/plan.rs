@@ -101,6 +101,82 @@ fn what_a_core_publishes_is_what_others_await() {
     }
 }
 
+/// What a core of a run writes to ranks, as `[to, offset]` with the region; not what is between the cores of a rank.
+fn written(events: &[Value], rank: u64, core: u64) -> Vec<(String, u64, u64)> {
+    const AMONG_CORES: [&str; 3] = ["PutSums", "ArriveWithSums", "Arrive"];
+    let is_write = |event: &&Value| ["put", "publish"].contains(&event["kind"].as_str().unwrap());
+    let own = events.iter().filter(|event| event["rank"] == rank && event["core"] == core).filter(is_write);
+    let own = own.filter(|event| !AMONG_CORES.contains(&event["phase"].as_str().unwrap()));
+    let place = |event: &Value| {
+        (event["region"].as_str().unwrap().to_owned(), number(event, "peer"), number(event, "offset"))
+    };
+    let mut own: Vec<_> = own.map(place).collect();
+    own.sort_unstable();
+    own
+}
+
+#[test]
+fn a_directly_placed_plan_is_what_the_cores_of_a_run_write_and_read() {
+    let folder = tempdir().unwrap();
+    let case = small_case(folder.path());
+    let file = folder.path().join("events.jsonl").display().to_string();
+    for experts in ["apart", "overwrite"] {
+        let mode = ["--receive", "direct", "--experts", experts];
+        let run = ["run", &case, "--backend", "lockstep", "--rounds", "1", "--events", &file];
+        json(0, &[&run[..], &mode].concat());
+        let lines = std::fs::read_to_string(&file).unwrap();
+        let events: Vec<Value> =
+            lines.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [mut tells, mut hears] = [const { Vec::new() }; 2];
+        let [mut sent, mut read] = [const { Vec::new() }; 2];
+        for (rank, core) in (0..3u64).flat_map(|rank| (0..3).map(move |core| (rank, core))) {
+            let (rank_arg, core_arg) = (rank.to_string(), core.to_string());
+            let args = ["plan", &case, "--rank", &rank_arg, "--core", &core_arg];
+            let plan = json(0, &[&args[..], &mode].concat());
+            let mut planned = Vec::new();
+            for told in plan["dispatch"]["words"]["tells"].as_array().unwrap() {
+                for key in
+                    ["counts_offset", "counts_word", "grants_offset", "grants_word", "token_flag_offset"]
+                {
+                    planned.push(("state".to_owned(), number(told, "rank"), number(told, key)));
+                }
+                tells.push((rank, number(told, "rank"), told["counts"].clone(), told["grants"].clone()));
+            }
+            for told in plan["dispatch"]["words"]["hears"].as_array().unwrap() {
+                hears.push((number(told, "rank"), rank, told["counts"].clone(), told["grants"].clone()));
+            }
+            for send in plan["dispatch"]["sends"].as_array().unwrap() {
+                for key in ["offset", "info_offset"] {
+                    planned.push(("window".to_owned(), number(send, "to"), number(send, key)));
+                }
+            }
+            for publish in plan["combine"]["pull"]["publishes"].as_array().unwrap() {
+                planned.push((
+                    "state".to_owned(),
+                    publish[0].as_u64().unwrap(),
+                    publish[1].as_u64().unwrap(),
+                ));
+            }
+            planned.sort_unstable();
+            assert_eq!(planned, written(&events, rank, core), "core {core} of rank {rank}, {experts}");
+            let rows = |list: &Value, other| {
+                let row =
+                    |of: &Value| [number(of, "token"), number(of, "k"), number(of, other), number(of, "row")];
+                list.as_array().unwrap().iter().map(row).map(|row| (rank, row)).collect::<Vec<_>>()
+            };
+            sent.extend(rows(&plan["dispatch"]["sends"], "to"));
+            read.extend(rows(&plan["combine"]["pull"]["reads"], "from"));
+        }
+        let in_order = |list: &mut Vec<(u64, u64, Value, Value)>| list.sort_by_key(|told| (told.0, told.1));
+        sent.sort_unstable();
+        read.sort_unstable();
+        assert_eq!(sent, read, "each row is read back where it went");
+        in_order(&mut tells);
+        in_order(&mut hears);
+        assert_eq!(tells, hears);
+    }
+}
+
 #[test]
 fn a_seed_chooses_the_experts_that_gen_chooses() {
     let folder = tempdir().unwrap();
@@ -270,7 +346,7 @@ fn nonsense_is_one_line_and_status_2() {
             &["--set", "comm_alg=fullmesh_v2", "--rank", "0", "--core", "0", "--flags", "separate"],
             "--flags: comm_alg = fullmesh_v2 has a flag in every block",
         ),
-        (&["--flags", "joint"], "missing argument: --rank <RANK>, --core"),
+        (&["--receive", "direct", "--shared", "even"], "--shared even: only --receive copy and in-place"),
         (&["--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--rank", "4", "--core", "0"], "[0, 3]"),
     ] {
         let line = tiny(more);

@@ -63,6 +63,7 @@ fn what_there_is_comes_when_somebody_asks_for_the_end() {
         (&["run", "--preset", "tiny", "--rounds", "1000000"][..], "rounds"),
         (&["run", "--preset", "tiny", "--rounds", "1000000", "--backend", "weak"], "rounds"),
         (&["bench", "--preset", "tiny", "--blocks", "1000000", "--iters", "1"], "blocks"),
+        (&["schedule", "DC", "--ranks", "3", "--receive", "direct"], "states"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
         let out = std::env::temp_dir().join(format!("veriep-never-written-{}", std::process::id()));
@@ -78,8 +79,13 @@ fn what_there_is_comes_when_somebody_asks_for_the_end() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(130), "{request:?}: {stderr}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&report["ok"], &report["interrupted"]), (&true.into(), &true.into()));
         let last = stderr.lines().last().unwrap();
+        if field == "states" {
+            assert_eq!((&report["safe"], &report["complete"]), (&true.into(), &false.into()));
+            assert_eq!(last, format!("error: interrupted: after {} states", report["states"]));
+            continue;
+        }
+        assert_eq!((&report["ok"], &report["interrupted"]), (&true.into(), &true.into()));
         assert!(
             last.starts_with("error: interrupted: after ") && last.contains(&format!("000000 {field}")),
             "{last}"

@@ -188,7 +188,7 @@ pub const fn core_sums(shape: &Shape, core: CoreId) -> Place {
 
 /// Returns the place of rank `source`'s word that its results are ready (pull combine): a combine slot.
 #[must_use]
-pub(crate) const fn results_ready(partition: Partition, source: RankId) -> Place {
+pub const fn results_ready(partition: Partition, source: RankId) -> Place {
     combine_status(partition, source.0)
 }
 

@@ -100,7 +100,7 @@ impl Dice {
 
     /// In `0..n`; 0 when `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (((self.word() >> 32) * n as u64) >> 32) as usize
+        ((u128::from(self.word() >> 32) * n as u128) >> 32) as usize
     }
 
     /// One of some.

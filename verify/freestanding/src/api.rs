@@ -196,6 +196,7 @@ fn layouts(shape: &Shape) {
     keep((Triple::from_bytes(shape, black_box(&[0; 12])), triple.may_be_on(shape, rank)));
     keep((state::dispatch_slot(shape, at, rank), state::combine_slot(shape, token, at)));
     keep((state::dispatch_status(half, at), state::token_flag(half, at), state::combine_status(half, at)));
+    keep(state::results_ready(half, RankId(at)));
     keep((state::selector(kind, core), state::core_word(core, at)));
     let slot = tp::slot(kind, half, core);
     keep((slot, tp::first_row(slot), tp::window_bytes(shape, rank)));

@@ -164,6 +164,8 @@ pub struct Model {
     pub twin: Twin,
     /// Give up beyond so many states.
     pub states_max: usize,
+    /// Give up when this says so.
+    pub stop: fn() -> bool,
 }
 
 impl Model {
@@ -191,6 +193,7 @@ impl Model {
             order: SendOrder::Plain,
             twin: Twin::None,
             states_max: 20_000_000,
+            stop: || false,
         }
     }
 

@@ -8,7 +8,7 @@ use super::protocol::Protocol;
 use super::state::StateOf;
 use super::step::{Known, Move};
 use super::timeline::tell;
-use super::{Report, Violation};
+use super::{Model, Report, Violation};
 use core::hash::{BuildHasher, Hasher};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -23,9 +23,10 @@ pub(super) struct Origin<E> {
     pub(super) branch: u16,
 }
 
-/// Visits all states, up to about `states_max`.
+/// Visits all states, up to about `states_max` and until it is told to stop.
 pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
-    let (setup, states_max) = (known.setup, known.setup.model.states_max);
+    let setup = known.setup;
+    let Model { states_max, stop, .. } = *setup.model;
     let mut visited: HashMap<u128, u32, Identity> = HashMap::default();
     let mut origins: Vec<Origin<P::Event>> = Vec::new();
     let mut frontier: VecDeque<(u32, StateOf<P>)> = VecDeque::new();
@@ -66,7 +67,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
                 }
             }
         }
-        if origins.len() > states_max {
+        if origins.len() > states_max || stop() {
             return report(&known, origins.len(), graph.moves.len(), false, None);
         }
         let Some((id, state)) = frontier.pop_front() else {

@@ -2,9 +2,12 @@
 
 use crate::case::RankTensors;
 use crate::global_rank;
+use core::cell::OnceCell;
+use std::collections::HashMap;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::block;
 use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::direct::Parts;
 use veriep_core::layout::record::sent_bytes;
 use veriep_core::layout::state::Partition;
 use veriep_core::place::Place;
@@ -15,12 +18,16 @@ use veriep_core::plan::returns::{Received, received, returns};
 use veriep_core::plan::route::{self, Send, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split;
+use veriep_core::protocol::Choices;
 use veriep_core::shape::{Protocol, Shape};
-use veriep_core::units::{CoreId, RankId};
+use veriep_core::units::{CoreId, Pair, RankId};
 
 /// Who sends what, as far as it is known. Ranks go by their numbers as members, in an elastic domain by new id.
 pub(super) struct Traffic {
     pub(super) shape: Shape,
+    pub(super) choices: Choices,
+    /// By rank that receives, the row of each source and pair, once somebody has asked.
+    placed: Vec<OnceCell<HashMap<(RankId, Pair), u32>>>,
     /// The same without port offset.
     pub(super) plain: Shape,
     /// Whether the experts are known; if not, only what goes to shared experts is.
@@ -43,6 +50,18 @@ pub(super) struct Write<T> {
 pub(super) type Writes<T> = Vec<Vec<Vec<Write<T>>>>;
 
 impl Traffic {
+    /// Of ranks with these tensors and names.
+    pub(super) fn new(
+        [shape, plain]: [Shape; 2],
+        choices: Choices,
+        known: bool,
+        ranks: Vec<RankTensors>,
+        names: Vec<RankId>,
+    ) -> Self {
+        let placed = ranks.iter().map(|_| OnceCell::new()).collect();
+        Self { shape, choices, placed, plain, known, ranks, names }
+    }
+
     pub(super) fn inputs(&self, rank: RankId) -> Inputs<'_> {
         self.ranks[rank.index()].inputs()
     }
@@ -101,6 +120,40 @@ impl Traffic {
         tokens.filter(|&token| inputs.token_is_active(&self.shape, token)).count() as u32
     }
 
+    /// The row that `rank`, whatever its part in the group, has for a pair of `source`. Both are ranks of an EP domain.
+    pub(super) fn row(&self, rank: RankId, source: RankId, pair: Pair) -> Option<u32> {
+        let rows = self.placed[rank.index()].get_or_init(|| {
+            let rows = self.received(rank).into_iter().map(|row| (row.source, row.pair));
+            rows.zip(0..).collect()
+        });
+        rows.get(&(source, pair)).copied()
+    }
+
+    /// The rows of `rank` for a local expert that precede those of EP rank `source`, and how many it sends itself.
+    pub(super) fn rows_before(&self, rank: RankId, local_expert: u32, source: RankId) -> (u32, u32) {
+        let rows = self.received(rank).into_iter().map(|row| (row.local_expert, row.source));
+        rows.fold((0, 0), |(before, own), at| {
+            let slot = (local_expert, source);
+            (before + u32::from(at < slot), own + u32::from(at == slot))
+        })
+    }
+
+    /// The parts of the area where an EP rank receives rows, with direct placement.
+    pub(super) const fn parts(&self, rank: RankId) -> Parts {
+        Parts::of(&self.shape, rank, self.choices.receive.area(Partition::P0))
+    }
+
+    /// Where a send of an EP rank goes in the window of a layout, and how many bytes.
+    fn place(&self, layout: &Shape, source: RankId, send: &Send) -> (Place, u64) {
+        let home = send.home;
+        if !self.choices.receive.is_direct() {
+            return (dispatch_record(layout, Partition::P0, home, source, send.slot), sent_bytes(layout));
+        }
+        // Every pair that is sent has a row.
+        let row = self.row(home.rank, source, send.pair).unwrap_or_default();
+        (self.parts(home.rank).row(row), layout.payload_bytes())
+    }
+
     /// What `core` of `rank` sends in dispatch, in order, into windows of shape `layout`.
     pub(super) fn dispatch(
         &self,
@@ -124,8 +177,8 @@ impl Traffic {
         let tokens = self.active_tokens(rank);
         let write = |send| {
             let what = shared.resend(shape, ep, send, tokens);
-            let at = dispatch_record(layout, Partition::P0, what.home, ep, what.slot);
-            Write { what, to: self.called(rank, what.home.rank), at, bytes: sent_bytes(layout) }
+            let (at, bytes) = self.place(layout, ep, &what);
+            Write { what, to: self.called(rank, what.home.rank), at, bytes }
         };
         sends.into_iter().map(write).collect()
     }

@@ -1,6 +1,7 @@
 //! `veriep plan`: what every core does, as data of `veriep_core::plan`; this only asks and prints.
 
 mod a2;
+mod direct;
 mod lists;
 mod one_core;
 mod ports;
@@ -26,10 +27,12 @@ const LINES_MAX: usize = 16;
 
 pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (traffic, source) = traffic(args)?;
-    let shape = &traffic.shape;
+    let (shape, choices) = (&traffic.shape, traffic.choices);
+    if choices.receive.is_direct() && args.shared == SharedArg::Even {
+        return Err(Error::Request("--shared even: only --receive copy and in-place plan it".to_owned()));
+    }
     let on_a2 = shape.product() == Product::A2;
     let has_servers = shape.protocol() == Protocol::Hierarchy;
-    super::run::stage(shape, args.stage)?;
     let (Some(rank), core) = (args.rank, args.core) else {
         return match on_a2 {
             true if has_servers => {
@@ -39,7 +42,6 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
             false => report.emit(&summary::of(&traffic, args, source), summary::table),
         };
     };
-    let flags = source::flags(shape, args.flags)?;
     let out_of = |option, seen, end: u32, more| {
         Error::Request(format!("{option} {seen}: must be in [0, {}]{more}", end - 1))
     };
@@ -61,7 +63,7 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let Some(core) = core else {
         return Err(Error::Request("missing argument: --core: on A3 a plan is of one core".to_owned()));
     };
-    report.emit(&one_core::of(&traffic, args, source, own, CoreId(core), flags), one_core::table)
+    report.emit(&one_core::of(&traffic, args, source, own, CoreId(core)), one_core::table)
 }
 
 /// The routing that the arguments name, and its name.
@@ -73,19 +75,18 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
                 folder.display()
             )));
         }
-        opened.config.port_offset = args.port.port_offset;
+        opened.config.port_offset = args.mode.port.port_offset;
         let given = opened.given;
         let case = opened.load(folder)?;
         let plain = without_offset(&case.config, given, folder.display())?;
         let plain = case.elastic.as_ref().map_or(plain.clone(), |elastic| plain.survivors(&elastic.left));
         let names = global_rank::all(&case.shape).map(|rank| case.name(rank)).collect();
-        return Ok((
-            Traffic { shape: case.shape, plain, known: true, ranks: case.ranks, names },
-            folder.display().to_string(),
-        ));
+        let choices = source::choices(&case.shape, &args.mode)?;
+        let traffic = Traffic::new([case.shape, plain], choices, true, case.ranks, names);
+        return Ok((traffic, folder.display().to_string()));
     }
     let mut source = source::resolve(&args.config)?;
-    source.config.port_offset = args.port.port_offset;
+    source.config.port_offset = args.mode.port.port_offset;
     let given = match args.mask {
         MaskKind::None => Given::empty(),
         MaskKind::Tokens => Given::MASK_1D,
@@ -107,7 +108,8 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         }
     };
     let names = global_rank::all(&shape).collect();
-    Ok((Traffic { shape, plain, known: args.seed.is_some(), ranks, names }, source.name))
+    let choices = source::choices(&shape, &args.mode)?;
+    Ok((Traffic::new([shape, plain], choices, args.seed.is_some(), ranks, names), source.name))
 }
 
 fn without_offset(config: &Config, given: Given, place: impl core::fmt::Display) -> Result<Shape, Error> {

@@ -4,11 +4,12 @@ mod table;
 
 pub(super) use table::table;
 
+use super::direct::{self, Pull, Words};
 use super::lists::{Traffic, Write, puts};
 use super::name_of;
 use super::ports::{self, Ports};
 use super::tp::{self, Exchange};
-use crate::cli::PlanArgs;
+use crate::cli::{ExpertsArg, PlanArgs};
 use core::ops::Range;
 use serde::Serialize;
 use veriep_core::layout::block;
@@ -22,9 +23,12 @@ use veriep_core::plan::returns::Received;
 use veriep_core::plan::route;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::{self, Work};
-use veriep_core::protocol::Flags;
+use veriep_core::protocol::{Choices, Flags};
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
+
+/// Between phases, where a rank has several cores.
+pub(super) const BARRIER: &str = "core barrier";
 
 #[derive(Serialize)]
 pub(super) struct CorePlan {
@@ -34,6 +38,8 @@ pub(super) struct CorePlan {
     rank: u32,
     core: u32,
     experts_known: bool,
+    receive: &'static str,
+    experts: &'static str,
     order: &'static str,
     shared: &'static str,
     port_offset: u64,
@@ -41,8 +47,8 @@ pub(super) struct CorePlan {
     partition: u32,
     dispatch: Dispatch,
     combine: Combine,
-    /// Of all cores of the rank.
-    ports: Ports,
+    /// Of all cores of the rank; `null` with direct placement, where there are no blocks of records.
+    ports: Option<Ports>,
 }
 
 /// Ranges are `[start, end)`.
@@ -74,6 +80,8 @@ struct Dispatch {
     /// `local_expert * ep_world_size + source_rank`.
     slots: [u32; 2],
     awaits: Vec<Await>,
+    /// With direct placement, where there are no slots to publish and await.
+    words: Option<Words>,
     /// `null` without a TP domain.
     tp: Option<Exchange>,
 }
@@ -100,10 +108,14 @@ struct Send {
     to: u32,
     local_expert: u32,
     slot: u32,
+    /// With direct placement, else `null`.
+    row: Option<u32>,
     /// In the window of `to`.
     offset: u64,
     /// Without flags.
     bytes: u64,
+    /// Of scale and triple there, with direct placement; else a record has them.
+    info_offset: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -139,6 +151,8 @@ struct Combine {
     sends: Option<Vec<Return>>,
     tokens: [u32; 2],
     awaits: Option<Vec<AwaitRow>>,
+    /// With direct placement, in place of rows that are sent.
+    pull: Option<Pull>,
 }
 
 #[derive(Serialize)]
@@ -164,18 +178,12 @@ struct AwaitRow {
     offset: u64,
 }
 
-pub(super) fn of(
-    traffic: &Traffic,
-    args: &PlanArgs,
-    source: String,
-    rank: RankId,
-    core: CoreId,
-    flags: Flags,
-) -> CorePlan {
+pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankId, core: CoreId) -> CorePlan {
     let (order, shared) = (args.order.into(), args.shared.into());
     // With the old split nobody has ever received anything.
     let known = traffic.known && shared == SharedSplit::AllIn;
     let received = known.then(|| traffic.received(rank));
+    let receive = traffic.choices.receive;
     CorePlan {
         ok: true,
         source,
@@ -183,27 +191,32 @@ pub(super) fn of(
         rank: traffic.name(rank),
         core: core.0,
         experts_known: traffic.known,
+        receive: receive.name(),
+        experts: ExpertsArg::name(receive),
         order: args.order.name(),
         shared: name_of(args.shared),
         port_offset: traffic.shape.port_offset(),
         partition: Partition::P0.index(),
-        dispatch: dispatch(traffic, (order, shared, flags), rank, core, received.as_deref()),
+        dispatch: dispatch(traffic, (order, shared), rank, core, received.as_deref()),
         combine: combine(traffic, order, rank, core, received.as_deref()),
-        ports: ports::of(traffic, args.step, core::iter::once(rank), |layout: &Shape| {
-            let of = |core| traffic.dispatch(layout, rank, core, order, shared);
-            vec![traffic.cores().map(of).collect()]
+        ports: (!receive.is_direct()).then(|| {
+            ports::of(traffic, args.step, core::iter::once(rank), |layout: &Shape| {
+                let of = |core| traffic.dispatch(layout, rank, core, order, shared);
+                vec![traffic.cores().map(of).collect()]
+            })
         }),
     }
 }
 
 fn dispatch(
     traffic: &Traffic,
-    (order, split, flags): (SendOrder, SharedSplit, Flags),
+    (order, split): (SendOrder, SharedSplit),
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
 ) -> Dispatch {
     let (shape, ep) = (&traffic.shape, traffic.ep(rank));
+    let Choices { flags, receive, .. } = traffic.choices;
     let work = split::work(shape, ep, core);
     let Work { sends: share, experts, destinations, slots, .. } = &work;
     let in_blocks = shape.protocol() == Protocol::FullmeshV2;
@@ -236,8 +249,12 @@ fn dispatch(
         }
     };
     Dispatch {
-        phases: phases(shape, flags, &work),
-        flags: if in_blocks { "blocks" } else { name_of_flags(flags) },
+        phases: phases(shape, traffic.choices, &work),
+        flags: match flags {
+            _ if in_blocks => "blocks",
+            _ if receive.is_direct() => "ranks",
+            flags => name_of_flags(flags),
+        },
         moe_order: order.items(moe.clone(), ep).collect(),
         shared_order: order.items(share.shared.clone(), ep).collect(),
         expert_order: order.items(experts.clone(), ep).collect(),
@@ -247,10 +264,11 @@ fn dispatch(
         experts: ends(experts),
         blocks: in_blocks.then(|| blocks(shape)),
         sends: sends(traffic, rank, &writes),
-        publishes: destinations.clone().map(publish).collect(),
+        publishes: if receive.is_direct() { vec![] } else { destinations.clone().map(publish).collect() },
         destinations: ends(destinations),
-        awaits: slots.clone().map(wait).collect(),
+        awaits: if receive.is_direct() { vec![] } else { slots.clone().map(wait).collect() },
         slots: ends(slots),
+        words: direct::words(traffic, rank, core),
         tp: tp::dispatch(traffic, rank, core, received),
     }
 }
@@ -261,6 +279,10 @@ fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<
         let id = inputs.ids(&traffic.shape, pair.token).get(pair.k as usize).copied();
         id.and_then(|id| u32::try_from(id).ok())
     };
+    let is_direct = traffic.choices.receive.is_direct();
+    let row =
+        |what: route::Send| traffic.row(what.home.rank, traffic.ep(rank), what.pair).filter(|_| is_direct);
+    let info = |what: route::Send| Some(traffic.parts(what.home.rank).info(row(what)?).offset);
     let send = |(step, write): (usize, &Write<route::Send>)| Send {
         step,
         token: write.what.pair.token.0,
@@ -269,8 +291,10 @@ fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<
         to: traffic.name(write.to),
         local_expert: write.what.home.local_expert,
         slot: write.what.slot,
+        row: row(write.what),
         offset: write.at.offset,
         bytes: write.bytes,
+        info_offset: info(write.what),
     };
     writes.iter().enumerate().map(send).collect()
 }
@@ -294,8 +318,12 @@ const fn name_of_flags(flags: Flags) -> &'static str {
 }
 
 /// What a core does in dispatch, in order: the names of the lists, and what stands between them.
-fn phases(shape: &Shape, flags: Flags, work: &Work) -> Vec<&'static str> {
-    let barrier = "core barrier";
+fn phases(shape: &Shape, choices: Choices, work: &Work) -> Vec<&'static str> {
+    let Choices { flags, receive, .. } = choices;
+    let barrier = BARRIER;
+    if receive.is_direct() {
+        return of_cores(shape, direct::PHASES.to_vec());
+    }
     let mut phases = match (shape.protocol(), flags) {
         (Protocol::FullmeshV2, _) if work.destinations.is_empty() => {
             vec!["quiet", "sends, each block with its flag", barrier, "awaits", barrier]
@@ -308,16 +336,23 @@ fn phases(shape: &Shape, flags: Flags, work: &Work) -> Vec<&'static str> {
             vec!["publishes", "sends", "awaits", barrier, "quiet", barrier, "publishes token flags"]
         }
     };
-    phases.push(match (shape.protocol(), flags) {
-        (Protocol::FullmeshV2, _) => "copies out each record when its blocks are there",
-        (_, Flags::Joint) => "copies out",
-        (_, Flags::Separate) => "awaits token flags and copies out, slot by slot",
+    phases.push(match (shape.protocol(), flags, receive.keeps_rows()) {
+        (Protocol::FullmeshV2, ..) => "copies out each record when its blocks are there",
+        (_, Flags::Joint, false) => "copies out",
+        (_, Flags::Separate, false) => "awaits token flags and copies out, slot by slot",
+        (_, Flags::Joint, true) => "writes the row table",
+        (_, Flags::Separate, true) => "awaits token flags and writes the row table, slot by slot",
     });
-    if shape.aiv_num() == 1 {
-        phases.retain(|&phase| phase != barrier);
-    }
     if shape.tp_world_size() == 2 {
         phases.push("tp");
+    }
+    of_cores(shape, phases)
+}
+
+/// A core alone has no barriers.
+fn of_cores(shape: &Shape, mut phases: Vec<&'static str>) -> Vec<&'static str> {
+    if shape.aiv_num() == 1 {
+        phases.retain(|&phase| phase != BARRIER);
     }
     phases
 }
@@ -341,8 +376,9 @@ fn combine(
     let (shape, ep) = (&traffic.shape, traffic.ep(rank));
     let tokens = split::tokens(shape, ep, core);
     let exchange = tp::combine(traffic, rank, core, received);
-    let Some(received) = received else {
-        return Combine { tp: exchange, rows: None, sends: None, tokens: ends(&tokens), awaits: None };
+    let pull = direct::pull(traffic, rank, core);
+    let Some(received) = received.filter(|_| pull.is_none()) else {
+        return Combine { tp: exchange, rows: None, sends: None, tokens: ends(&tokens), awaits: None, pull };
     };
     let flag = |token, k| combine_status(Partition::P0, combine_slot(shape, token, k)).offset;
     let writes = traffic.combine(received, rank, core, order);
@@ -372,6 +408,7 @@ fn combine(
         sends: Some(sends.collect()),
         awaits: Some(awaits.collect()),
         tokens: ends(&tokens),
+        pull,
     }
 }
 

@@ -181,7 +181,7 @@ pub(super) fn of(
     let shape = &traffic.shape;
     let cores = core.map_or_else(|| traffic.cores().collect(), |core| vec![core]);
     let (server, number) = shape.server_of(rank);
-    let stage = if args.stage == Some(2) { Stage::Two } else { Stage::Three };
+    let stage = traffic.choices.stage;
     let maker = Maker { traffic, shape, rank, server, stage, order: args.order.into(), cores };
     let received = traffic.known.then(|| maker.received());
     let rows = received.as_ref().map(|rows| rows.len() as u32);

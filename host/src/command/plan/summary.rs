@@ -20,15 +20,17 @@ pub(super) struct Summary {
     cores: u32,
     /// Whether it is known which experts tokens go to; if not, only shared experts are counted.
     experts_known: bool,
+    receive: &'static str,
     order: &'static str,
     shared: &'static str,
     port_offset: u64,
     dispatch: Vec<Receiver>,
-    /// `null` unless experts are known and the split is the one that runs.
+    /// `null` unless experts are known, the split is the one that runs, and rows are sent back.
     combine: Option<Vec<Receiver>>,
     incast: Vec<OfOrder>,
     shared_experts: Vec<OfSplit>,
-    ports: Ports,
+    /// `null` with direct placement.
+    ports: Option<Ports>,
 }
 
 /// What one rank gets.
@@ -93,7 +95,8 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary 
     let dispatch = |order: OrderArg| traffic.all_dispatch(shape, order.into(), shared);
     let mut incast: Vec<_> = ORDERS.map(|o| of_order("dispatch", o, &incasts(&dispatch(o)))).into();
     let mut combine = None;
-    if traffic.known && shared == SharedSplit::AllIn {
+    let receive = traffic.choices.receive;
+    if traffic.known && shared == SharedSplit::AllIn && !receive.is_direct() {
         let received: Vec<_> = traffic.all_ranks().map(|rank| traffic.received(rank)).collect();
         let writes = |order: OrderArg| traffic.all_combine(&received, order.into());
         incast.extend(ORDERS_OF_COMBINE.map(|o| of_order("combine", o, &incasts(&writes(o)))));
@@ -106,15 +109,18 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary 
         ranks: traffic.ranks.len() as u32,
         cores: shape.aiv_num(),
         experts_known: traffic.known,
+        receive: receive.name(),
         order: args.order.name(),
         shared: name_of(args.shared),
         port_offset: shape.port_offset(),
         dispatch: receivers(traffic, &dispatch(args.order)),
         combine,
         incast,
-        shared_experts: shared_experts(traffic),
-        ports: ports::of(traffic, args.step, traffic.all_ranks(), |layout: &Shape| {
-            traffic.all_dispatch(layout, order, shared)
+        shared_experts: if receive.is_direct() { vec![] } else { shared_experts(traffic) },
+        ports: (!receive.is_direct()).then(|| {
+            ports::of(traffic, args.step, traffic.all_ranks(), |layout: &Shape| {
+                traffic.all_dispatch(layout, order, shared)
+            })
         }),
     }
 }
@@ -207,6 +213,7 @@ pub(super) fn table(summary: &Summary) -> String {
             "experts",
             if summary.experts_known { "known" } else { "not known: shared experts only" }.to_owned(),
         ),
+        ("receive", summary.receive.to_owned()),
         ("order", summary.order.to_owned()),
         ("shared experts", summary.shared.to_owned()),
         ("port offset", summary.port_offset.to_string()),
@@ -235,7 +242,7 @@ pub(super) fn table(summary: &Summary) -> String {
         let head = ["split", "order", "ranks that send to one", "at the same step"];
         parts.push(format!("shared-expert ranks\n{}", columns(&head, &rows)));
     }
-    parts.push(ports::table(&summary.ports, summary.port_offset));
+    parts.extend(summary.ports.iter().map(|ports| ports::table(ports, summary.port_offset)));
     parts.join("\n\n")
 }
 

@@ -15,6 +15,7 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         ("source", plan.source.clone()),
         ("core", format!("{} of rank {}", plan.core, plan.rank)),
         ("experts", if plan.experts_known { "known" } else { "not known: shared experts only" }.to_owned()),
+        ("receive", format!("{}, experts {}", plan.receive, plan.experts)),
         ("order", plan.order.to_owned()),
         ("shared experts", plan.shared.to_owned()),
         ("port offset", plan.port_offset.to_string()),
@@ -34,11 +35,16 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     about.extend([
         ("sends (token, shared) pairs", range(dispatch.shared_pairs)),
         ("  in this order", rotated(&dispatch.shared_order)),
-        ("publishes to destinations", range(dispatch.destinations)),
-        ("awaits and copies out slots", range(dispatch.slots)),
-        ("returns rows", combine.rows.map_or_else(unknown, range)),
-        ("awaits and sums tokens", range(combine.tokens)),
     ]);
+    about.extend(match &dispatch.words {
+        None => vec![
+            ("publishes to destinations", range(dispatch.destinations)),
+            ("awaits and copies out slots", range(dispatch.slots)),
+            ("returns rows", combine.rows.map_or_else(unknown, range)),
+        ],
+        Some(words) => vec![("tells and hears ranks", range(words.ranks))],
+    });
+    about.push(("awaits and sums tokens", range(combine.tokens)));
     about.extend(dispatch.blocks.iter().map(|b| ("blocks of a record", blocks(b))));
     for (title, exchange) in [("dispatch: lends peer", &dispatch.tp), ("combine: lends peer", &combine.tp)] {
         about.extend(exchange.iter().map(|exchange| (title, lent(exchange))));
@@ -53,11 +59,26 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     let sends = dispatch.sends.iter().map(|s| {
         let mut row = text(&[s.step as u64, s.token.into(), s.k.into()]);
         row.push(maybe(s.expert));
-        row.extend(text(&[s.to.into(), s.slot.into(), s.offset, s.bytes]));
+        row.extend(text(&[s.to.into(), s.row.unwrap_or(s.slot).into(), s.offset, s.bytes]));
+        row.extend(s.info_offset.map(|offset| offset.to_string()));
         row
     });
-    let head = ["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
-    list("dispatch sends", &head, sends.collect());
+    let slot = if dispatch.words.is_some() { "row" } else { "slot" };
+    let head = ["step", "token", "k", "expert", "to", slot, "offset", "bytes", "info offset"];
+    list("dispatch sends", &head[..head.len() - usize::from(dispatch.words.is_none())], sends.collect());
+    if let Some(words) = &dispatch.words {
+        for (title, told) in [("dispatch tells", &words.tells), ("dispatch hears", &words.hears)] {
+            let rows = told.iter().map(|told| {
+                let sum = told.counts.as_ref().map(|counts| counts.iter().sum());
+                let mut row = vec![told.rank.to_string(), maybe(sum)];
+                row.extend(text(&[told.counts_offset, told.counts_word, told.grants_offset]));
+                row.extend(text(&[told.grants_word, told.token_flag_offset]));
+                row
+            });
+            let head = ["rank", "rows", "counts", "their word", "grants", "their word", "token flag"];
+            list(title, &head, rows.collect());
+        }
+    }
     let publishes = dispatch.publishes.iter().map(|p| {
         let mut row = text(&[p.destination.into(), p.to.into(), p.local_expert.into(), p.offset]);
         row.push(maybe(p.count));
@@ -69,7 +90,9 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         [head, if separate { &["token flag"] } else { &[] }].concat()
     };
     let head = flagged(&["destination", "rank", "local expert", "offset", "count"]);
-    list("dispatch publishes", &head, publishes.collect());
+    if dispatch.words.is_none() {
+        list("dispatch publishes", &head, publishes.collect());
+    }
     let awaits = dispatch.awaits.iter().map(|a| {
         let mut row = text(&[a.slot.into(), a.local_expert.into(), a.from.into(), a.offset]);
         row.push(maybe(a.count));
@@ -77,7 +100,9 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         row
     });
     let head = flagged(&["slot", "local expert", "from", "offset", "count"]);
-    list("dispatch awaits", &head, awaits.collect());
+    if dispatch.words.is_none() {
+        list("dispatch awaits", &head, awaits.collect());
+    }
     if let Some(sends) = &combine.sends {
         let rows = sends.iter().map(|r| {
             let [to, token, k] = [r.to, r.token, r.k].map(u64::from);
@@ -90,7 +115,19 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         let rows = awaits.iter().map(|a| text(&[a.token.into(), a.k.into(), a.from.into(), a.offset]));
         list("combine awaits", &["token", "k", "from", "offset"], rows.collect());
     }
-    parts.push(format!("all cores of rank {}: {}", plan.rank, ports::table(&plan.ports, plan.port_offset)));
+    if let Some(pull) = &combine.pull {
+        let rows = pull.publishes.iter().map(|&(to, offset)| text(&[to.into(), offset]));
+        list("combine publishes: results are ready", &["to", "offset"], rows.collect());
+        let rows = pull.reads.iter().flatten().map(|r| {
+            let [token, k, from, row] = [r.token, r.k, r.from, r.row].map(u64::from);
+            text(&[token, k, from, row, r.offset, r.bytes, r.flag_offset])
+        });
+        let head = ["token", "k", "from", "row", "offset", "bytes", "flag offset"];
+        list("combine awaits and reads", &head, rows.collect());
+    }
+    if let Some(ports) = &plan.ports {
+        parts.push(format!("all cores of rank {}: {}", plan.rank, ports::table(ports, plan.port_offset)));
+    }
     parts.join("\n\n")
 }
 

@@ -1,0 +1,367 @@
+//! Whether a record of events, of any implementation, keeps the contract of the fabric and the guards under which memory may be
+//! used again.
+//!
+//! The record is one run. From it follows what each core and agent can know, as vector clocks: what it did itself, and what
+//! whoever published a word had done or known when it was published, once that word is observed. A run that went well by
+//! luck is refused, too, if nobody knew that it would.
+
+mod clock;
+mod memory;
+mod trace;
+
+pub use trace::{Line, Trace};
+
+use crate::error::Error;
+use clock::{Actors, Clock};
+use core::fmt;
+use memory::{Memory, Piece, Word};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::rc::Rc;
+use veriep_core::shape::Shape;
+
+/// What must hold, and whose number the contract's rule has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guard {
+    /// A core begins an operator after all cores of its rank have ended the one before.
+    Join,
+    /// A core has effects between the begin and the end of an operator.
+    Inside,
+    /// A word is observed that somebody has written.
+    Flag,
+    /// A word is cleared after somebody of its rank has observed it.
+    Taken,
+    /// A word that is cleared between its uses is published when the clear has landed.
+    Cleared,
+    /// What is read is covered by a word that was observed.
+    Covered,
+    /// What is read was written in the same operator of the same batch.
+    Carries,
+    /// What is overwritten has been read, and its writer knows it.
+    Overwritten,
+    /// What is overwritten has landed, and its writer knows it.
+    Hush,
+}
+
+impl Guard {
+    /// What it says.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Join => "a core of the rank has not ended the operator before",
+            Self::Inside => "the core is in no operator",
+            Self::Flag => "nobody has written that word there",
+            Self::Taken => "nobody of the rank is known to have observed the word",
+            Self::Cleared => "the word is not known to be clear, so this one may be lost",
+            Self::Covered => "no observed word covers what was put there",
+            Self::Carries => "what is there was not put in this operator",
+            Self::Overwritten => "what is there is not known to be read",
+            Self::Hush => "what was put there is not known to have landed, so it may land on top",
+        }
+    }
+}
+
+/// The first event that breaks a guard.
+#[derive(Clone, Debug, Serialize)]
+pub struct Broken {
+    /// The number of its line in the file; the header is line 1.
+    pub line: usize,
+    /// Which.
+    pub guard: Guard,
+    /// The event as it stands in the file.
+    pub event: String,
+    /// The event that it clashes with, if there is one.
+    pub against: Option<usize>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {:?}: {}", self.line, self.guard, self.guard.about())?;
+        self.against.map_or(Ok(()), |line| write!(f, " (line {line})"))
+    }
+}
+
+/// What breaks a guard, and the line of the event that it clashes with.
+type Refused = (Guard, Option<usize>);
+
+/// By actor that published and rank: when it published, who of the rank observed that, and when.
+type Arrivals = HashMap<(usize, u32), Vec<(u32, usize, u32)>>;
+
+/// A core or an agent.
+#[derive(Debug, Default)]
+struct State {
+    clock: Clock,
+    /// Whether it is in an operator: batch and name.
+    doing: Option<(u64, String)>,
+    begun: usize,
+    ended: usize,
+    /// When it was quiet, by its own clock.
+    quiets: Vec<u32>,
+}
+
+/// Reads a record to its end.
+#[derive(Debug)]
+struct Reader<'t> {
+    trace: &'t Trace,
+    actors: Actors,
+    states: Vec<State>,
+    memory: Memory,
+    arrivals: Arrivals,
+    /// What all cores of a rank knew at their last end.
+    joined: Vec<Clock>,
+    /// When the experts of a rank ran on a batch, by their own clock.
+    experts: HashMap<(u32, u64), u32>,
+}
+
+/// The first event of a record that breaks a guard, if any does.
+///
+/// # Errors
+/// The record is not one of such a group.
+pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
+    let actors = Actors::of(shape);
+    let mut reader = Reader {
+        states: (0..actors.count()).map(|_| State { clock: actors.clock(), ..State::default() }).collect(),
+        joined: (0..actors.ranks).map(|_| actors.clock()).collect(),
+        memory: Memory::new(trace),
+        trace,
+        actors,
+        arrivals: HashMap::new(),
+        experts: HashMap::new(),
+    };
+    for (number, event) in (2..).zip(&trace.events) {
+        let actor = reader.actors.actor(event).ok_or_else(|| trace.error(number, "no such rank or core"))?;
+        reader.states[actor].clock.tick(actor);
+        if let Err((guard, against)) = reader.take(number, event, actor) {
+            let event = trace.texts.get(number - 2).cloned().unwrap_or_default();
+            return Ok(Some(Broken { line: number, guard, event, against }));
+        }
+    }
+    Ok(None)
+}
+
+impl Reader<'_> {
+    fn now(&self, actor: usize) -> u32 {
+        self.states[actor].clock.of(actor)
+    }
+
+    fn take(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let is_core = event.core.is_some();
+        if is_core && event.kind != "begin" && event.is_effect() && self.states[actor].doing.is_none() {
+            return Err((Guard::Inside, None));
+        }
+        match event.kind.as_str() {
+            "begin" if is_core => self.begin(event, actor),
+            "end" if is_core => {
+                let State { clock, doing, ended, .. } = &mut self.states[actor];
+                *doing = None;
+                *ended += 1;
+                self.joined[event.rank as usize].join(clock);
+                Ok(())
+            }
+            "quiet" => {
+                let now = self.now(actor);
+                self.states[actor].quiets.push(now);
+                Ok(())
+            }
+            "put" | "post" | "send" if event.length != Some(8) || event.word.is_none() => {
+                self.put(number, event, actor)
+            }
+            "publish" | "send" | "store" => self.word(number, event, actor),
+            "observe" => self.observe(event, actor),
+            "deliver" => self.read(event, actor),
+            "write" => self.write(number, event, actor),
+            _ => Ok(()),
+        }
+    }
+
+    /// A core begins an operator, or only another phase of it.
+    fn begin(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let (Some(batch), Some(operator)) = (event.batch, event.operator.clone()) else { return Ok(()) };
+        let State { doing, begun, ended, .. } = &mut self.states[actor];
+        let planned = (batch, operator);
+        if doing.as_ref() == Some(&planned) {
+            return Ok(());
+        }
+        if doing.is_some() {
+            return Err((Guard::Join, None));
+        }
+        let before = *ended;
+        *begun += 1;
+        *doing = Some(planned.clone());
+        if self.actors.cores(event.rank).any(|core| self.states[core].ended < before) {
+            return Err((Guard::Join, None));
+        }
+        if planned.1 == "combine" && !self.experts.contains_key(&(event.rank, batch)) {
+            self.run_experts(event.rank, batch)?;
+        }
+        self.states[actor].clock.join(&self.joined[event.rank as usize]);
+        Ok(())
+    }
+
+    /// The experts of a rank have run since its last core ended its dispatch, before its first core begins its combine.
+    fn run_experts(&mut self, rank: u32, batch: u64) -> Result<(), Refused> {
+        let experts = self.actors.experts(rank);
+        let mut clock = self.joined[rank as usize].clone();
+        clock.join(&self.states[experts].clock);
+        clock.tick(experts);
+        let now = clock.of(experts);
+        self.experts.insert((rank, batch), now);
+        if self.trace.keeps_rows {
+            for piece in self.memory.of_batch(rank, batch) {
+                if !landed(&self.states, &self.arrivals, piece, &clock) {
+                    return Err((Guard::Covered, Some(piece.line)));
+                }
+                piece.readers.push((experts, now));
+            }
+        }
+        self.joined[rank as usize].join(&clock);
+        self.states[experts].clock = clock;
+        Ok(())
+    }
+
+    /// Bytes go somewhere.
+    fn put(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let state = &self.states[actor];
+        let to = event.peer.unwrap_or(event.rank);
+        let piece = Piece {
+            line: number,
+            actor,
+            tick: state.clock.of(actor),
+            to,
+            doing: state.doing.clone(),
+            kind: event.kind.clone(),
+            clock: Rc::new(state.clock.clone()),
+            readers: Vec::new(),
+        };
+        for old in self.memory.overlapping(to, event) {
+            let is_same = old.actor == actor && old.doing == piece.doing;
+            if is_same {
+                continue;
+            }
+            if old.readers.is_empty() && old.is_data(&event.region) {
+                return Err((Guard::Overwritten, Some(old.line)));
+            }
+            if old.readers.iter().any(|&(reader, tick)| state.clock.of(reader) < tick) {
+                return Err((Guard::Overwritten, Some(old.line)));
+            }
+            if !landed(&self.states, &self.arrivals, old, &state.clock) {
+                return Err((Guard::Hush, Some(old.line)));
+            }
+        }
+        self.memory.put(to, event, piece);
+        Ok(())
+    }
+
+    /// A core writes bytes of its own rank: those of outputs nobody else looks at.
+    fn write(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        if Memory::is_shared(&event.region) { self.put(number, event, actor) } else { Ok(()) }
+    }
+
+    fn word(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let to = event.peer.unwrap_or(event.rank);
+        let value = event.word.unwrap_or(0);
+        let (state, is_store) = (&self.states[actor], event.kind == "store");
+        let key = event.place(to);
+        let last = self.memory.last(&key);
+        if is_store && value == 0 {
+            // What arrives in transfers has no value here; what the rank has stored itself it knows.
+            let known = last.filter(|word| word.value != 0 && !word.is_store);
+            let is_seen = |word: &Word| word.observers.iter().any(|&(who, tick)| state.clock.of(who) >= tick);
+            if let Some(word) = known.filter(|word| !is_seen(word)) {
+                return Err((Guard::Taken, Some(word.line)));
+            }
+        } else if self.memory.is_cleared(&key) && !is_store {
+            match last {
+                Some(word) if word.value != 0 => return Err((Guard::Cleared, Some(word.line))),
+                Some(clear) => {
+                    let landed = self.states[clear.actor].quiets.iter().find(|&&quiet| quiet > clear.tick);
+                    if landed.is_none_or(|&quiet| state.clock.of(clear.actor) < quiet) {
+                        return Err((Guard::Cleared, Some(clear.line)));
+                    }
+                }
+                None => {}
+            }
+        }
+        let word = Word {
+            line: number,
+            actor,
+            tick: state.clock.of(actor),
+            value,
+            is_store,
+            clock: Rc::new(state.clock.clone()),
+            observers: Vec::new(),
+        };
+        self.memory.publish(key, word);
+        Ok(())
+    }
+
+    fn observe(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let value = event.word.unwrap_or(0);
+        let (now, rank) = (self.now(actor), event.rank);
+        let key = event.place(rank);
+        if let Some(word) = self.memory.with_value(&key, value) {
+            word.observers.push((actor, now));
+            let (clock, from) = (Rc::clone(&word.clock), (word.actor, word.tick, word.is_store));
+            self.states[actor].clock.join(&clock);
+            if !from.2 {
+                self.arrivals.entry((from.0, rank)).or_default().push((from.1, actor, now));
+            }
+            return Ok(());
+        }
+        if value == 0 {
+            return Ok(());
+        }
+        // A word inside a transfer or a message, whose value is not in the record.
+        let Some(piece) = self.memory.overlapping(rank, event).last() else {
+            return Err((Guard::Flag, None));
+        };
+        piece.readers.push((actor, now));
+        let (clock, from, tick) = (Rc::clone(&piece.clock), piece.actor, piece.tick);
+        self.states[actor].clock.join(&clock);
+        self.arrivals.entry((from, rank)).or_default().push((tick, actor, now));
+        Ok(())
+    }
+
+    fn read(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let (now, owner) = (self.now(actor), event.peer.unwrap_or(event.rank));
+        let state = &self.states[actor];
+        // Experts leave what they return in the window, too, and owners of tokens read it there.
+        let is_result = self.trace.keeps_rows && event.peer.is_some();
+        if is_result && let Some((batch, _)) = &state.doing {
+            let ran = self.experts.get(&(owner, *batch));
+            let experts = self.actors.experts(owner);
+            if ran.is_none_or(|&tick| state.clock.of(experts) < tick) {
+                return Err((Guard::Covered, None));
+            }
+        }
+        if !is_result && self.memory.covered(owner, event) < event.length.unwrap_or(8) {
+            return Err((Guard::Carries, None));
+        }
+        for piece in self.memory.overlapping(owner, event) {
+            if !landed(&self.states, &self.arrivals, piece, &state.clock) {
+                return Err((Guard::Covered, Some(piece.line)));
+            }
+            let is_other = piece.doing.is_some() && piece.doing != state.doing && !self.trace.keeps_rows;
+            if is_other {
+                return Err((Guard::Carries, Some(piece.line)));
+            }
+            piece.readers.push((actor, now));
+        }
+        Ok(())
+    }
+}
+
+/// Whether whoever has that clock knows that a piece has landed.
+fn landed(states: &[State], arrivals: &Arrivals, piece: &Piece, clock: &Clock) -> bool {
+    let (from, tick) = (piece.actor, piece.tick);
+    let quiet = states[from].quiets.iter().find(|&&quiet| quiet > tick);
+    let by_quiet = piece.kind != "send" && quiet.is_some_and(|&quiet| clock.of(from) >= quiet);
+    // The last word of a task covers the task itself; a core sees at once what it has written itself.
+    let own = u32::from(piece.kind == "post");
+    by_quiet
+        || (piece.kind == "write" && clock.of(from) >= tick)
+        || arrivals.get(&(from, piece.to)).is_some_and(|all| {
+            all.iter().any(|&(word, who, when)| word + own > tick && clock.of(who) >= when)
+        })
+}

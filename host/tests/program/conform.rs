@@ -1,0 +1,197 @@
+//! `veriep conform`: records of every protocol pass; with one event left out, told twice or told too early they do not, where the
+//! contract forbids it.
+
+use crate::common::{fails, json, text};
+use tempfile::tempdir;
+use veriep::conform::{Guard, Line, Trace, conform};
+use veriep_core::shape::{Given, Limits, Shape};
+
+/// Runs, and of which of their events the record can miss none: `flag` is a word that is cleared after its use.
+const RUNS: [(&str, &[&str]); 11] = [
+    ("run --preset tiny --backend lockstep", &["put", "flag"]),
+    ("run --preset tiny --backend weak --schedule DDCC", &["put", "flag"]),
+    ("run --preset tiny --backend weak --flags separate", &["put"]),
+    ("run --preset tiny --backend weak --set quant_mode=2 --receive in-place", &["put", "flag"]),
+    // That a row is there which experts read is not in the record.
+    ("run --preset tiny --backend weak --receive direct", &["quiet"]),
+    ("run --preset tiny --backend weak --receive direct --experts overwrite --schedule DDCC", &["quiet"]),
+    ("run --preset tiny --backend weak --set comm_alg=fullmesh_v2", &["put", "flag"]),
+    ("run --preset tiny --backend weak --set tp_world_size=2 --set moe_expert_num=2", &["put", "flag"]),
+    ("run --preset a2-hier-16 --set comm_alg=fullmesh --set k=2 --set h=512 --set bs=1 --backend weak", &[]),
+    ("run --preset a2-hier-16 --set h=512 --set bs=1 --backend weak", &["put", "send"]),
+    ("simulate --preset tiny --cluster a3 --schedule DDCC", &["put", "flag"]),
+];
+/// Of a group of two ranks.
+const HEADER: &str = r#"{"schema":"veriep.events/1","unit":"events","config":{"ep_world_size":2,"moe_expert_num":4,"k":2},"options":{}}"#;
+/// Of each kind so many events are changed.
+const TRIED: usize = 12;
+
+struct Record {
+    trace: Trace,
+    shape: Shape,
+    /// Words that somebody clears.
+    cleared: Vec<(u32, String, u64)>,
+}
+
+fn record(run: &str) -> Record {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let line = format!("{run} --set aiv_num=2 --rounds 4 --seed 3 --events {}", text(&file));
+    json(0, &line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(json(0, &["conform", text(&file)])["broken"], serde_json::Value::Null, "{run}");
+    let trace = Trace::open(&file).unwrap();
+    let shape = Shape::new(&trace.config.as_core(Given::empty()), Limits::None).unwrap();
+    let clears = trace.events.iter().filter(|event| event.kind == "store" && event.word == Some(0));
+    let cleared = clears.map(|event| (event.rank, event.region.clone(), event.offset)).collect();
+    Record { trace, shape, cleared }
+}
+
+impl Record {
+    /// Whether an event is of the first two batches, so that its memory is used again.
+    fn is_early(event: &Line) -> bool {
+        event.batch.is_some_and(|batch| batch < 2)
+    }
+
+    fn is_flag(&self, event: &Line) -> bool {
+        let place = (event.peer.unwrap_or(event.rank), event.region.clone(), event.offset);
+        event.kind == "publish" && self.cleared.contains(&place)
+    }
+
+    /// Some of the early events of a kind, evenly spread.
+    fn some(&self, kind: &str) -> Vec<usize> {
+        let is_so = |event: &Line| match kind {
+            "flag" => self.is_flag(event),
+            kind => event.kind == kind,
+        };
+        let events = self.trace.events.iter().enumerate();
+        let all: Vec<_> =
+            events.filter(|(_, event)| Self::is_early(event) && is_so(event)).map(|(at, _)| at).collect();
+        assert!(!all.is_empty(), "no {kind}");
+        let every = all.len().div_ceil(TRIED);
+        all.into_iter().step_by(every).collect()
+    }
+
+    /// The guard that is broken when the events are changed.
+    fn guard(&self, change: impl FnOnce(&mut Vec<Line>)) -> Option<Guard> {
+        let mut other = self.trace.clone();
+        change(&mut other.events);
+        conform(&other, &self.shape).unwrap().map(|broken| broken.guard)
+    }
+
+    fn dropped(&self, at: usize) -> Option<Guard> {
+        self.guard(|events| drop(events.remove(at)))
+    }
+
+    fn doubled(&self, at: usize) -> Option<Guard> {
+        self.guard(|events| events.insert(at + 1, events[at].clone()))
+    }
+
+    /// What a core did last is told as the first that it did in the operator.
+    fn first(&self, at: usize) -> Option<Guard> {
+        let event = &self.trace.events[at];
+        let own = |other: &&Line| {
+            (other.rank, other.core) == (event.rank, event.core)
+                && (other.batch, &other.operator) == (event.batch, &event.operator)
+        };
+        let begin = self.trace.events.iter().position(|other| own(&other)).unwrap();
+        self.guard(|events| {
+            let event = events.remove(at);
+            events.insert(begin + 1, event);
+        })
+    }
+}
+
+#[test]
+fn a_record_with_one_event_changed_is_refused() {
+    for (run, needed) in RUNS {
+        let record = record(run);
+        let refused = |what: &str, kind: &str, change: &dyn Fn(usize) -> Option<Guard>| {
+            for at in record.some(kind) {
+                assert!(change(at).is_some(), "{run}: {kind} {what}: {}", record.trace.texts[at]);
+            }
+        };
+        for kind in needed.iter().chain(&["end"]) {
+            refused("left out", kind, &|at| record.dropped(at));
+        }
+        for kind in needed.iter().filter(|kind| **kind == "flag").chain(&["end"]) {
+            refused("twice", kind, &|at| record.doubled(at));
+        }
+        let early = |kind: &str| {
+            let events = record.some(kind);
+            let refused = events.iter().filter(|&&at| record.first(at).is_some()).count();
+            assert!(2 * refused > events.len(), "{run}: {kind} too early: {refused} of {}", events.len());
+        };
+        ["observe", "deliver"].into_iter().for_each(early);
+    }
+}
+
+#[test]
+fn each_guard_is_named() {
+    let record = record(RUNS[0].0);
+    let first = |is_so: &dyn Fn(&Line) -> bool| {
+        let at = record.trace.events.iter().position(|event| Record::is_early(event) && is_so(event));
+        at.expect("there is such an event")
+    };
+    let of = |kind: &'static str, operator: &'static str| {
+        first(&move |event| event.kind == kind && event.operator.as_deref() == Some(operator))
+    };
+    let flag = first(&|event| record.is_flag(event));
+    let store = first(&|event| {
+        event.kind == "store" && event.operator.as_deref() == Some("combine") && event.word == Some(0)
+    });
+    let observe = first(&|event| event.kind == "observe" && event.operator.as_deref() == Some("combine"));
+    let all = |record: &Record, kind: &str| -> Vec<_> {
+        record.some(kind).into_iter().filter_map(|at| record.dropped(at)).collect()
+    };
+    let unread = record.guard(|events| {
+        events.retain(|event| event.kind != "deliver" || event.operator.as_deref() != Some("dispatch"));
+    });
+    for (guard, seen) in [
+        (Guard::Join, record.dropped(of("end", "dispatch"))),
+        (Guard::Inside, record.first(of("end", "combine"))),
+        (Guard::Flag, record.dropped(flag)),
+        (Guard::Taken, record.dropped(observe)),
+        (Guard::Cleared, record.dropped(store)),
+        (Guard::Covered, all(&record, "quiet").into_iter().find(|&guard| guard == Guard::Covered)),
+        (Guard::Carries, record.dropped(of("put", "dispatch"))),
+        (Guard::Overwritten, unread),
+    ] {
+        assert_eq!(seen, Some(guard));
+    }
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let event = |rank: u32, what: &str| {
+        format!("{{\"rank\":{rank},\"core\":0,\"batch\":0,\"operator\":\"dispatch\",\"kind\":\"{what}}}")
+    };
+    let put = "put\",\"peer\":1,\"region\":\"state\",\"offset\":0,\"length\":64";
+    let events = [(0, "begin\""), (0, put), (1, "begin\""), (1, put)].map(|(rank, what)| event(rank, what));
+    std::fs::write(&file, format!("{HEADER}\n{}", events.join("\n"))).unwrap();
+    let broken = &json(1, &["conform", text(&file)])["broken"];
+    assert_eq!(
+        (&broken["guard"], &broken["line"], &broken["against"]),
+        (&"hush".into(), &5.into(), &3.into())
+    );
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_its_line() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let good = HEADER;
+    let event = r#"{"time":1,"rank":0,"core":0,"kind":"quiet"}"#;
+    for (text, why) in [
+        (String::new(), "line 1: must be the header"),
+        ("{}".to_owned(), "line 1: schema: must be \"veriep.events/1\""),
+        (good.replace("\"k\"", "\"kk\""), "kk"),
+        (format!("{good}\n{event}\n{{"), "line 3: "),
+        (format!("{good}\n{}", event.replace("\"rank\":0", "\"rank\":2")), "line 2: no such rank or core"),
+        (format!("{good}\n{}", event.replace("quiet\"", "store\",\"word\":\"7\"")), "must be 0x"),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let line = fails(2, &["conform", file.to_str().unwrap()]);
+        assert!(line.contains(why), "{text}: {line}");
+    }
+    assert!(fails(2, &["conform", text(&folder.path().join("none"))]).contains("none"));
+    std::fs::write(&file, format!("{good}\n{event}")).unwrap();
+    json(0, &["conform", text(&file)]);
+}
