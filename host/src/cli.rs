@@ -66,6 +66,9 @@ pub enum Verb {
     Compare(CompareArgs),
     /// Write what the oracle says of a case, as a result file.
     Golden(GoldenArgs),
+    /// Say who is gone of a group of processes and what all did last, from the record that a failed run leaves.
+    #[cfg(target_os = "linux")]
+    Inspect(InspectArgs),
     /// Say who owes what in a group that hangs, from dumps of its memory.
     Diagnose(DiagnoseArgs),
     /// Compile what `run --backend mpi` needs of an MPI, by that MPI's compiler.
@@ -372,12 +375,17 @@ pub struct RunArgs {
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
     /// only its counts, tokens, grants, blocks, rows, tp or ends. In a hierarchy also twice=RANK: all that it sends to
     /// other servers goes twice; astray=RANK: what it forwards goes to a near rank, too, that does not need it. Over processes
-    /// killed=RANK:N: its process dies behind so many writes of the rank.
+    /// killed=RANK:N: its process dies behind so many writes of the rank. Where time is real slow=RANK:SECONDS: its experts take so
+    /// long more.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
     /// The record of events (lockstep, weak).
     #[command(flatten)]
     pub record: RecordArgs,
+    /// Record what all cores did last (threads, processes), in a folder that is kept, or none. Left out: over processes in
+    /// a folder of its own among the temporary files, removed when all ends well.
+    #[arg(long = "record", value_name = "FOLDER|none")]
+    pub flight: Option<PathBuf>,
 }
 
 /// `veriep mpi-shim`
@@ -670,6 +678,20 @@ pub struct CheckArgs {
     /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub in_flight: u32,
+}
+
+/// `veriep inspect`
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// The folder of the record.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// How many of the last events are told.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub last: usize,
+    /// All events that the record has.
+    #[command(flatten)]
+    pub record: RecordArgs,
 }
 
 /// Where the record of events goes.

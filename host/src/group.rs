@@ -11,7 +11,7 @@ use crate::global_rank;
 use crate::world::{Phase, World};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
-use veriep_core::fabric::Detail;
+use veriep_core::fabric::{Detail, Wait};
 use veriep_core::protocol::Fingerprints;
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
@@ -187,15 +187,18 @@ pub(crate) fn of_missing(first_round: usize, unit: &Schedule, missing: driver::M
         Some(planned) => ("dispatch", planned.round),
         None => ("dispatch", 0),
     };
-    let wait = missing.wait;
-    let mut told = Missing {
+    Missing {
         rank: missing.rank.0,
         core: missing.core.0,
         round: first_round + batch,
         operator,
-        what: wait.flag.name(),
-        ..Missing::default()
-    };
+        ..of_wait(missing.wait)
+    }
+}
+
+/// What is missing, without who misses it.
+pub(crate) fn of_wait(wait: Wait) -> Missing {
+    let mut told = Missing { what: wait.flag.name(), ..Missing::default() };
     for (detail, value) in wait.details() {
         *match detail {
             Detail::Rank => &mut told.source_rank,
@@ -249,7 +252,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::presets::preset;
-    use veriep_core::fabric::{Flag, Wait};
+    use veriep_core::fabric::Flag;
     use veriep_core::protocol::{Choices, Receive};
     use veriep_core::shape::{Given, Limits};
     use veriep_core::units::CoreId;

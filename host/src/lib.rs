@@ -32,6 +32,8 @@ pub mod presets;
 #[cfg(test)]
 #[path = "../../kernel-core/src/testing/random.rs"]
 mod random;
+#[cfg(target_os = "linux")]
+pub mod record;
 pub mod report;
 pub mod result;
 pub mod roofline;

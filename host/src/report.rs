@@ -8,6 +8,7 @@ use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
@@ -30,6 +31,8 @@ pub enum Format {
 pub struct Report {
     format: Format,
     emitted: bool,
+    /// Where what failed has left its record.
+    record: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -42,13 +45,15 @@ struct Failure<'a> {
     missing: &'a [Missing],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     gone: &'a [Gone],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<&'a Path>,
 }
 
 impl Report {
     /// A report in `format`.
     #[must_use]
     pub const fn new(format: Format) -> Self {
-        Self { format, emitted: false }
+        Self { format, emitted: false, record: None }
     }
 
     /// Prints the result: `value` as JSON, or the text that `table` makes of it.
@@ -92,11 +97,17 @@ impl Report {
         }
     }
 
+    /// A run has left its record there, which tells more of how it failed.
+    pub fn keeps(&mut self, record: &Path) {
+        self.record = Some(record.to_owned());
+    }
+
     /// Prints an error, one line per problem, and returns the exit status of its class. With JSON, stdout
     /// gets an object too, unless the verb has already printed its own.
     pub fn fail(&mut self, error: &Error) -> u8 {
         let lines = error.lines();
         if self.format == Format::Json && !self.emitted {
+            let record = self.record.clone();
             let failure = Failure {
                 ok: false,
                 status: error.status(),
@@ -104,12 +115,16 @@ impl Report {
                 violations: error.problems(),
                 missing: error.missing(),
                 gone: error.gone(),
+                record: record.as_deref(),
             };
             // Stdout may be what failed: the lines below say so.
             let _ = self.emit(&failure, |_| String::new());
         }
         for line in lines {
             complain(&line);
+        }
+        if let Some(record) = &self.record {
+            note(&format!("note: what all did last: veriep inspect {}", record.display()));
         }
         error.status()
     }

@@ -14,9 +14,9 @@ pub(crate) fn refuse_by_errors() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The first Ctrl-C asks for what there is, the second one ends the program.
+/// The first Ctrl-C or SIGTERM asks for what there is, the second one ends the program.
 pub(crate) fn note_interrupts() {
-    const NOTE: &[u8] = b"note: the report of what there is follows; Ctrl-C again ends at once\n";
+    const NOTE: &[u8] = b"note: the report of what there is follows; Ctrl-C or SIGTERM again ends at once\n";
     extern "C" fn note(_: libc::c_int) {
         if veriep::interrupt::ask() {
             // SAFETY: the process ends here without running anything of its own, whatever state it is in.
@@ -26,15 +26,19 @@ pub(crate) fn note_interrupts() {
         unsafe { libc::write(libc::STDERR_FILENO, NOTE.as_ptr().cast(), NOTE.len()) };
     }
     let handler: extern "C" fn(libc::c_int) = note;
-    // SAFETY: the handler calls nothing but an atomic and what may be called in one; the signal had none before.
-    unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler calls nothing but an atomic and what may be called in one; the signal had none before.
+        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
+    }
 }
 
-/// Ctrl-C is somebody else's to answer.
+/// Ctrl-C and SIGTERM, which batch systems send to all processes, are somebody else's to answer.
 #[cfg(target_os = "linux")]
 pub(crate) fn ignore_interrupts() {
-    // SAFETY: ignoring a signal runs no code.
-    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: ignoring a signal runs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
 }
 
 /// A launcher has the terminal: what it sends to end the group asks for what there is. With SIGUSR1 some say that a process has

@@ -2,7 +2,7 @@
 //! and operator, with what each write carries. Whoever holds the counts against the plan is
 //! [`traffic_audit`](crate::traffic_audit).
 
-use super::Layer;
+use super::{Layer, Told};
 use crate::global_rank;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use veriep_core::fabric::middleware::Middleware;
@@ -140,8 +140,10 @@ impl Layer for Counted {
         CountedNic { inner, posted: self.agents.get(rank.index()).map(lock) }
     }
 
-    fn begins(&self, rank: RankId, core: CoreId) {
-        if let Some(mut log) = self.log(rank, core) {
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        if matches!(told, Told::Begins(_))
+            && let Some(mut log) = self.log(rank, core)
+        {
             log.bytes.push(Bytes::default());
         }
     }

@@ -1,8 +1,9 @@
 //! A layer in front of any memory that makes one rank misbehave, to see that the others say so.
 
-use super::Layer;
+use super::{Layer, Told};
 use crate::global_rank;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -104,6 +105,8 @@ impl Killed {
 pub struct Inject {
     /// Whose process dies, if anyone's.
     pub killed: Option<Killed>,
+    /// Whose experts take so long, if anyone's do.
+    pub slow: Option<(RankId, Duration)>,
     /// Who is, if anyone.
     pub silent: Option<Silent>,
     /// Who says too much, if anyone.
@@ -164,6 +167,14 @@ impl Layer for Inject {
 
     fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> InjectNic<'b, N> {
         InjectNic { inner, inject: self, rank }
+    }
+
+    fn hears(&self, rank: RankId, _core: CoreId, told: Told) {
+        if let (Some((slow, time)), Told::Experts) = (self.slow, told)
+            && slow == rank
+        {
+            std::thread::sleep(time);
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use crate::global_rank;
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
 use std::sync::Arc;
-use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::Nic;
+use veriep_core::fabric::{Fabric, Wait};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::tp::{self, TP_STATE_BYTES};
 use veriep_core::place::Tensor;
@@ -51,8 +51,8 @@ pub trait Backend: Sync {
     /// Reads the first `len` bytes of an output, between operators only.
     fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>);
 
-    /// A core begins its next operator, for layers that keep books.
-    fn begins(&self, _rank: RankId, _core: CoreId) {}
+    /// The driver tells how a core goes along, for layers that keep books.
+    fn hears(&self, _rank: RankId, _core: CoreId, _told: Told) {}
 
     /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
     fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
@@ -84,12 +84,36 @@ impl<B: Backend + Send> Backend for Arc<B> {
         (**self).read_output(rank, batch, tensor, len, read);
     }
 
-    fn begins(&self, rank: RankId, core: CoreId) {
-        (**self).begins(rank, core);
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        (**self).hears(rank, core, told);
     }
 
     fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
         (**self).steps(rank, core, planned, phase);
+    }
+}
+
+/// What a driver tells of a core. In lockstep only begins are told; [`Layer::stepped`] has the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It begins an operator.
+    Begins(Planned),
+    /// It cannot move: in the phase of that name it lacks this.
+    Waits(Wait, &'static str),
+    /// It has moved, behind a wait that was told.
+    Moves,
+    /// It has ended its operator.
+    Ends,
+    /// It was the last of its rank to do so, and the experts have run.
+    Experts,
+}
+
+impl Told {
+    fn renamed(self, name: &dyn Fn(RankId) -> RankId) -> Self {
+        match self {
+            Self::Waits(wait, phase) => Self::Waits(wait.renamed(name), phase),
+            other => other,
+        }
     }
 }
 
@@ -119,8 +143,8 @@ pub trait Layer: Sync + Sized {
         rank
     }
 
-    /// A core begins its next operator.
-    fn begins(&self, _rank: RankId, _core: CoreId) {}
+    /// The driver tells how a core goes along.
+    fn hears(&self, _rank: RankId, _core: CoreId, _told: Told) {}
 
     /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
     fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
@@ -169,9 +193,9 @@ impl<L: Layer, B: Backend> Backend for Layered<L, B> {
         self.inner.read_output(self.layer.behind(rank), batch, tensor, len, read);
     }
 
-    fn begins(&self, rank: RankId, core: CoreId) {
-        self.layer.begins(rank, core);
-        self.inner.begins(self.layer.behind(rank), core);
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        self.layer.hears(rank, core, told);
+        self.inner.hears(self.layer.behind(rank), core, told.renamed(&|rank| self.layer.behind(rank)));
     }
 
     fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {

@@ -8,6 +8,7 @@ use crate::cli::FlagsArg;
 use crate::error::Error;
 use crate::global_rank;
 use clap::ValueEnum;
+use core::time::Duration;
 use veriep_core::layout::relay;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
@@ -19,7 +20,7 @@ impl RunArgs {
     /// No such fault or rank.
     pub fn silent(&self, case: &Case) -> Result<Option<Silent>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
-        if self.stray(case)?.is_some() || self.killed(case)?.is_some() {
+        if self.stray(case)?.is_some() || self.killed(case)?.is_some() || self.slow(case)?.is_some() {
             return Ok(None);
         }
         let given = fault.strip_prefix("silent=").unwrap_or_default();
@@ -81,6 +82,28 @@ impl RunArgs {
         };
         match global_rank::all(&case.shape).find(|&member| case.name(member).0 == rank) {
             Some(rank) => Ok(Some((rank, at))),
+            None => refuse("must be a rank of the group"),
+        }
+    }
+
+    /// Whose experts take how long more.
+    ///
+    /// # Errors
+    /// No such rank or time, or time is not real.
+    pub fn slow(&self, case: &Case) -> Result<Option<(RankId, Duration)>, Error> {
+        let given = self.inject.as_deref().and_then(|fault| fault.strip_prefix("slow="));
+        let Some(given) = given else { return Ok(None) };
+        let refuse = |why: &str| Err(Error::Request(format!("--inject slow={given}: {why}")));
+        if !self.backend.is_timed() {
+            return refuse("only --backend threads and processes have it");
+        }
+        let numbers =
+            |(rank, s): (&str, &str)| rank.parse::<u32>().ok().zip(super::number(0.001..=1e6)(s).ok());
+        let Some((rank, seconds)) = given.split_once(':').and_then(numbers) else {
+            return refuse("must be slow=RANK:SECONDS with SECONDS in [0.001, 1000000]");
+        };
+        match global_rank::all(&case.shape).find(|&member| case.name(member).0 == rank) {
+            Some(rank) => Ok(Some((rank, Duration::from_secs_f64(seconds)))),
             None => refuse("must be a rank of the group"),
         }
     }

@@ -10,6 +10,8 @@ mod diagnose;
 mod export;
 mod generate;
 mod golden;
+#[cfg(target_os = "linux")]
+mod inspect;
 mod layout;
 #[cfg(target_os = "linux")]
 mod mpi_shim;
@@ -54,6 +56,8 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Compare(args) => compare::run(&args, report),
         Verb::Completions(args) => completions::run(&args, report),
         Verb::Conform(args) => conform::run(&args, report),
+        #[cfg(target_os = "linux")]
+        Verb::Inspect(args) => inspect::run(&args, report),
         Verb::Diagnose(args) => diagnose::run(&args, report),
         Verb::Golden(args) => golden::run(&args, report),
     }

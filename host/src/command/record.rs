@@ -3,12 +3,13 @@
 use crate::cli::RecordArgs;
 use crate::config::Config;
 use crate::error::Error;
-use crate::events::Unit;
 use crate::events::chrome::{self, Part};
 use crate::events::lines::{Header, Lines};
 use crate::events::log::Log;
 use crate::events::page::{self, About};
 use crate::events::timeline::Timeline;
+use crate::events::{Event, Sink, Unit};
+use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
 use veriep_core::protocol::{Choices, Flags, Stage};
@@ -25,7 +26,7 @@ pub(super) struct Subject<'s> {
 }
 
 impl Subject<'_> {
-    fn header(&self) -> Header {
+    pub(super) fn header(&self) -> Header {
         let Choices { order, flags, receive, stage } = self.choices;
         let options = json!({
             "order": format!("{order:?}").to_lowercase(),
@@ -50,12 +51,7 @@ pub(super) fn begin(args: &RecordArgs, subject: &Subject<'_>) -> Result<Option<A
     if !is_asked(args) {
         return Ok(None);
     }
-    let lines = match &args.events {
-        Some(path) => Some(Lines::create(path, &subject.header())?),
-        None => None,
-    };
-    let is_drawn = args.trace.is_some() || args.html.is_some();
-    let timeline = is_drawn.then(|| Timeline::new(subject.unit, subject.shape.aiv_num()));
+    let (lines, timeline) = sinks(args, &subject.header(), (subject.unit, subject.shape.aiv_num()))?;
     Ok(Some(Arc::new(Log::new(subject.unit, subject.shape.tp_world_size(), lines, timeline))))
 }
 
@@ -67,6 +63,44 @@ pub(super) fn end(
 ) -> Result<(), Error> {
     let Some(log) = log else { return Ok(()) };
     let (lines, timeline) = log.finish();
+    finish(args, lines, timeline, add)
+}
+
+/// Writes events that have been recorded before, in the order of their times, as far as it is asked for.
+pub(super) fn tell(
+    args: &RecordArgs,
+    header: &impl Serialize,
+    (unit, cores): (Unit, u32),
+    events: &[Event],
+    about: &About,
+) -> Result<(), Error> {
+    let (mut lines, mut timeline) = sinks(args, header, (unit, cores))?;
+    for event in events {
+        lines.iter_mut().for_each(|lines| lines.event(event));
+        timeline.iter_mut().for_each(|timeline| timeline.event(event));
+    }
+    finish(args, lines, timeline, |_| (Vec::new(), about.clone()))
+}
+
+fn sinks(
+    args: &RecordArgs,
+    header: &impl Serialize,
+    (unit, cores): (Unit, u32),
+) -> Result<(Option<Lines>, Option<Timeline>), Error> {
+    let lines = match &args.events {
+        Some(path) => Some(Lines::create(path, header)?),
+        None => None,
+    };
+    let is_drawn = args.trace.is_some() || args.html.is_some();
+    Ok((lines, is_drawn.then(|| Timeline::new(unit, cores))))
+}
+
+fn finish(
+    args: &RecordArgs,
+    lines: Option<Lines>,
+    timeline: Option<Timeline>,
+    add: impl FnOnce(&mut Timeline) -> (Vec<Part>, About),
+) -> Result<(), Error> {
     lines.map_or(Ok(()), Lines::finish)?;
     let Some(mut timeline) = timeline else { return Ok(()) };
     timeline.close();

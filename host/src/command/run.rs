@@ -32,11 +32,19 @@ use crate::world::Seat;
 use crate::world::World;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
+use flight::{Folder, Own};
+use std::path::Path;
+use std::sync::Arc;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::units::RankId;
 use veriep_core::vector::Any;
 
+#[cfg(target_os = "linux")]
+mod flight;
+#[cfg(not(target_os = "linux"))]
+#[path = "run/no_flight.rs"]
+mod flight;
 #[cfg(target_os = "linux")]
 mod mpi;
 mod output;
@@ -68,6 +76,8 @@ struct Job<'a> {
     stray: Option<Stray>,
     /// Whose process dies, and in place of which write.
     killed: Option<(RankId, u64)>,
+    /// Whose experts take so long more.
+    slow: Option<(RankId, Duration)>,
 }
 
 /// What a run that ended well has cost.
@@ -106,11 +116,15 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         None => progress(0, "running"),
     };
     let ran = match args.backend {
-        BackendArg::Threads => on_threads(&job, &|| bar.inc(1)),
+        BackendArg::Threads => {
+            flight::around(&job, report, |folder| on_threads(&job, folder, &|| bar.inc(1)))
+        }
         BackendArg::Lockstep => in_lockstep(&job, Memory::Strong, &|| bar.inc(1)),
         BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
         #[cfg(target_os = "linux")]
-        BackendArg::Processes => processes::run(&job, &|| bar.inc(1)),
+        BackendArg::Processes => {
+            flight::around(&job, report, |folder| processes::run(&job, folder, &|| bar.inc(1)))
+        }
         #[cfg(not(target_os = "linux"))]
         BackendArg::Processes => Err(only_linux(args)),
         // On Linux it has been run.
@@ -158,6 +172,12 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
+    let is_recorded = matches!(args.backend, BackendArg::Threads | BackendArg::Processes);
+    if !is_recorded && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
+        let hint = if is_mpi { "" } else { "; hint: --events" };
+        let wrong = "--record: only --backend threads and processes have it, not";
+        return Err(Error::Request(format!("{wrong} {backend}{hint}")));
+    }
     if args.backend.is_timed() && record::is_asked(&args.record) {
         let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
         return Err(Error::Request(format!("{wrong} {backend}")));
@@ -171,12 +191,13 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         return Err(Error::Request(why.to_owned()));
     }
     let flags = flags(&case.shape, args.flags)?;
-    let (silent, stray, killed) = (args.silent(&case)?, args.stray(&case)?, args.killed(&case)?);
+    let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
+    let (killed, slow) = (args.killed(&case)?, args.slow(&case)?);
     let choices = Choices { order: args.order.into(), flags, receive, stage };
     let processes = processes(args, &case.shape, started)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
-    Ok((Job { args, source, case, plan, processes, workers, silent, stray, killed }, schedule))
+    Ok((Job { args, source, case, plan, processes, workers, silent, stray, killed, slow }, schedule))
 }
 
 /// Only the hierarchy has stages.
@@ -213,27 +234,35 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
         silent: job.silent,
         stray: job.stray,
         killed: job.killed.map(|(rank, at)| Killed { rank, at, made: AtomicU64::new(0) }),
+        slow: job.slow,
         shape: case.shape.clone(),
         receive: job.plan.options.choices.receive,
     };
     inject.over(Counted::of(&case.shape).over(RankRemap::of(case).over(memory)))
 }
 
-fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let bytes = Bytes::of(case).resident(plan.options.choices.receive);
     let memory = memory.with_row_copy(row_copy::fastest(bytes));
     let mapped = memory.mapped();
-    let backend = layers(job, memory);
     let workers = job.workers;
-    let mut moved = None;
-    let drive =
-        |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, &workers));
     let world = World::alone(global_rank::count(&case.shape), workers.count);
-    let (costs, ranks) =
-        dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick))?;
+    let folder = folder.as_ref().map(|folder| folder.path());
+    let own = Own::begin(folder, 0, job, &world, &workers);
+    let backend = layers(job, own.layer().over(memory));
+    let (mut units, mut moved) = (0, None);
+    let drive = |unit: &driver::Unit<'_, _>| {
+        own.begins_unit(plan.unit(units).0);
+        units += 1;
+        counted(unit, &mut moved, || driver::threads::run(unit, &workers))
+    };
+    let ran =
+        dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick));
+    flight::ends(folder, 0, ran.is_ok());
+    let (costs, ranks) = ran?;
     // The last round's result is the case's, and its rows are what bare copies copy.
     if costs.rounds < plan.rounds() {
         return Ok(Ran { costs, roofline: None, moved });

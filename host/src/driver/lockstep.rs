@@ -3,7 +3,7 @@
 
 use super::{Failure, Hang, Missing, Unit, Who};
 use crate::backend::lockstep::{Lockstep, Mapped};
-use crate::backend::{Backend, Layer, Layered};
+use crate::backend::{Backend, Layer, Layered, Told};
 use crate::expert;
 use crate::global_rank;
 use core::time::Duration;
@@ -191,7 +191,8 @@ impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
 
     fn begins(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Ended> {
         let rank = self.name(cluster.members[i].number);
-        (0..self.unit.shape.aiv_num()).for_each(|core| self.unit.backend.begins(rank, CoreId(core)));
+        let begins = |core| self.unit.backend.hears(rank, CoreId(core), Told::Begins(planned));
+        (0..self.unit.shape.aiv_num()).for_each(begins);
         let late = cluster.choices.receive.keeps_rows() && planned.operator == Operator::Combine;
         if late { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
     }

@@ -2,7 +2,7 @@
 //! simulated group of the core does all this itself.
 
 use super::{Failure, Options, Unit, Who};
-use crate::backend::Backend;
+use crate::backend::{Backend, Told};
 use crate::expert;
 use crate::global_rank;
 use crate::vector::RowUnit;
@@ -234,6 +234,14 @@ impl Task {
         Ok((done, stop))
     }
 
+    /// The phase that its machine is in.
+    pub(super) const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Runs(machine) => machine.phase(),
+            Phase::Between | Phase::Last => "",
+        }
+    }
+
     /// The operator that the task works on or waits to begin.
     #[must_use]
     pub fn current<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Planned> {
@@ -265,7 +273,7 @@ impl Task {
             return Ok(Some(stop));
         }
         let Some(planned) = self.current(unit) else { return Ok(Some(Stop::End)) };
-        unit.backend.begins(self.rank, self.core);
+        unit.backend.hears(self.rank, self.core, Told::Begins(planned));
         let env = match self.env.take() {
             Some(env) => env,
             None => self.constants(unit)?,
@@ -315,6 +323,7 @@ impl Task {
 
     /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
+        unit.backend.hears(self.rank, self.core, Told::Ends);
         let join = &unit.ranks[self.rank.index()].joins[self.operator];
         if join.ended.fetch_add(1, ARRIVE) + 1 < unit.shape.aiv_num() {
             self.leave();
@@ -338,7 +347,11 @@ impl Task {
         let state = &unit.ranks[self.rank.index()];
         if let Some(batch) = self.experts_due(unit) {
             let start = Instant::now();
-            unit.world.with_experts(|| self.run_experts(unit, batch, &state.returned[batch]))?;
+            unit.world.with_experts(|| {
+                let ran = self.run_experts(unit, batch, &state.returned[batch]);
+                unit.backend.hears(self.rank, self.core, Told::Experts);
+                ran
+            })?;
             self.experts += start.elapsed();
         }
         state.joins[self.operator].open.store(true, OPEN);

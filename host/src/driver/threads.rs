@@ -3,7 +3,7 @@
 use super::pin;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Rest, Stop, Task, Unit, meet};
-use crate::backend::Backend;
+use crate::backend::{Backend, Told};
 use crate::world::{Patience, Phase};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::Wait;
 use veriep_core::sim::cluster::Planned;
-use veriep_core::units::{RankId, div_rem};
+use veriep_core::units::{CoreId, RankId, div_rem};
 
 /// Steps that a core takes in a row before another one gets its turn.
 const TURN: u32 = 256;
@@ -41,6 +41,22 @@ pub struct Workers {
     pub pinned: bool,
     /// No core of the group moved for so long: give up.
     pub deadline: Duration,
+}
+
+impl Workers {
+    /// Which worker polls a core of the `nth` rank of its process, or the rank's agent; `here` is how many ranks the process
+    /// has, and cores of each.
+    #[must_use]
+    pub fn worker_of(&self, here: (u32, u32), nth: u32, core: Option<CoreId>) -> usize {
+        let (ranks, cores) = here;
+        let of = match (self.spread, core) {
+            (Spread::Ranks, _) => nth,
+            (Spread::Cores, Some(core)) => nth * cores + core.0,
+            // They come after all cores.
+            (Spread::Cores, None) => ranks * cores + nth,
+        };
+        div_rem(of, self.count as u32).1 as usize
+    }
 }
 
 /// What a unit cost.
@@ -149,28 +165,23 @@ struct Worker<'a, B> {
 struct Polled {
     task: Task,
     ended: bool,
+    /// What the backend was told that it waits for.
+    told: Option<Wait>,
     /// For whom it has been waiting since when.
     waiting: Option<(RankId, Instant)>,
 }
 
 impl<'a, B: Backend> Worker<'a, B> {
     fn new(unit: &'a Unit<'a, B>, workers: &'a Workers, shared: &'a Shared, w: usize) -> Self {
-        let cores = unit.shape.aiv_num();
         let first = unit.world.ranks().next().unwrap_or(RankId(0));
-        let nth = |rank: RankId| rank.0 - first.0;
-        let mine = |rank: RankId, nth_core: u32| {
-            let of = match workers.spread {
-                Spread::Ranks => nth(rank),
-                Spread::Cores => nth_core,
-            };
-            div_rem(of, workers.count as u32).1 as usize == w
-        };
+        let here = (unit.world.ranks().count() as u32, unit.shape.aiv_num());
+        let mine = |rank: RankId, core| workers.worker_of(here, rank.0 - first.0, core) == w;
         let tasks = unit
             .world
             .ranks()
             .flat_map(|rank| unit.tasks_of(rank))
-            .filter(|task| mine(task.rank, nth(task.rank) * cores + task.core.0))
-            .map(|task| Polled { task, ended: false, waiting: None })
+            .filter(|task| mine(task.rank, Some(task.core)))
+            .map(|task| Polled { task, ended: false, told: None, waiting: None })
             .collect();
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
@@ -178,9 +189,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
-        // They come after all cores.
-        let all_cores = unit.world.ranks().count() as u32 * cores;
-        let agents = unit.agents().filter(|&rank| mine(rank, all_cores + nth(rank))).collect();
+        let agents = unit.agents().filter(|&rank| mine(rank, None)).collect();
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
@@ -209,13 +218,13 @@ impl<'a, B: Backend> Worker<'a, B> {
             };
             let has_come = world.carry();
             // In a world of several processes whoever watches them all says when it is enough.
-            let mut is_spent = || world.is_stopped() || world.is_alone() && patience.is_spent(world);
             if self.shared.stop.load(Ordering::Relaxed) {
                 self.add_complaints();
                 break;
             }
+            let mut is_spent = || world.is_stopped() || world.is_alone() && patience.is_spent(world);
             if rest.passes() > 0 && is_spent() {
-                self.shared.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
+                self.shared.fail(Failure::Hang(Hang { after: patience.deadline(), missing: Vec::new() }));
                 self.add_complaints();
                 break;
             }
@@ -283,7 +292,13 @@ impl<'a, B: Backend> Worker<'a, B> {
                 }
             }
             polled.ended = stop == Some(Stop::End);
-            if let Some(Stop::Wait(wait)) = stop
+            let wait = if let Some(Stop::Wait(wait)) = stop { Some(wait) } else { None };
+            if wait != polled.told {
+                polled.told = wait;
+                let told = wait.map_or(Told::Moves, |wait| Told::Waits(wait, polled.task.phase()));
+                self.unit.backend.hears(rank, core, told);
+            }
+            if let Some(wait) = wait
                 && polled.waiting.is_none()
                 && let Some(source) = wait.source()
                 && source != rank

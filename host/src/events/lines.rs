@@ -44,7 +44,7 @@ impl Lines {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn create(path: &Path, header: &Header) -> Result<Self, Error> {
+    pub fn create(path: &Path, header: &impl Serialize) -> Result<Self, Error> {
         let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         let mut lines = Self { path: path.to_owned(), file, failed: None };

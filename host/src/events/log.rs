@@ -1,6 +1,7 @@
 //! Where events are gathered, put in the order of their times and passed on.
 
 use super::lines::Lines;
+use super::recorder::Book;
 use super::timeline::Timeline;
 use super::{Doing, Event, Kind, Sink, Unit, What};
 use crate::global_rank;
@@ -128,11 +129,6 @@ impl Log {
         self.lock().pass_on(time);
     }
 
-    /// Something happens.
-    pub fn record(&self, actor: Actor, kind: Kind, what: What) {
-        self.lock().record(actor, kind, what);
-    }
-
     /// A core is about to take a step: with its first one in an operator or a phase, it begins that.
     pub fn steps(&self, actor: Actor, planned: Planned, phase: &'static str) {
         let doing = Doing { planned: Some(planned), phase };
@@ -148,23 +144,6 @@ impl Log {
             Ok(Progress::Done) => self.record(actor, Kind::End, What::default()),
             Ok(Progress::Pending(wait)) => self.record(actor, Kind::Await, awaited(*wait)),
             _ => {}
-        }
-    }
-
-    /// A word is read. It counts if it is not what this actor has seen there before.
-    pub fn observes(&self, actor: Actor, at: Place, word: u64) {
-        let mut inner = self.lock();
-        let all = inner.seen.entry((actor.member, at)).or_default();
-        let before = match all.iter_mut().find(|(who, _)| *who == actor) {
-            Some((_, seen)) => core::mem::replace(seen, word),
-            None => {
-                all.push((actor, word));
-                0
-            }
-        };
-        if before != word {
-            let what = What { at: Some(at), word: Some(word), ..What::default() };
-            inner.record(actor, Kind::Observe, what);
         }
     }
 
@@ -188,6 +167,41 @@ impl Log {
         let mut inner = self.lock();
         inner.pass_on(u64::MAX);
         (inner.lines.take(), inner.timeline.take())
+    }
+}
+
+impl Book for Log {
+    const ROWS: bool = true;
+
+    fn record(&self, actor: Actor, kind: Kind, what: What) {
+        self.lock().record(actor, kind, what);
+    }
+
+    /// It counts if it is not what this actor has seen there before.
+    fn observes(&self, actor: Actor, at: Place, word: u64) {
+        let mut inner = self.lock();
+        let all = inner.seen.entry((actor.member, at)).or_default();
+        let before = match all.iter_mut().find(|(who, _)| *who == actor) {
+            Some((_, seen)) => core::mem::replace(seen, word),
+            None => {
+                all.push((actor, word));
+                0
+            }
+        };
+        if before != word {
+            let what = What { at: Some(at), word: Some(word), ..What::default() };
+            inner.record(actor, Kind::Observe, what);
+        }
+    }
+
+    fn steps(&self, actor: Actor, planned: Planned, phase: &'static str) {
+        Self::steps(self, actor, planned, phase);
+    }
+
+    fn stepped(&self, actor: Actor, answer: &Answer) {
+        Self::stepped(self, actor, answer);
+        // Its time is the order in which things happen.
+        self.settle(u64::MAX);
     }
 }
 

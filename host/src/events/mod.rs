@@ -26,6 +26,8 @@ pub const SCHEMA: &str = "veriep.events/1";
 pub enum Unit {
     /// Picoseconds of virtual time.
     Ps,
+    /// Nanoseconds of a machine's clock.
+    Ns,
     /// The events before: where a scheduler has no clock.
     Events,
 }
@@ -36,6 +38,7 @@ impl Unit {
     pub fn us(self, time: u64) -> f64 {
         match self {
             Self::Ps => time as f64 / 1e6,
+            Self::Ns => time as f64 / 1e3,
             Self::Events => time as f64,
         }
     }
@@ -73,6 +76,26 @@ pub enum Kind {
     Await,
     /// The experts of the rank have run.
     Experts,
+}
+
+impl Kind {
+    /// All of them, in their order.
+    pub const ALL: [Self; 14] = [
+        Self::Put,
+        Self::Publish,
+        Self::Store,
+        Self::Write,
+        Self::Deliver,
+        Self::Send,
+        Self::Post,
+        Self::Land,
+        Self::Observe,
+        Self::Quiet,
+        Self::Begin,
+        Self::End,
+        Self::Await,
+        Self::Experts,
+    ];
 }
 
 /// Which operator, of which batch, and in which phase of it.

@@ -1,8 +1,7 @@
 //! A fabric and an interface whose calls are recorded, and the layer that stands with them in front of a memory.
 
-use super::log::Log;
 use super::{Kind, What};
-use crate::backend::Layer;
+use crate::backend::{Layer, Told};
 use std::sync::Arc;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -13,31 +12,69 @@ use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::cluster::{Answer, Planned};
 use veriep_core::units::{CoreId, RankId};
 
-/// What stands in front of `inner`, of one core or agent; it records if there is a log.
+/// Where calls are recorded.
+pub trait Book: Sync {
+    /// Whether it takes rows and other bytes, too, or words alone.
+    const ROWS: bool;
+
+    /// Something was done.
+    fn record(&self, actor: Actor, kind: Kind, what: What);
+
+    /// A word was read, which this actor may have seen there before.
+    fn observes(&self, actor: Actor, at: Place, word: u64);
+
+    /// A scheduler is about to let a core take a step in the phase of that name.
+    fn steps(&self, _actor: Actor, _planned: Planned, _phase: &'static str) {}
+
+    /// What the step has come to.
+    fn stepped(&self, _actor: Actor, _answer: &Answer) {}
+
+    /// A worker tells how a core goes along.
+    fn hears(&self, _actor: Actor, _told: Told) {}
+}
+
+/// What stands in front of `inner`, of one core or agent; it records if there is a book.
 #[derive(Debug)]
-pub struct Recorder<'l, F> {
+pub struct Recorder<'l, F, B> {
     /// What is behind.
     pub inner: F,
     /// Whose calls these are.
     pub actor: Actor,
     /// Where they are recorded.
-    pub log: Option<&'l Log>,
+    pub book: Option<&'l B>,
 }
 
-impl<F> Recorder<'_, F> {
+impl<F, B: Book> Recorder<'_, F, B> {
     /// Records a call that was carried out.
+    #[inline]
     fn did(&self, result: Result<(), Fault>, kind: Kind, what: impl FnOnce() -> What) -> Result<(), Fault> {
-        if let (Some(log), Ok(())) = (self.log, &result) {
-            log.record(self.actor, kind, what());
+        if let (Some(book), Ok(())) = (self.book, &result) {
+            book.record(self.actor, kind, what());
         }
         result
     }
 
     /// Records that bytes were read.
+    #[inline]
     fn reads(&self, peer: Option<RankId>, at: Place, length: u64) {
-        if let Some(log) = self.log {
-            log.record(self.actor, Kind::Deliver, bytes(peer, at, length as usize));
+        if let (Some(book), true) = (self.book, B::ROWS) {
+            book.record(self.actor, Kind::Deliver, bytes(peer, at, length as usize));
         }
+    }
+
+    /// Records a word that was read.
+    #[inline]
+    fn saw(&self, at: Place, word: u64) -> u64 {
+        if let Some(book) = self.book {
+            book.observes(self.actor, at, word);
+        }
+        word
+    }
+
+    /// The same of bytes, if the book takes them.
+    #[inline]
+    fn moved(&self, result: Result<(), Fault>, kind: Kind, what: impl FnOnce() -> What) -> Result<(), Fault> {
+        if B::ROWS { self.did(result, kind, what) } else { result }
     }
 }
 
@@ -46,7 +83,7 @@ fn bytes(peer: Option<RankId>, at: Place, length: usize) -> What {
     What { peer, at: Some(at), length: Some(length as u64), ..What::default() }
 }
 
-impl<F: Fabric> Middleware for Recorder<'_, F> {
+impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
     type Inner = F;
 
     fn inner(&self) -> &F {
@@ -60,12 +97,12 @@ impl<F: Fabric> Middleware for Recorder<'_, F> {
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
         // Nobody sees what is written through bytes that were lent.
-        if self.log.is_some() { all.difference(Capabilities::LEND) } else { all }
+        if B::ROWS && self.book.is_some() { all.difference(Capabilities::LEND) } else { all }
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let done = self.inner.put(to, at, row, tail);
-        self.did(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
+        self.moved(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
@@ -81,18 +118,14 @@ impl<F: Fabric> Middleware for Recorder<'_, F> {
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         let quiet = self.inner.quiet()?;
-        if let (Some(log), true) = (self.log, quiet) {
-            log.record(self.actor, Kind::Quiet, What::default());
+        if quiet {
+            self.did(Ok(()), Kind::Quiet, What::default)?;
         }
         Ok(quiet)
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let word = self.inner.observe(at)?;
-        if let Some(log) = self.log {
-            log.observes(self.actor, at, word);
-        }
-        Ok(word)
+        Ok(self.saw(at, self.inner.observe(at)?))
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
@@ -114,28 +147,25 @@ impl<F: Fabric> Middleware for Recorder<'_, F> {
 
     fn write(&mut self, at: Place, written: &[u8]) -> Result<(), Fault> {
         let done = self.inner.write(at, written);
-        self.did(done, Kind::Write, || bytes(None, at, written.len()))
+        self.moved(done, Kind::Write, || bytes(None, at, written.len()))
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let done = self.inner.deliver(output, from, len);
-        self.did(done, Kind::Deliver, || bytes(None, from, len as usize))
+        self.moved(done, Kind::Deliver, || bytes(None, from, len as usize))
     }
 }
 
-impl<N: Nic> Nic for Recorder<'_, N> {
+impl<N: Nic, B: Book> Nic for Recorder<'_, N, B> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let word = self.inner.observe(at)?;
-        if let Some(log) = self.log {
-            log.observes(self.actor, at, word);
-        }
-        Ok(word)
+        Ok(self.saw(at, self.inner.observe(at)?))
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let post = self.inner.post(transfer)?;
-        if let (Some(log), Post::Posted) = (self.log, post) {
-            log.record(self.actor, Kind::Post, bytes(Some(transfer.to), transfer.at, transfer.len as usize));
+        if post == Post::Posted {
+            let what = || bytes(Some(transfer.to), transfer.at, transfer.len as usize);
+            self.did(Ok(()), Kind::Post, what)?;
         }
         Ok(post)
     }
@@ -143,37 +173,49 @@ impl<N: Nic> Nic for Recorder<'_, N> {
 
 /// The layer that records, if there is anything to record it in.
 #[derive(Debug)]
-pub struct Recording(pub Option<Arc<Log>>);
+pub struct Recording<B>(pub Option<Arc<B>>);
 
-impl Recording {
-    fn log(&self) -> Option<&Log> {
+impl<B> Recording<B> {
+    fn book(&self) -> Option<&B> {
         self.0.as_deref()
     }
 }
 
-impl Layer for Recording {
-    type Fabric<'b, F: Fabric + 'b> = Recorder<'b, F>;
+impl<B: Book + Send> Layer for Recording<B> {
+    type Fabric<'b, F: Fabric + 'b>
+        = Recorder<'b, F, B>
+    where
+        B: 'b;
 
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> Recorder<'b, F> {
-        Recorder { inner, actor: Actor { member: rank, core }, log: self.log() }
+    #[inline]
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> Recorder<'b, F, B> {
+        Recorder { inner, actor: Actor { member: rank, core }, book: self.book() }
     }
 
-    type Nic<'b, N: Nic + 'b> = Recorder<'b, N>;
+    type Nic<'b, N: Nic + 'b>
+        = Recorder<'b, N, B>
+    where
+        B: 'b;
 
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Recorder<'b, N> {
-        Recorder { inner, actor: Actor { member: rank, core: AGENT }, log: self.log() }
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Recorder<'b, N, B> {
+        Recorder { inner, actor: Actor { member: rank, core: AGENT }, book: self.book() }
     }
 
     fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
-        if let Some(log) = self.log() {
-            log.steps(Actor { member: rank, core }, planned, phase);
+        if let Some(book) = self.book() {
+            book.steps(Actor { member: rank, core }, planned, phase);
         }
     }
 
     fn stepped(&self, rank: RankId, core: CoreId, answer: &Answer) {
-        if let Some(log) = self.log() {
-            log.stepped(Actor { member: rank, core }, answer);
-            log.settle(u64::MAX);
+        if let Some(book) = self.book() {
+            book.stepped(Actor { member: rank, core }, answer);
+        }
+    }
+
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        if let Some(book) = self.book() {
+            book.hears(Actor { member: rank, core }, told);
         }
     }
 }

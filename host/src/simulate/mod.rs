@@ -189,14 +189,14 @@ impl World<Mapped, Timed> for Scene<'_> {
 
     fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
-        let inner = &mut Recorder { inner: Borrowed(fabric), actor, log };
+        let inner = &mut Recorder { inner: Borrowed(fabric), actor, book: log };
         let answer = step(&mut Priced { inner, rank: actor.member, clock: &self.clock, prices: self.prices });
         self.stepped(actor, answer)
     }
 
     fn through_nic(&self, actor: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
-        let inner = &mut Recorder { inner: Borrowed(nic), actor, log };
+        let inner = &mut Recorder { inner: Borrowed(nic), actor, book: log };
         let answer =
             step(&mut PricedNic { inner, rank: actor.member, clock: &self.clock, prices: self.prices });
         self.stepped(actor, answer)

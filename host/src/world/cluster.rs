@@ -5,11 +5,12 @@ use super::board::Board;
 use super::greet::{Greeted, Hello};
 use super::peers::Peer;
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
-use super::watch::{How, Watched};
+use super::watch::Watched;
 use super::{GroupMemory, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::global_rank;
+use crate::record::How;
 use core::time::Duration;
 use rustix::fs::ftruncate;
 use std::collections::BTreeMap;
@@ -247,6 +248,8 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
         let Hello { pid, host, .. } = &self.hellos[process];
         (*pid, host.clone())
     }
+
+    fn note_death(&self, _process: usize, _how: How) {}
 
     /// They end by themselves once they are stopped, or with the first of them that lives.
     fn kill(&mut self) {}

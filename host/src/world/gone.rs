@@ -13,7 +13,7 @@ pub struct Gone {
     pub host: String,
     /// Its ranks.
     pub ranks: Vec<u32>,
-    /// `signal N`, `exit N`, `silent`, or `gone` where the system does not tell its peers how.
+    /// `signal N`, `exit N` or `silent`; `unknown` where neither the system nor a record tells.
     pub how: String,
     /// The round that it was in; none before the first one and behind the last.
     pub round: Option<usize>,
@@ -39,7 +39,7 @@ impl Gone {
         let how = match how.split_once(' ') {
             Some(("signal", signal)) => format!("was killed by signal {signal}"),
             Some((_, status)) => format!("ended with status {status} and without a word"),
-            None if how == "gone" => "is gone without a word".to_owned(),
+            None if how == "unknown" => "is gone".to_owned(),
             None => "does not run".to_owned(),
         };
         format!("process {process} (pid {pid}, host {host}, ranks {}) {how}", list(ranks))
@@ -47,7 +47,7 @@ impl Gone {
 }
 
 /// Numbers in a line, neighbours as a range.
-fn list(numbers: &[u32]) -> String {
+pub(crate) fn list(numbers: &[u32]) -> String {
     let mut text = String::new();
     for run in numbers.chunk_by(|a, b| a + 1 == *b) {
         let comma = if text.is_empty() { "" } else { "," };

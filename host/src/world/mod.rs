@@ -22,18 +22,23 @@ mod processes;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 #[cfg(target_os = "linux")]
+mod twin;
+#[cfg(target_os = "linux")]
 mod watch;
 
 #[cfg(target_os = "linux")]
+pub use crate::record::How;
+#[cfg(target_os = "linux")]
 pub use cluster::Cluster;
 pub use gone::Gone;
+pub(crate) use gone::list;
 #[cfg(target_os = "linux")]
 pub use greet::{Greeted, Hello, greet};
 pub use patience::Patience;
 #[cfg(target_os = "linux")]
-pub use processes::{GroupMemory, Members, Seat, is_seated};
+pub use processes::{GroupMemory, Members, Seat, is_seated, record_folder};
 #[cfg(target_os = "linux")]
-pub use watch::{Departed, How, Outcome, Watched, watch};
+pub use watch::{Departed, Outcome, Watched, watch};
 
 use crate::interrupt;
 use board::{Board, OfGroup, OfProcess, OfWorker};
@@ -146,16 +151,25 @@ impl World {
     /// The process that drives a rank: neighbours stay together.
     #[must_use]
     pub const fn process_of(&self, rank: RankId) -> usize {
-        (rank.0 as u64 * self.processes() as u64 / self.ranks as u64) as usize
+        Self::share_of(self.processes(), self.ranks, rank)
+    }
+
+    const fn share_of(processes: usize, ranks: u32, rank: RankId) -> usize {
+        (rank.0 as u64 * processes as u64 / ranks as u64) as usize
+    }
+
+    /// The ranks of a process, before there is a world.
+    pub fn split(processes: usize, ranks: u32, process: usize) -> impl Iterator<Item = RankId> {
+        (0..ranks).map(RankId).filter(move |&rank| Self::share_of(processes, ranks, rank) == process)
     }
 
     /// The ranks of a process.
-    pub fn ranks_of(&self, process: usize) -> impl Iterator<Item = RankId> + '_ {
-        (0..self.ranks).map(RankId).filter(move |&rank| self.process_of(rank) == process)
+    pub fn ranks_of(&self, process: usize) -> impl Iterator<Item = RankId> + use<> {
+        Self::split(self.processes(), self.ranks, process)
     }
 
     /// The ranks that this process drives.
-    pub fn ranks(&self) -> impl Iterator<Item = RankId> + '_ {
+    pub fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
         self.ranks_of(self.me)
     }
 

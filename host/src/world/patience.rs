@@ -3,11 +3,15 @@
 use super::World;
 #[cfg(target_os = "linux")]
 use super::{Departed, Phase};
+use crate::interrupt;
 use core::time::Duration;
 use std::time::Instant;
 
 /// Longer than this between two looks, and nobody can tell who did not move.
 const ABSENT: Duration = Duration::from_secs(1);
+
+/// Who has been asked for the end waits no longer for a group that does not move.
+const ASKED: Duration = Duration::from_secs(1);
 
 /// So many deadlines without progress are enough, also if some worker has not been heard of meanwhile.
 const PATIENCE: u32 = 10;
@@ -48,9 +52,15 @@ impl Patience {
     /// not run, or whose experts take long, is not stuck.
     pub fn is_spent(&mut self, world: &World) -> bool {
         let idle = self.look(world);
-        idle >= self.deadline
+        idle >= self.deadline()
             && (world.have_tried(&self.in_vain, &|_| true)
                 || idle >= self.deadline * PATIENCE && !world.is_between_units())
+    }
+
+    /// How long nobody may move: shorter once somebody has asked for the end.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        if interrupt::is_asked() { self.deadline.min(ASKED) } else { self.deadline }
     }
 
     /// For how long nobody has moved.

@@ -1,7 +1,8 @@
 //! Processes of the same machine that are not this one's children: whether they live, and how they ended.
 #![allow(unsafe_code)]
 
-use super::watch::{How, how};
+use super::watch::how;
+use crate::record::How;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -3,7 +3,9 @@
 
 use super::World;
 use super::board::{Board, OfGroup, OfProcess};
-use super::watch::{self, How, Watched};
+use super::twin::Duty;
+use super::watch::{self, Watched, how};
+use crate::record::{self, End, Folder, How, Notes};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
@@ -13,6 +15,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -21,6 +24,8 @@ use std::thread;
 /// Tells a process that it is one of a group: its number, how many there are, workers of each, the parent's number in the
 /// system, what must be the same, and which group it is.
 const SEAT: &str = "VERIEP_SEAT";
+/// The folder that the group records in, if it does.
+const RECORD: &str = "VERIEP_RECORD_OF_GROUP";
 /// How often a process says that it runs.
 const BEAT: Duration = Duration::from_millis(20);
 /// The group's memory begins on a page behind the board.
@@ -93,6 +98,12 @@ pub fn is_seated() -> bool {
     std::env::var_os(SEAT).is_some()
 }
 
+/// The folder that the group of this process records in, if a parent has started it for one that does.
+#[must_use]
+pub fn record_folder() -> Option<PathBuf> {
+    std::env::var_os(RECORD).filter(|_| is_seated()).map(PathBuf::from)
+}
+
 impl Seat {
     /// The seat that a parent has given this process, if any, and the group's memory. From now on this process dies with its
     /// parent.
@@ -106,7 +117,9 @@ impl Seat {
         let Ok([process, processes, workers, parent, fingerprint, group]) = numbers.as_deref() else {
             return Err(malformed());
         };
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if !Duty::DieWithParent.is_left_out() {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+        }
         // Also if it died before that.
         if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != u32::try_from(*parent).ok() {
             return Err(io::Error::other("the parent is gone"));
@@ -146,6 +159,9 @@ impl Seat {
             }
         };
         // Without it the group believes that this process is silent as soon as nobody moves for the deadline.
+        if Duty::Beat.is_left_out() {
+            return world;
+        }
         let _ = thread::Builder::new().name("beat".to_owned()).spawn(beat);
         world
     }
@@ -163,15 +179,25 @@ struct Member {
 
 /// All processes that this one has started; none of them outlives this value.
 #[derive(Debug)]
-pub struct Members(Vec<Member>);
+pub struct Members {
+    all: Vec<Member>,
+    /// Where they record, and where it is noted who has ended.
+    record: Option<Arc<Folder>>,
+}
 
 impl Members {
-    /// Starts a copy of this program for every process of a world, with the same arguments.
+    /// Starts a copy of this program for every process of a world, with the same arguments. They may record in a folder that has
+    /// a file for each of them.
     ///
     /// # Errors
     /// The system does not start one.
-    pub fn start(memory: &GroupMemory, world: &World, (fingerprint, group): (u64, u64)) -> io::Result<Self> {
-        let mut members = Self(Vec::new());
+    pub fn start(
+        memory: &GroupMemory,
+        world: &World,
+        (fingerprint, group): (u64, u64),
+        record: Option<Arc<Folder>>,
+    ) -> io::Result<Self> {
+        let mut members = Self { all: Vec::new(), record };
         let arguments: Vec<_> = std::env::args_os().collect();
         let (processes, workers) = (world.processes(), world.board.workers());
         let parent = getpid().as_raw_nonzero();
@@ -183,11 +209,16 @@ impl Members {
                 command.arg0(name);
             }
             command.env(SEAT, format!("{process},{processes},{workers},{parent},{fingerprint},{group}"));
+            command.env_remove(RECORD);
+            command.envs(members.record.iter().map(|folder| (RECORD, folder.path())));
             command.stdin(memory.file.try_clone()?).stdout(Stdio::piped());
             let mut child = command.spawn()?;
+            if let Some(notes) = notes(members.record.as_ref(), process) {
+                notes.started(child.id());
+            }
             let output = child.stdout.take();
             let (say, said) = channel();
-            members.0.push(Member { child, said, end: None });
+            members.all.push(Member { child, said, end: None });
             let listen = move || {
                 // What has come until an error is what there is.
                 let lines = output.into_iter().flat_map(|output| BufReader::new(output).split(b'\n'));
@@ -200,47 +231,71 @@ impl Members {
 
     /// The next line that a process says, or an empty one when it will say no more.
     pub fn said(&mut self, process: usize) -> Vec<u8> {
-        self.0[process].said.recv().unwrap_or_default()
+        self.all[process].said.recv().unwrap_or_default()
     }
 
     /// The same if it has come already.
     pub fn has_said(&mut self, process: usize) -> Option<Vec<u8>> {
-        self.0[process].said.try_recv().ok()
+        self.all[process].said.try_recv().ok()
     }
 
     /// Whether all have ended.
     #[must_use]
     pub fn have_ended(&self) -> bool {
-        self.0.iter().all(|member| member.end.is_some())
+        self.all.iter().all(|member| member.end.is_some())
     }
 }
 
 impl Watched for Members {
     fn reap(&mut self) {
-        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
+        if Duty::Look.is_left_out() {
+            return;
+        }
+        // Nobody saw one end before another.
+        let at_us = record::wall_us();
+        for (process, member) in self.all.iter_mut().enumerate().filter(|(_, member)| member.end.is_none()) {
             // An error would come again.
             member.end = member.child.try_wait().ok().flatten();
+            let Some(end) = member.end else { continue };
+            if let Some(notes) = notes(self.record.as_ref(), process) {
+                if end.success() { notes.ended(End::Well) } else { notes.died(how(end), at_us) }
+            }
         }
     }
 
     fn left(&self, process: usize) -> Option<How> {
-        self.0[process].end.filter(|end| !end.success()).map(watch::how)
+        self.all[process].end.filter(|end| !end.success()).map(how)
     }
 
     fn has_ended(&self, process: usize) -> bool {
-        self.0[process].end.is_some()
+        self.all[process].end.is_some()
     }
 
     fn name(&self, process: usize) -> (u32, String) {
-        (self.0[process].child.id(), watch::host())
+        (self.all[process].child.id(), watch::host())
+    }
+
+    fn note_death(&self, process: usize, how: How) {
+        if let Some(notes) = notes(self.record.as_ref(), process) {
+            notes.died(how, record::wall_us());
+        }
     }
 
     fn kill(&mut self) {
-        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
+        self.reap();
+        for (process, member) in self.all.iter_mut().enumerate().filter(|(_, member)| member.end.is_none()) {
+            if let Some(notes) = notes(self.record.as_ref(), process) {
+                notes.ended(End::Stopped);
+            }
             let _ = member.child.kill();
             member.end = member.child.wait().ok();
         }
     }
+}
+
+/// Where it is noted how a process ends.
+fn notes(record: Option<&Arc<Folder>>, process: usize) -> Option<&Notes> {
+    record.filter(|_| !Duty::Note.is_left_out())?.notes(process)
 }
 
 impl Drop for Members {

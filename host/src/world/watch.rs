@@ -2,7 +2,7 @@
 
 use super::{At, Gone, Patience, World};
 use crate::interrupt;
-use core::fmt;
+use crate::record::How;
 use core::time::Duration;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -21,30 +21,6 @@ const SETTLES: Duration = Duration::from_millis(200);
 const SAYS: Duration = Duration::from_millis(200);
 /// How long others may take to their verdicts when one has failed, or to say what they miss when all are stuck.
 const ENDS: Duration = Duration::from_secs(2);
-
-/// How a process has left its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Killed by that signal.
-    Signal(i32),
-    /// Ended by itself with that status, without a word.
-    Exit(i32),
-    /// It does not run.
-    Silent,
-    /// It is gone, and the system does not say how.
-    Unknown,
-}
-
-impl fmt::Display for How {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Signal(signal) => write!(f, "signal {signal}"),
-            Self::Exit(status) => write!(f, "exit {status}"),
-            Self::Silent => f.write_str("silent"),
-            Self::Unknown => f.write_str("gone"),
-        }
-    }
-}
 
 /// Somebody who has left, and where it was last.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +44,8 @@ pub enum Outcome {
     Well,
     /// Some ended by themselves and said why; the others were stopped.
     Failed,
-    /// Nobody moved for the deadline; each said what it misses.
-    Stuck,
+    /// Nobody moved for so long; each said what it misses.
+    Stuck(Duration),
     /// Somebody died; the others said what they miss.
     Gone(Vec<Departed>),
 }
@@ -84,6 +60,8 @@ pub trait Watched {
     fn has_ended(&self, process: usize) -> bool;
     /// The system's number of a process, and its machine.
     fn name(&self, process: usize) -> (u32, String);
+    /// Notes a process as gone, where somebody keeps a record.
+    fn note_death(&self, process: usize, how: How);
     /// Ends those that have not ended, as far as that can be done from here.
     fn kill(&mut self);
 }
@@ -116,6 +94,7 @@ pub fn watch<M: Watched>(
             return Outcome::Well;
         }
         // Who is asked to end and cannot says at once who does not let it.
+        let deadline = patience.deadline();
         let limit = if interrupt::is_asked() { SILENT.min(deadline) } else { deadline };
         let idle = patience.look(world);
         if idle >= limit {
@@ -125,7 +104,7 @@ pub fn watch<M: Watched>(
                 break Outcome::Gone(gone.collect());
             }
             if idle >= deadline && (world.is_deaf() || patience.is_spent(world)) {
-                break Outcome::Stuck;
+                break Outcome::Stuck(deadline);
             }
         }
     };
@@ -211,6 +190,7 @@ impl<M: Watched, F: FnMut(usize, &mut M) -> bool> Watch<'_, M, F> {
 
     fn departed(&self, process: usize, how: How) -> Departed {
         let (pid, host) = self.members.name(process);
+        self.members.note_death(process, how);
         Departed { process, pid, host, how, at: self.world.place_of(process) }
     }
 }

@@ -25,6 +25,7 @@ mod nonsense;
 mod plan;
 mod processes;
 mod receive;
+mod records;
 mod refused;
 mod run;
 #[cfg(feature = "schedule")]

@@ -33,6 +33,7 @@ fn usual(verb: &str) -> Option<&'static str> {
         "diagnose" => "dump --preset tiny",
         "completions" => "bash",
         "conform" => "trace",
+        "inspect" => "records",
         _ => return None,
     })
 }

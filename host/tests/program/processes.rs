@@ -1,11 +1,12 @@
 //! Ranks as processes: results are those of threads, and whoever dies is named, whenever it is; nothing is left behind.
 #![cfg(target_os = "linux")]
 
-use crate::common::{fails, json, text, veriep};
+use super::records::inspected;
+use crate::common::{self, fails, text, veriep};
 use core::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +15,7 @@ use std::time::Instant;
 use tempfile::tempdir;
 
 /// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 fn result(folder: &Path, group: &[&str], more: &[&str]) -> Vec<u8> {
     let out = folder.join("result");
@@ -25,7 +26,7 @@ fn result(folder: &Path, group: &[&str], more: &[&str]) -> Vec<u8> {
 }
 
 /// The result file of a group over so many processes is that of threads.
-fn agrees(group: &[&str], processes: &[&str]) {
+pub(super) fn agrees(group: &[&str], processes: &[&str]) {
     let folder = tempdir().unwrap();
     let expected = result(folder.path(), group, &["--backend", "threads"]);
     for number in processes {
@@ -34,7 +35,7 @@ fn agrees(group: &[&str], processes: &[&str]) {
     }
 }
 
-const SMALL: [&str; 6] = ["--preset", "tiny", "--set", "ep_world_size=4", "--set", "aiv_num=2"];
+pub(super) const SMALL: [&str; 6] = ["--preset", "tiny", "--set", "ep_world_size=4", "--set", "aiv_num=2"];
 
 #[test]
 fn any_number_of_processes_gives_what_threads_give() {
@@ -82,7 +83,7 @@ fn a_case_file_gives_the_same_result_over_processes() {
 
 #[test]
 fn the_report_has_the_form_of_the_threads() {
-    let of = |more: &[&str]| json(0, &[&["run"], &SMALL[..], more].concat());
+    let of = |more: &[&str]| common::json(0, &[&["run"], &SMALL[..], more].concat());
     let (threads, processes) = (of(&[]), of(&["--backend", "processes", "--processes", "2"]));
     assert_eq!(processes["backend"], "processes");
     assert_eq!(processes["processes"], 2);
@@ -114,22 +115,22 @@ fn what_no_group_of_processes_can_be_is_refused_at_once() {
 
 #[test]
 fn a_rank_that_is_silent_is_missed_as_on_threads() {
-    let silent = ["run", "--preset", "tiny", "--inject", "silent=1", "--deadline", "0.5"];
-    let threads = json(3, &silent);
-    let processes = json(3, &[&silent[..], &["--backend", "processes", "--processes", "2"]].concat());
+    let silent = ["run", "--preset", "tiny", "--inject", "silent=1", "--deadline", "0.5", "--record", "none"];
+    let threads = common::json(3, &silent);
+    let processes = common::json(3, &[&silent[..], &["--backend", "processes", "--processes", "2"]].concat());
     assert_eq!(threads["missing"], processes["missing"]);
     assert_eq!(threads["errors"], processes["errors"]);
     assert!(processes.get("gone").is_none(), "{processes}");
 }
 
 /// A long run over processes.
-struct Long {
-    run: Child,
-    started: Instant,
+pub(super) struct Long {
+    pub(super) run: Child,
+    pub(super) started: Instant,
 }
 
 /// The processes whose parent is `parent`.
-fn children(parent: u32) -> Vec<u32> {
+pub(super) fn children(parent: u32) -> Vec<u32> {
     let is_child = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let behind_name = stat.rsplit(')').next().unwrap_or_default();
@@ -142,16 +143,16 @@ fn children(parent: u32) -> Vec<u32> {
     all
 }
 
-fn is_running(pid: u32) -> bool {
+pub(super) fn is_running(pid: u32) -> bool {
     // A process that has died may still be listed until its parent has waited for it.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-fn signal(name: &str, pid: u32) {
+pub(super) fn signal(name: &str, pid: u32) {
     assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < LIMIT, "{what}");
@@ -160,8 +161,14 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 impl Long {
-    fn start(work: &Path, processes: usize, more: &[&str]) -> Self {
+    pub(super) fn start(work: &Path, processes: usize, more: &[&str]) -> Self {
+        Self::without(None, work, processes, more)
+    }
+
+    /// The same, in which everybody leaves out a duty.
+    pub(super) fn without(duty: Option<&str>, work: &Path, processes: usize, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
+        command.envs(duty.map(|duty| ("VERIEP_TWIN", duty)));
         command.arg("run").args(SMALL).args(["--rounds", "1000000", "--backend", "processes"]);
         command
             .args(["--processes", &processes.to_string(), "--format", "json", "--out", "result"])
@@ -175,14 +182,14 @@ impl Long {
     }
 
     /// Its output, and how long it took since `since`.
-    fn end(self, since: Instant) -> (Output, Duration) {
+    pub(super) fn end(self, since: Instant) -> (Output, Duration) {
         let output = self.run.wait_with_output().unwrap();
         (output, since.elapsed())
     }
 }
 
 /// Files in a folder, and what of ours lies where all programs leave such.
-fn files(folder: &Path) -> Vec<PathBuf> {
+pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     let all =
         |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
     let ours = |path: &PathBuf| path.to_string_lossy().contains("veriep");
@@ -210,7 +217,7 @@ fn a_killed_process_is_named_whenever_it_dies() {
         slowest = slowest.max(took);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{told}: {line}");
-        assert_eq!(line.lines().count(), 1, "{told}: {line}");
+        assert_eq!(line.lines().count(), 2, "{told}: {line}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let gone = report["gone"].as_array().unwrap();
         assert_eq!(gone.len(), 1, "{told}: {report}");
@@ -228,7 +235,25 @@ fn a_killed_process_is_named_whenever_it_dies() {
             waited_for += 1;
         }
         assert!(all.iter().all(|&pid| !is_running(pid)), "{told}: left running");
-        assert_eq!(files(work.path()), Vec::<PathBuf>::new(), "{told}");
+        let record = report["record"].as_str().unwrap();
+        assert!(line.ends_with(&format!("veriep inspect {record}\n")), "{told}: {line}");
+        assert_eq!(files(work.path()), [Path::new(record)], "{told}");
+        let seen = inspected(3, Path::new(record));
+        assert_eq!(seen["first"], json!([all[process]]), "{told}: {seen}");
+        for (nth, one) in seen["processes"].as_array().unwrap().iter().enumerate() {
+            let state = if nth == process { "gone" } else { "ended" };
+            assert_eq!((&one["pid"], &one["state"]), (&json!(all[nth]), &json!(state)), "{told}: {seen}");
+        }
+        // The same as was reported.
+        for missing in report["missing"].as_array().into_iter().flatten() {
+            let is_this = |wait: &&Value| {
+                ["rank", "core", "what", "source_rank"].iter().all(|&key| wait[key] == missing[key])
+            };
+            assert!(
+                seen["waits"].as_array().unwrap().iter().any(|wait| is_this(&wait)),
+                "{told}: {missing}: {seen}"
+            );
+        }
     }
     assert!(waited_for > 0, "in no trial anybody waited for the dead");
     // Half a second, and what a machine that compiles meanwhile adds.
@@ -240,11 +265,13 @@ fn a_killed_process_is_named_whenever_it_dies() {
 
 /// A rank dies in place of one write after the other, ever further apart, until it has none left and the run ends well.
 fn dies_at_any_write(group: &[&str], rank: u32) {
+    let folder = tempdir().unwrap();
     let (mut at, mut step, mut deaths, mut waited_for) = (0_u32, 1_u32, 0, 0);
     loop {
         let fault = format!("killed={rank}:{at}");
         let run = ["run", "--backend", "processes", "--processes", "3", "--rounds", "2", "--format", "json"];
-        let output = veriep(&[&run, group, &["--inject", &fault]].concat());
+        let record = folder.path().join(at.to_string());
+        let output = veriep(&[&run, group, &["--inject", &fault, "--record", text(&record)]].concat());
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.code() == Some(0) {
             break;
@@ -254,6 +281,8 @@ fn dies_at_any_write(group: &[&str], rank: u32) {
         let gone = &report["gone"];
         assert_eq!(gone.as_array().unwrap().len(), 1, "{group:?} {fault}: {report}");
         let ranks: Vec<_> = gone[0]["ranks"].as_array().unwrap().clone();
+        let seen = inspected(3, &record);
+        assert_eq!(seen["first"], json!([gone[0]["pid"]]), "{group:?} {fault}: {seen}");
         // An agent may still send when its rank's cores have ended.
         assert_ne!(gone[0]["operator"], "check", "{group:?} {fault}: {report}");
         assert_eq!(gone[0]["how"], "signal 9", "{group:?} {fault}: {report}");
@@ -315,7 +344,10 @@ fn no_process_outlives_its_parent() {
     long.run.kill().unwrap();
     long.run.wait().unwrap();
     until("processes end with their parent", || all.iter().all(|&pid| !is_running(pid)));
-    assert_eq!(files(work.path()), Vec::<PathBuf>::new());
+    // Nobody saw one of them go before the others.
+    let [record] = &files(work.path())[..] else { panic!("{:?}", files(work.path())) };
+    let seen = inspected(3, record);
+    assert_eq!(seen["first"], json!(all), "{seen}");
 }
 
 #[test]
@@ -337,8 +369,10 @@ fn an_interrupt_ends_all_processes_between_two_rounds() {
 #[test]
 fn a_bench_measures_threads_and_processes_by_turns() {
     let request = ["bench", "--set", "h=1024", "--ep", "2,4", "--bs", "4", "--blocks", "2", "--iters", "2"];
-    let seen =
-        json(0, &[&request[..], &["--backend", "threads,processes", "--receive", "copy,direct"]].concat());
+    let seen = common::json(
+        0,
+        &[&request[..], &["--backend", "threads,processes", "--receive", "copy,direct"]].concat(),
+    );
     let results = seen["results"].as_array().unwrap();
     let of = |system: &str| results.iter().filter(|result| result["system"] == system).collect::<Vec<_>>();
     assert_eq!((of("veriep").len(), of("veriep-processes").len()), (4, 4), "{results:?}");

@@ -15,7 +15,7 @@ mod wire;
 pub use fabric::{FarFabric, FarNic};
 pub use wire::{MemoryWire, Wire};
 
-use super::{Backend, Reader};
+use super::{Backend, Reader, Told};
 use crate::global_rank;
 use core::fmt::{self, Debug};
 use core::time::Duration;
@@ -370,7 +370,7 @@ impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
         self.inner.read_output(rank, batch, tensor, len, read);
     }
 
-    fn begins(&self, rank: RankId, core: CoreId) {
-        self.inner.begins(rank, core);
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        self.inner.hears(rank, core, told);
     }
 }

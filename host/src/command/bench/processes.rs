@@ -61,7 +61,7 @@ impl<'c> Processes<'c> {
         let bytes = SharedMemory::bytes(case, 1).map_err(|e| of_memory(&e))?;
         let memory = GroupMemory::new(processes, workers, bytes).map_err(|e| of_memory(&e))?;
         let world = World::watched(&memory, processes, workers, ranks);
-        let members = Members::start(&memory, &world, (fingerprint(case), group))
+        let members = Members::start(&memory, &world, (fingerprint(case), group), None)
             .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
         Ok(Self { case, world, members, deadline: live::deadline(args) })
     }
@@ -90,7 +90,7 @@ impl<'c> Processes<'c> {
                 let all = gone.iter().map(Gone::line).collect::<Vec<_>>().join("; ");
                 return Err(Error::Gone { line: format!("{at}: {all}"), gone, missing: Vec::new() });
             }
-            Outcome::Failed | Outcome::Stuck => {
+            Outcome::Failed | Outcome::Stuck(_) => {
                 let line = format!("{at}: no progress for {} s", self.deadline.as_secs_f64());
                 return Err(Error::NoProgress { line, missing: Vec::new() });
             }

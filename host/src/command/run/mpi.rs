@@ -1,6 +1,7 @@
 //! `--backend mpi`: the processes that a launcher has started. Each drives its ranks and watches the others; the first that lives
 //! reports for all.
 
+use super::flight::Own;
 use super::processes::{self, Told};
 use super::{Job, Ran, hinted, output, summary};
 use crate::atomic_file;
@@ -177,7 +178,7 @@ fn take_part(
                 exit(0);
             }
             Outcome::Failed => processes::failed(&told),
-            Outcome::Stuck => processes::stuck(job, &told, deadline),
+            Outcome::Stuck(after) => processes::stuck(job, &told, after),
             Outcome::Gone(departed) => processes::gone(job, world, &told, &departed),
         };
         let error = hinted(error, job, schedule);
@@ -203,10 +204,11 @@ fn take_part(
 fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
     let world = &cluster.world;
     let mut told = Told::default();
+    let own = Own::begin(None, me, job, world, &job.workers);
     let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
         Err(error) => Err(error),
-        Ok(near) if cluster.is_one_node() => processes::rounds(job, world, near, &mut told),
-        Ok(_) => processes::rounds(job, world, cluster.far.clone(), &mut told),
+        Ok(near) if cluster.is_one_node() => processes::rounds(job, world, (near, &own), &mut told),
+        Ok(_) => processes::rounds(job, world, (cluster.far.clone(), &own), &mut told),
     };
     if ran.is_ok() {
         // Nobody waits for this process, and it is not at an end.

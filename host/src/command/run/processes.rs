@@ -1,6 +1,7 @@
 //! `--backend processes`: the parent starts a process for each part of the ranks, watches them and reports for all; a
 //! process drives its ranks and tells the parent what they cost, or what went wrong.
 
+use super::flight::{self, Own};
 use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::row_copy;
@@ -15,12 +16,16 @@ use crate::driver::{self, Failure, Hang, Missing, RankState, Unit};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
+use crate::record::Folder;
 use crate::roofline;
 use crate::traffic_audit::Moved;
-use crate::world::{At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
+use crate::world::{
+    At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, record_folder, watch,
+};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::sync::Arc;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::protocol::Fingerprints;
 use veriep_core::shape::Product;
@@ -74,7 +79,9 @@ pub(super) fn fingerprint(job: &Job<'_>) -> u64 {
 /// A process of a group: drives its ranks, says what they cost and ends.
 pub(super) fn take_part(args: &RunArgs, seat: &Seat, memory: &GroupMemory) -> ! {
     let mut told = Told::default();
-    let status = match drive(args, seat, memory, &mut told) {
+    let drove = drive(args, seat, memory, &mut told);
+    flight::ends(record_folder().as_deref(), seat.process, drove.is_ok());
+    let status = match drove {
         Ok(()) => 0,
         Err(error) => {
             told.error = Some((error.status(), error.lines().join("; ")));
@@ -94,22 +101,25 @@ fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> 
         return Err(Error::Request(format!("{source}: has changed since the group was started")));
     }
     let world = seat.world(memory, global_rank::count(&job.case.shape));
-    let shared = shared(memory, seat.processes, seat.workers, &job)?;
     let workers = Workers { count: seat.workers, ..job.workers };
-    rounds(&Job { workers, ..job }, &world, shared, told)
+    let job = Job { workers, ..job };
+    let own = Own::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
+    let shared = shared(memory, seat.processes, seat.workers, &job)?;
+    rounds(&job, &world, (shared, &own), told)
 }
 
-/// Drives the ranks of a process to the end of all rounds.
+/// Drives the ranks of a process to the end of all rounds, on a memory, and records what it does.
 pub(super) fn rounds<B: Backend>(
     job: &Job<'_>,
     world: &World,
-    memory: B,
+    (memory, own): (B, &Own),
     told: &mut Told,
 ) -> Result<(), Error> {
-    let backend = layers(job, memory);
+    let backend = layers(job, own.layer().over(memory));
     let (mut units, mut moved) = (0, None);
     let drive = |unit: &Unit<'_, _>| {
         told.unit = units;
+        own.begins_unit(job.plan.unit(units).0);
         units += 1;
         let ran = counted(unit, &mut moved, || driver::threads::run(unit, &job.workers));
         if let Err(Failure::Hang(hang)) = &ran {
@@ -139,7 +149,11 @@ pub(super) fn shared(
 }
 
 /// Starts a group, waits for its end and reports for all.
-pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+pub(super) fn run(
+    job: &Job<'_>,
+    record: Option<Arc<Folder>>,
+    tick: &(impl Fn() + Sync),
+) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
     let ranks = global_rank::count(&case.shape);
@@ -147,7 +161,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
     let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| of_memory(&e))?;
     let world = World::watched(&memory, processes, workers.count, ranks);
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
-    let mut members = Members::start(&memory, &world, (fingerprint(job), 0)).map_err(of_start)?;
+    let mut members = Members::start(&memory, &world, (fingerprint(job), 0), record).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
     let mut ticked = 0;
     let mut have_ended = |members: &mut Members| {
@@ -174,7 +188,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
     match outcome {
         Outcome::Well => ended(job, view, processes * workers.count, &told),
         Outcome::Failed => Err(failed(&told)),
-        Outcome::Stuck => Err(stuck(job, &told, workers.deadline)),
+        Outcome::Stuck(after) => Err(stuck(job, &told, after)),
         Outcome::Gone(departed) => Err(gone(job, &world, &told, &departed)),
     }
 }

@@ -1,0 +1,128 @@
+//! The flight record of a run: where it is, and what becomes of it.
+
+use super::Job;
+use crate::cli::BackendArg;
+use crate::command::record::Subject;
+use crate::driver::threads::Workers;
+use crate::error::Error;
+use crate::events::Unit;
+use crate::events::recorder::Recording;
+use crate::global_rank;
+pub(super) use crate::record::Folder;
+use crate::record::{About, End, Notes, Writer};
+use crate::report::{Report, note};
+use crate::world::World;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whether a run of that kind records if nobody says where.
+const fn records(backend: BackendArg) -> bool {
+    matches!(backend, BackendArg::Processes)
+}
+
+/// Runs with a folder to record in, if there is to be one. It is kept if the run fails, or somebody has named it.
+pub(super) fn around<T>(
+    job: &Job<'_>,
+    report: &mut Report,
+    run: impl FnOnce(Option<Arc<Folder>>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let folder = make(job)?;
+    let ran = run(folder.clone());
+    match (&folder, &ran) {
+        (Some(folder), Ok(_)) => folder.is_needed_no_more(),
+        (Some(folder), Err(_)) => report.keeps(folder.path()),
+        (None, _) => {}
+    }
+    ran
+}
+
+fn make(job: &Job<'_>) -> Result<Option<Arc<Folder>>, Error> {
+    let path = match job.args.flight.as_deref() {
+        Some(none) if none == Path::new("none") => return Ok(None),
+        None if !records(job.args.backend) => return Ok(None),
+        path => path,
+    };
+    match Folder::make(path, &abouts(job)?) {
+        Ok(folder) => Ok(Some(Arc::new(folder))),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let path = path.unwrap_or_else(|| Path::new("--record"));
+            Err(Error::file(path, "has a record already, and none is written over: name another folder"))
+        }
+        Err(error) => {
+            unrecorded(path.unwrap_or(&std::env::temp_dir()), &error);
+            Ok(None)
+        }
+    }
+}
+
+/// What the file of each process is of.
+fn abouts(job: &Job<'_>) -> Result<Vec<About>, Error> {
+    let Job { case, plan, processes, workers, .. } = job;
+    let (unit, choices) = (Unit::Ns, plan.options.choices);
+    let (schedule, rounds) = (job.args.schedule.as_str(), plan.rounds());
+    let subject = Subject { unit, config: &case.config, shape: &case.shape, choices, schedule, rounds };
+    let events = serde_json::to_value(subject.header())
+        .map_err(|e| Error::Request(format!("--record: {}: {e}", job.source)))?;
+    let about = About::here(events, job.args.backend == BackendArg::Processes);
+    let about = |process| About {
+        process,
+        processes: *processes,
+        ranks: World::split(*processes, global_rank::count(&case.shape), process)
+            .map(|rank| case.name(rank).0)
+            .collect(),
+        cores: case.shape.aiv_num(),
+        workers: workers.count,
+        ..about.clone()
+    };
+    Ok((0..*processes).map(about).collect())
+}
+
+/// What a process records of its own ranks, if it does.
+#[derive(Debug)]
+pub(super) struct Own(Option<Arc<Writer>>);
+
+impl Own {
+    /// Begins the record of the ranks of `world`, of process number `process` of a group that records in that folder. Without
+    /// one, or if that fails, the run goes on.
+    pub(super) fn begin(
+        folder: Option<&Path>,
+        process: usize,
+        job: &Job<'_>,
+        world: &World,
+        workers: &Workers,
+    ) -> Self {
+        let Some(folder) = folder else { return Self(None) };
+        let here = (world.ranks().count() as u32, job.case.shape.aiv_num());
+        let worker_of = |nth: usize, core| workers.worker_of(here, nth as u32, core);
+        let begun = Notes::open(folder, process).and_then(|notes| {
+            notes.started(std::process::id());
+            Writer::new(notes.file(), worker_of)
+        });
+        Self(begun.map(Arc::new).map_err(|error| unrecorded(folder, &error)).ok())
+    }
+
+    /// What stands in front of the memory.
+    pub(super) fn layer(&self) -> Recording<Writer> {
+        Recording(self.0.clone())
+    }
+
+    /// Batches are from now on counted from that round.
+    pub(super) fn begins_unit(&self, first_round: usize) {
+        if let Some(writer) = &self.0 {
+            writer.begins_unit(first_round);
+        }
+    }
+}
+
+/// A process ends by itself.
+pub(super) fn ends(folder: Option<&Path>, process: usize, is_well: bool) {
+    // Without a file nobody reads of it.
+    if let Some(Ok(notes)) = folder.map(|folder| Notes::open(folder, process)) {
+        notes.ended(if is_well { End::Well } else { End::Failed });
+    }
+}
+
+fn unrecorded(place: &Path, error: &io::Error) {
+    note(&format!("note: --record: {}: {error}: the run goes on without a record", place.display()));
+}

@@ -1,0 +1,53 @@
+//! Where there is no flight recorder: only Linux has it.
+
+use super::Job;
+use crate::driver::threads::Workers;
+use crate::error::Error;
+use crate::events::log::Log;
+use crate::events::recorder::Recording;
+use crate::report::Report;
+use crate::world::World;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Nowhere.
+#[derive(Debug)]
+pub(super) enum Folder {}
+
+impl Folder {
+    pub(super) const fn path(&self) -> &Path {
+        match *self {}
+    }
+}
+
+/// Refuses a folder.
+pub(super) fn around<T>(
+    job: &Job<'_>,
+    _report: &mut Report,
+    run: impl FnOnce(Option<Arc<Folder>>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    match &job.args.flight {
+        Some(path) if path != Path::new("none") => {
+            Err(Error::Request(format!("--record {}: only Linux has it", path.display())))
+        }
+        _ => run(None),
+    }
+}
+
+/// Nothing is recorded.
+#[derive(Debug)]
+pub(super) struct Own;
+
+impl Own {
+    pub(super) const fn begin(_: Option<&Path>, _: usize, _: &Job<'_>, _: &World, _: &Workers) -> Self {
+        Self
+    }
+
+    pub(super) const fn layer(&self) -> Recording<Log> {
+        Recording(None)
+    }
+
+    pub(super) const fn begins_unit(&self, _first_round: usize) {}
+}
+
+pub(super) const fn ends(_: Option<&Path>, _: usize, _is_well: bool) {}
