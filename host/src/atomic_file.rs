@@ -35,9 +35,6 @@ pub struct AtomicFile {
 
 impl AtomicFile {
     /// Writes what shall become `path`, which is not touched.
-    ///
-    /// # Errors
-    /// As [`write_atomically`].
     pub fn written(
         path: &Path,
         fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
@@ -55,9 +52,6 @@ impl AtomicFile {
     }
 
     /// Gives it a name beside its place: what is left to do is a rename, which takes no room.
-    ///
-    /// # Errors
-    /// The folder takes no more names.
     pub fn named(self) -> Result<Self, Error> {
         let Self { path, target, temporary } = self;
         let temporary = temporary.named(&target.folder).map_err(|e| cannot(&path, &e))?;
@@ -65,9 +59,6 @@ impl AtomicFile {
     }
 
     /// Removes what is in its place.
-    ///
-    /// # Errors
-    /// It stays.
     pub fn clear(&self) -> Result<(), Error> {
         remove(&self.target.file).map_err(|e| cannot_replace(&self.path, &e))
     }
@@ -91,17 +82,11 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a file that is not to be replaced by another; a link itself.
-///
-/// # Errors
-/// It stays.
 pub fn remove_file(path: &Path) -> Result<(), Error> {
     remove(path).map_err(|e| cannot_replace(path, &e))
 }
 
 /// Whether [`write_atomically`] can begin, found out without leaving a trace.
-///
-/// # Errors
-/// As [`write_atomically`].
 pub fn check_writable(path: &Path) -> Result<(), Error> {
     let Target { folder, .. } = Target::of(path)?;
     Temporary::in_folder(path, &folder).map(drop)
@@ -215,7 +200,6 @@ impl Temporary {
         }
     }
 
-    /// With a name.
     fn named(self, folder: &Path) -> io::Result<Self> {
         match self {
             #[cfg(target_os = "linux")]

@@ -25,13 +25,11 @@ pub struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// The case as it is.
-    #[must_use]
     pub fn new(case: &'a Case) -> Self {
         Self::with_tensors(case, &case.ranks)
     }
 
     /// The case at distance `distance` from the last round.
-    #[must_use]
     pub fn varied(case: &'a Case, distance: usize) -> Self {
         if distance == 0 {
             return Self::new(case);
@@ -49,19 +47,15 @@ impl<'a> Batch<'a> {
     }
 
     /// Other tensors, one entry per rank, in the shape and with the scales and experts of `case`.
-    #[must_use]
     pub fn with_tensors(case: &'a Case, ranks: impl Into<Cow<'a, [RankTensors]>>) -> Self {
         Self { case, ranks: ranks.into() }
     }
 
-    /// What a rank brings.
-    #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
         self.case.inputs_with(&self.ranks[rank.index()])
     }
 
     /// The name of a rank in files and reports.
-    #[must_use]
     pub fn name(&self, rank: RankId) -> RankId {
         self.case.name(rank)
     }
@@ -82,7 +76,6 @@ impl<'a> Batch<'a> {
     }
 
     /// Factor of the stand-in expert with that row of `expert_gain`.
-    #[must_use]
     pub fn gain(&self, expert_row: u32) -> f32 {
         self.case.expert_gain.get(expert_row as usize).copied().unwrap_or(1.0)
     }

@@ -19,35 +19,25 @@ use veriep_core::units::{RankId, Token};
 /// The first difference of a rank's outputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Whose.
     pub rank: RankId,
-    /// Which tensor.
     pub tensor: Tensor,
     /// Row of the tensor.
     pub row: usize,
-    /// What is wrong there.
     pub difference: Difference,
 }
 
 /// What is wrong with a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Difference {
-    /// A byte.
     Byte {
         /// Which of the row.
         byte: usize,
-        /// What is there.
         seen: u8,
         /// What the oracle says.
         expected: u8,
     },
     /// A number that the order of a sum leaves some room.
-    Number {
-        /// What is there.
-        seen: f32,
-        /// What it may be.
-        range: Range,
-    },
+    Number { seen: f32, range: Range },
 }
 
 impl fmt::Display for Mismatch {
@@ -179,7 +169,6 @@ fn within(rank: RankId, rstd: &[f32], ranges: &[Range]) -> Result<(), Mismatch> 
 
 /// All outputs of `rank` by the oracle, by their numbers, without spare capacity. `rstd` is that of a sum without
 /// rounding, and `y` follows from it.
-#[must_use]
 pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<u8>; Tensor::ALL.len()] {
     by_oracle(cluster, batch, rank).0
 }

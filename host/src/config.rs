@@ -13,7 +13,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable};
 use veriep_core::shape::{
-    BatchSizes, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol, Shape,
+    BatchSizes, Buffer, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol, Shape,
 };
 
 /// Name of the configuration inside a case.
@@ -176,6 +176,12 @@ pub(crate) fn text(path: &Path) -> Result<(String, File), Error> {
 }
 
 impl Config {
+    /// Gives the windows as much buffer as they need, if they have less.
+    pub fn raise_buffer(&mut self) {
+        let required = Buffer::new(&self.as_core(Given::empty())).required_mb;
+        self.hccl_buffsize_mb = self.hccl_buffsize_mb.max(i64::try_from(required).unwrap_or(i64::MAX));
+    }
+
     /// Reads a configuration file.
     ///
     /// # Errors
@@ -185,9 +191,6 @@ impl Config {
     }
 
     /// The configuration that a file holds with this text.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     pub(crate) fn of_text(path: &Path, text: &str) -> Result<Self, Error> {
         Self::parse(text).map_err(|(line, what)| Error::file(path, format_args!("line {line}: {what}")))
     }
@@ -218,7 +221,6 @@ impl Config {
     }
 
     /// The key that an assignment of `--set` is of, if it is one.
-    #[must_use]
     pub fn key_of(assignment: &str) -> Option<&'static str> {
         keys::key(assignment.split_once('=')?.0.trim()).ok()
     }
@@ -235,9 +237,6 @@ impl Config {
     }
 
     /// Gives a key, in any of its spellings, the value that this text of TOML is, and returns the key.
-    ///
-    /// # Errors
-    /// What is wrong with one of them, as [`Self::set`] tells it.
     pub fn assign(&mut self, key: &str, value: &str) -> Result<&'static str, String> {
         let key = keys::key(key.trim())?;
         let value = parse_value(value.trim()).ok_or("not a TOML value")?;
@@ -249,15 +248,11 @@ impl Config {
     }
 
     /// The text of `config.toml`.
-    ///
-    /// # Errors
-    /// None for values that came from TOML.
     pub fn to_toml(&self) -> Result<String, Error> {
         toml::to_string(self).map_err(|e| Error::Request(format!("{FILE_NAME}: {e}")))
     }
 
     /// `shared_expert_num` with its default.
-    #[must_use]
     pub fn shared_experts(&self) -> i64 {
         self.shared_expert_num.unwrap_or(i64::from(self.shared_expert_rank_num > 0))
     }
@@ -307,7 +302,6 @@ impl Config {
 
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
     /// something: `hints::shape` refuses those.
-    #[must_use]
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         CoreConfig {
             comm_alg: self.layouts()[0],

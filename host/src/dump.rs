@@ -32,15 +32,10 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// As `--receive`.
     pub receive: String,
-    /// As `--flags`.
     pub flags: String,
-    /// As `--stage`.
     pub stage: u32,
-    /// As `--port-offset`.
     pub port_offset: i64,
-    /// As `--experts`.
     pub experts: String,
     /// The most batches in flight.
     pub in_flight: u32,
@@ -86,7 +81,6 @@ impl Options {
 }
 
 /// The file of a region of the rank with that number.
-#[must_use]
 pub fn file(folder: &Path, rank: u32, region: Region) -> PathBuf {
     folder.join(format!("rank{rank}.{}", region.name()))
 }

@@ -19,14 +19,12 @@ pub const STATUS_INTERRUPTED: u8 = 130;
 pub struct Problem {
     /// Configuration key or tensor name.
     pub parameter: String,
-    /// The rule.
     pub rule: String,
     /// Parameter, value seen, rule and the numbers behind it.
     pub message: String,
     /// What to change to what; each alone is enough.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cures: Vec<Cure>,
-    /// The same in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
@@ -75,7 +73,7 @@ impl fmt::Display for Problem {
 }
 
 /// Why a request ends without its result. The variants are classes: each has one exit status.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// A result differs from what it must be.
     #[error("{0}")]
@@ -116,7 +114,6 @@ pub enum Error {
     Gone {
         /// Who, where and how, and who waits for it.
         line: String,
-        /// All who did.
         gone: Vec<Gone>,
         /// What cores of the others miss of them.
         missing: Vec<Missing>,
@@ -128,15 +125,13 @@ pub enum Error {
 pub struct Missing {
     /// Rank of the core.
     pub rank: u32,
-    /// The core.
     pub core: u32,
-    /// The round.
     pub round: usize,
-    /// `dispatch` or `combine`.
+    /// `dispatch` or `combine`; `join` of a group that never met.
     pub operator: &'static str,
     /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `relayed_count`, `token_flag`, `block_flag`,
     /// `counts`, `grant`, `token_flags`, `results`, `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
-    /// `record`.
+    /// `record`; of `join` `process`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +171,6 @@ impl Error {
     }
 
     /// Exit status of the class.
-    #[must_use]
     pub fn status(&self) -> u8 {
         match self {
             Self::Wrong(_) | Self::Unsafe(_) => 1,
@@ -188,7 +182,6 @@ impl Error {
     }
 
     /// All problems of configurations and cases, for the JSON report.
-    #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         match self {
             Self::Invalid { problems, .. } => problems.clone(),
@@ -198,7 +191,6 @@ impl Error {
     }
 
     /// What the cores of a stuck group miss, for the JSON report.
-    #[must_use]
     pub fn missing(&self) -> &[Missing] {
         match self {
             Self::NoProgress { missing, .. } | Self::Gone { missing, .. } => missing,
@@ -207,7 +199,6 @@ impl Error {
     }
 
     /// The processes of a group that are gone, for the JSON report.
-    #[must_use]
     pub fn gone(&self) -> &[Gone] {
         match self {
             Self::Gone { gone, .. } => gone,
@@ -226,7 +217,6 @@ impl Error {
     }
 
     /// The lines to print: one per problem, nothing that steers a terminal, bounded in number and length.
-    #[must_use]
     pub fn lines(&self) -> Vec<String> {
         match self {
             Self::Invalid { place, problems } => {
@@ -248,7 +238,6 @@ impl Error {
 }
 
 /// A name that a file gives, so that it is seen to be empty.
-#[must_use]
 pub const fn shown(name: &str) -> &str {
     if name.is_empty() { "\"\"" } else { name }
 }
@@ -263,7 +252,6 @@ fn steers(c: char) -> bool {
 
 /// `text` without characters that steer a line, and cut to a printable length. What is cut is its middle: a line begins with
 /// where and ends with why, and what is long is a value in between.
-#[must_use]
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(LINE_LEN_MAX));
     let len = text.chars().count();

@@ -30,14 +30,12 @@ pub struct Expected<'c> {
 
 impl<'c> Expected<'c> {
     /// Asks the oracle for every rank.
-    #[must_use]
     pub fn of(case: &'c Case) -> Self {
         let batch = Batch::new(case);
         Self::each(case, Asked::Both, |cluster, rank| compare::expected(cluster, &batch, rank))
     }
 
     /// Asks for dispatch alone.
-    #[must_use]
     pub fn dispatched(case: &'c Case) -> Self {
         Self::each(case, Asked::Dispatch, |cluster, rank| {
             let dispatched = cluster.dispatch(case.name(rank));
@@ -72,15 +70,11 @@ impl<'c> Expected<'c> {
     }
 
     /// One output of a rank, without spare capacity.
-    #[must_use]
     pub fn output(&self, rank: RankId, tensor: Output) -> &[u8] {
         self.ranks.get(rank.index()).map_or(&[], |outputs| &outputs[tensor as usize])
     }
 
     /// The tensors of the result file.
-    ///
-    /// # Errors
-    /// None: the oracle's tensors are as long as their shapes say.
     pub fn tensors(&self) -> Result<Vec<Tensor<'_>>, Error> {
         let shape = &self.case.shape;
         let row_bytes = shape.payload_bytes() as usize;

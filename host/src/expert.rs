@@ -132,7 +132,10 @@ pub fn keep_rows(fabric: &mut impl Fabric, stretches: &[(Place, u64)]) -> Result
 }
 
 /// One past the last row of each local expert, from `ep_recv_counts`.
-fn expert_ends(shape: &Shape, rank: RankId, read: Read<'_>) -> Result<Vec<usize>, ProtocolError> {
+///
+/// # Errors
+/// They are no prefix sums within the capacity: the group has gone wrong.
+pub(crate) fn expert_ends(shape: &Shape, rank: RankId, read: Read<'_>) -> Result<Vec<usize>, ProtocolError> {
     let mut counts = Vec::new();
     let len = ep_recv_counts_bytes(shape, rank);
     read(Place::output(Tensor::EpRecvCounts, 0), len, &mut |bytes| {

@@ -7,7 +7,6 @@ use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// How many.
-#[must_use]
 pub const fn count(shape: &Shape) -> u32 {
     shape.ep_world_size() * shape.tp_world_size()
 }
@@ -17,39 +16,31 @@ pub fn all(shape: &Shape) -> impl Iterator<Item = RankId> + use<> {
     (0..count(shape)).map(RankId)
 }
 
-/// The EP rank of a member.
-#[must_use]
 pub const fn ep_rank(shape: &Shape, member: RankId) -> RankId {
     RankId(member.0 / shape.tp_world_size())
 }
 
-/// The TP rank of a member.
-#[must_use]
 pub const fn tp_rank(shape: &Shape, member: RankId) -> RankId {
     RankId(member.0 % shape.tp_world_size())
 }
 
 /// Ranks of a server, if those of other servers are far.
-#[must_use]
 pub fn servers(shape: &Shape) -> Option<u32> {
     (shape.protocol() == Protocol::Hierarchy).then(|| shape.server_ranks())
 }
 
 /// The member that `own` calls `to`, in the EP domain or in the TP domain.
-#[must_use]
 pub const fn named(tp_world_size: u32, own: RankId, to: RankId, in_tp: bool) -> RankId {
     let (ep, tp) = (own.0 / tp_world_size, own.0 % tp_world_size);
     if in_tp { RankId(ep * tp_world_size + to.0) } else { RankId(to.0 * tp_world_size + tp) }
 }
 
 /// Whose memory `own` reaches at `at` of `to`: the region chooses the domain.
-#[must_use]
 pub const fn reached(tp_world_size: u32, own: RankId, to: RankId, at: Place) -> RankId {
     named(tp_world_size, own, to, at.region.is_of_tp())
 }
 
 /// What a machine of `own` waits for, by number.
-#[must_use]
 pub fn of_wait(shape: &Shape, own: RankId, wait: Wait) -> Wait {
     let tp = shape.tp_world_size();
     let mut wait = wait.renamed(|ep| named(tp, own, ep, false));
@@ -60,7 +51,6 @@ pub fn of_wait(shape: &Shape, own: RankId, wait: Wait) -> Wait {
 }
 
 /// What a machine of `own` refuses, by number.
-#[must_use]
 pub fn of_error(shape: &Shape, own: RankId, error: ProtocolError) -> ProtocolError {
     error.renamed(|ep| named(shape.tp_world_size(), own, ep, false))
 }

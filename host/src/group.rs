@@ -17,7 +17,6 @@ use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::RankId;
 
-/// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The operators between two checks.
@@ -32,7 +31,6 @@ pub struct Plan {
     pub check: Option<usize>,
 }
 
-/// What it cost.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Costs {
     /// Rounds that were run: all, unless somebody asked for the end.
@@ -51,19 +49,16 @@ pub struct Costs {
 
 impl Plan {
     /// Rounds in all.
-    #[must_use]
     pub fn rounds(&self) -> usize {
         self.schedules().map(Schedule::batches).sum()
     }
 
     /// Rounds of the last unit.
-    #[must_use]
     pub fn last_rounds(&self) -> usize {
         self.last.as_ref().unwrap_or(&self.unit).batches()
     }
 
     /// A unit by its number, and its first round; that of the last one for any greater number.
-    #[must_use]
     pub fn unit(&self, number: usize) -> (usize, &Schedule) {
         let nth = number.min(self.schedules().count().saturating_sub(1));
         let before = self.schedules().take(nth).map(Schedule::batches).sum();
@@ -71,7 +66,6 @@ impl Plan {
     }
 
     /// Operators of all units before that one.
-    #[must_use]
     pub fn operators_before(&self, number: usize) -> usize {
         self.schedules().take(number).map(|unit| unit.operators().len()).sum()
     }
@@ -239,7 +233,6 @@ impl Costs {
     }
 
     /// Ranks by how long others waited for them, longest first.
-    #[must_use]
     pub fn waited_for(&self) -> Vec<(RankId, Duration)> {
         let mut ranks: Vec<_> = (0..).map(RankId).zip(self.waited_for.iter().copied()).collect();
         ranks.sort_by_key(|&(rank, time)| (core::cmp::Reverse(time), rank));

@@ -143,7 +143,6 @@ fn problem(config: &Config<'_>, limits: Limits, violation: &Violation, all: &[Vi
     problem
 }
 
-/// A rule behind its parameter.
 fn told_of((parameter, rule): (&str, String)) -> String {
     format!("{parameter} {rule}")
 }
@@ -273,7 +272,6 @@ impl<'a> HintSearch<'a> {
         Cure { parameter: parameter.to_owned(), value: Some(value.into()), breaks }
     }
 
-    /// The cure that sets a number.
     fn set(&self, parameter: &str, value: i64) -> Cure {
         self.cure(parameter, value, &self.with(parameter, value))
     }

@@ -11,7 +11,6 @@ pub fn ask() -> bool {
 }
 
 /// Whether somebody has asked.
-#[must_use]
 pub fn is_asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }

@@ -4,6 +4,8 @@
 //! [`report`] prints. Below them: [`config`] and [`presets`] become a [`case`] that is read from a folder
 //! or made by [`generate`]; results are written by [`result`]. Every failure is an [`error::Error`].
 
+#![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
+
 pub mod atomic_file;
 pub mod backend;
 pub mod batch;
@@ -27,10 +29,12 @@ pub mod hints;
 pub mod interrupt;
 #[cfg(target_os = "linux")]
 pub mod launcher;
+#[cfg(target_os = "linux")]
+pub mod live;
 mod parallel;
 pub mod presets;
 #[cfg(test)]
-#[path = "../../kernel-core/src/testing/random.rs"]
+#[path = "../../kernel-core/src/tests/random.rs"]
 mod random;
 #[cfg(target_os = "linux")]
 pub mod record;

@@ -50,8 +50,6 @@ struct Failure<'a> {
 }
 
 impl Report {
-    /// A report in `format`.
-    #[must_use]
     pub const fn new(format: Format) -> Self {
         Self { format, emitted: false, record: None }
     }
@@ -79,9 +77,6 @@ impl Report {
 
     /// Prints the result and passes its verdict on. A stdout that cannot be written takes no verdict away: it is told beside
     /// it.
-    ///
-    /// # Errors
-    /// The verdict's, else as [`emit`](Self::emit).
     pub fn judge<T: Serialize>(
         &mut self,
         value: &T,
@@ -131,7 +126,6 @@ impl Report {
 }
 
 /// A word in a colour, which stays on its way to what is no terminal.
-#[must_use]
 pub fn styled(colour: AnsiColor, word: &str) -> String {
     let style = colour.on_default().bold();
     format!("{style}{word}{style:#}")
@@ -162,7 +156,6 @@ impl Progress {
     }
 
     /// Steps done.
-    #[must_use]
     pub fn position(&self) -> u64 {
         self.bar.position()
     }
@@ -175,7 +168,6 @@ impl Drop for Progress {
 }
 
 /// The progress of `len` steps; 0 if their number is not known.
-#[must_use]
 pub fn progress(len: u64, doing: &'static str) -> Progress {
     let (end, ended) = channel();
     if !std::io::stderr().is_terminal() {
@@ -207,7 +199,6 @@ fn every(period: Duration, ended: &Receiver<()>, tell: impl Fn()) {
 }
 
 /// A two-column table without borders. Values may be names that a user chose.
-#[must_use]
 pub fn pairs(rows: &[(&str, String)]) -> String {
     let mut table = plain_table();
     for (name, value) in rows {
@@ -217,7 +208,6 @@ pub fn pairs(rows: &[(&str, String)]) -> String {
 }
 
 /// A table with a header and no borders.
-#[must_use]
 pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = plain_table();
     table.set_header(header);

@@ -48,7 +48,6 @@ pub struct RankResult<'a> {
 
 impl<'a> RankResult<'a> {
     /// The result that these outputs of `rank` are, by their numbers; of which `rows` rows were received.
-    #[must_use]
     pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a [Vec<u8>; Output::ALL.len()]) -> Self {
         let shape = &case.shape;
         let output = |output: Output| outputs[output as usize].as_slice();

@@ -60,9 +60,6 @@ enum Phase {
 const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
 
 /// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
-///
-/// # Errors
-/// The system does not start a thread.
 pub fn measure(
     memory: &impl Backend,
     (shape, receive): (&Shape, Receive),
@@ -84,9 +81,6 @@ fn median(mut times: Vec<Duration>) -> Duration {
 impl Traffic<'_> {
     /// The bare copies of so many rounds. As the driver does it: each rank on its worker's thread, a meeting before
     /// each phase, partitions in turn.
-    ///
-    /// # Errors
-    /// The system does not start a thread.
     pub fn times(
         &self,
         memory: &impl Backend,
@@ -149,7 +143,6 @@ impl Traffic<'_> {
 
 impl<'a> Traffic<'a> {
     /// The rows of `batch`.
-    #[must_use]
     pub fn new(shape: &'a Shape, batch: Batch<'a>, receive: Receive) -> Self {
         let all_ranks = || global_rank::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, &batch, rank)).collect();

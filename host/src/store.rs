@@ -96,14 +96,11 @@ impl TensorFile {
         Ok(Self { path, content: Content::Memory(bytes), metadata })
     }
 
-    /// The file's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// All tensor names, sorted.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names = self.metadata.offset_keys();
         names.sort_unstable();
@@ -111,7 +108,6 @@ impl TensorFile {
     }
 
     /// Type, shape and place of a tensor.
-    #[must_use]
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.metadata.info(name)
     }
@@ -189,7 +185,6 @@ impl<'de> Deserialize<'de> for Distinct {
     }
 }
 
-/// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
     /// Its name in the file.
@@ -211,9 +206,6 @@ pub fn write_tensors(path: &Path, tensors: Vec<Tensor<'_>>) -> Result<(), Error>
 }
 
 /// Writes what shall become `path`, which is not touched.
-///
-/// # Errors
-/// As [`write_tensors`].
 pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<AtomicFile, Error> {
     let metadata = laid_out(path, &mut tensors)?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(path, &e))?;

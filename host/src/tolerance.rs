@@ -21,7 +21,6 @@ pub struct Tolerance {
     pub ulp: u64,
     /// Part of the expected magnitude.
     pub rtol: f64,
-    /// What is added to that.
     pub atol: f64,
 }
 
@@ -38,18 +37,15 @@ pub struct Judged {
     pub max_rel: Option<f64>,
     /// The most steps of the type.
     pub max_ulp: Option<u64>,
-    /// The first values that are wrong.
     pub first: Vec<Difference>,
 }
 
-/// A value that is wrong.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// Its place in the tensor.
     pub index: Vec<usize>,
     /// What is there. What JSON has no number for is a word.
     pub seen: Value,
-    /// What must be there.
     pub expected: Value,
     /// Both in words, the bits of a float beside it.
     #[serde(skip)]
@@ -87,7 +83,6 @@ impl Tolerance {
     }
 
     /// Compares the values of a tensor with its bytes in another file, as long.
-    #[must_use]
     pub fn judge(self, must: &Tensor<'_>, seen: &[u8]) -> Judged {
         let size = (must.dtype.bitsize() / 8).max(1);
         let tolerance = self.of(&must.name);

@@ -22,7 +22,6 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 pub struct Way {
     /// Rows; of a hierarchy across servers, tokens or their sums.
     pub rows: u64,
-    /// Bytes of these rows.
     pub row_bytes: u64,
     /// Bytes of all that was written, flags and lists included.
     pub bytes: u64,

@@ -40,6 +40,7 @@ pub mod shape;
 pub mod sim;
 pub mod sync;
 #[cfg(test)]
+#[path = "tests/mod.rs"]
 mod testing;
 pub mod units;
 pub mod vector;

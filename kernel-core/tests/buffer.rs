@@ -1,6 +1,6 @@
 //! The size of the windows: numbers computed by hand, and properties of every configuration.
 
-#[path = "../src/testing/random.rs"]
+#[path = "../src/tests/random.rs"]
 mod random;
 
 use proptest::prelude::*;

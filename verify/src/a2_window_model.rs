@@ -9,7 +9,6 @@ use std::collections::{HashSet, VecDeque};
 /// What the search found.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// States visited.
     pub states: usize,
     /// Whether every reachable state was visited.
     pub complete: bool,
@@ -36,7 +35,6 @@ enum Move {
 
 /// Explores `ranks` ranks whose windows have `halves` halves, up to `operators` operators or for ever; not beyond `states_max`
 /// states, nor when `stop` says so.
-#[must_use]
 pub fn explore(
     ranks: usize,
     halves: u32,

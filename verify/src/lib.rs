@@ -4,6 +4,8 @@
 //! allows. [`smt`] proves the reuse of partitions for any number of ranks. `docs/PROTOCOL.md` has the claims,
 //! with their bounds.
 
+#![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
+
 pub mod a2_window_model;
 pub mod explorer;
 #[cfg(feature = "loom")]

@@ -20,7 +20,6 @@ pub enum Order {
 }
 
 impl Order {
-    /// All of them.
     pub const ALL: [Self; 5] = [
         Self::PutPublish,
         Self::QuietBarrierPublish,

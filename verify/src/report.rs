@@ -5,9 +5,6 @@ use std::io::Write;
 
 /// Says in one line what `tool` found out about `subject`: on standard output, and at the end of the file that the
 /// environment variable `VERIEP_REPORT` names, if there is one.
-///
-/// # Panics
-/// That file cannot be written.
 pub fn line(tool: &str, subject: &str, result: &str) {
     let line = format!("{tool:<8}  {subject:<56}  {}\n", result.replace('\n', " "));
     print!("{line}");

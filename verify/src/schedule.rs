@@ -5,7 +5,6 @@ pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline, Traffic};
 use veriep_core::protocol::Receive;
 
-/// What is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The machines of `veriep_core`; on A2 with agents and transfers, or messages.
@@ -16,7 +15,6 @@ pub enum Subject {
 
 impl Subject {
     /// What answers within seconds: three ranks of A2's machines are too many.
-    #[must_use]
     pub const fn quick(product: Product, ranks: u32) -> Self {
         match product {
             Product::A2 if ranks > 2 => Self::Windows,
@@ -25,12 +23,10 @@ impl Subject {
     }
 }
 
-/// A question.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Whose protocol.
     pub product: Product,
-    /// What is searched.
     pub subject: Subject,
     /// The operators that every rank runs, D and C, as many C as D unless they run once.
     pub operators: String,
@@ -50,12 +46,10 @@ pub struct Question {
     pub stop: fn() -> bool,
 }
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// No bad state was found.
     pub safe: bool,
-    /// States visited.
     pub states: usize,
     /// Different traffic matrices met.
     pub traffic_matrices: usize,
@@ -73,7 +67,6 @@ const ACROSS: [&[&[i32]]; 2] = [&[&[1, 2, 0]], &[&[3, 2, 1, 0]]];
 /// Answers a question. The machines are explored over weak memory; a counterexample of A3 is told over strong memory if
 /// there is one, since it is easier to follow and can be replayed. A2's are short over weak memory, where what a core
 /// writes needs no move.
-#[must_use]
 pub fn answer(question: &Question) -> Answer {
     match question.subject {
         Subject::Machines => of_machines(question),

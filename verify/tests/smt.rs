@@ -156,7 +156,6 @@ fn broken_machines_go_wrong_with_the_right_partitions() {
     assert!(find(&right).is_none() && find(&prompt).is_none());
 }
 
-/// A seeded choice.
 fn pick(seed: &mut u64, n: u32) -> u32 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;

@@ -73,14 +73,12 @@ impl Numbers {
     pub const LEN: usize = 15;
 
     /// The numbers of the first bytes, zeros where there are none; and the bytes behind them.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> (Self, &[u8]) {
         let (head, rest) = bytes.split_at(Self::LEN.min(bytes.len()));
         (Unstructured::new(head).arbitrary().unwrap_or_default(), rest)
     }
 
     /// The inverse, for seeds.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let Self { protocol, moe_ranks, local_experts, shared_experts, replicas, k, h, bs, .. } = *self;
         let mut bytes = vec![protocol, moe_ranks, local_experts, shared_experts, replicas, k, h, bs];
@@ -92,19 +90,15 @@ impl Numbers {
     }
 
     /// Whether that bit is set.
-    #[must_use]
     pub const fn has(&self, feature: Feature) -> bool {
         self.features & feature as u16 != 0
     }
 
-    /// The algorithm.
-    #[must_use]
     pub const fn comm_alg(&self) -> Protocol {
         ALGORITHMS[self.protocol as usize % ALGORITHMS.len()]
     }
 
     /// Batches in flight.
-    #[must_use]
     pub const fn in_flight(&self) -> usize {
         if self.has(Feature::InFlight) { 2 } else { 1 }
     }
@@ -117,7 +111,6 @@ impl Numbers {
     }
 
     /// Rounds, from 1.
-    #[must_use]
     pub fn rounds(&self) -> usize {
         1 + usize::from(self.rounds % 4)
     }
@@ -126,7 +119,6 @@ impl Numbers {
 /// A domain that can be run.
 #[derive(Clone, Debug)]
 pub struct Domain {
-    /// Its numbers.
     pub numbers: Numbers,
     /// With all ranks.
     pub whole: Shape,
@@ -140,7 +132,6 @@ pub struct Domain {
 
 impl Domain {
     /// The domain of these numbers; `None` if a rule that is not folded away refuses it.
-    #[must_use]
     pub fn new(numbers: Numbers, tape: &mut Tape<'_>) -> Option<Self> {
         let comm_alg = numbers.comm_alg();
         let (plain, hierarchy) = (comm_alg == Protocol::FullmeshV1, comm_alg == Protocol::Hierarchy);
@@ -207,7 +198,6 @@ impl Domain {
     }
 
     /// The name by which memory, tensors and the oracle know the rank that machines call `ep`.
-    #[must_use]
     pub fn physical(&self, ep: RankId) -> RankId {
         self.elastic.as_ref().and_then(|(_, left)| left.physical(ep)).unwrap_or(ep)
     }
@@ -284,7 +274,6 @@ pub struct Tensors {
 
 impl Tensors {
     /// Of EP rank `ep`, by the name that machines have for it. Routing and masks are steered, rows are dice.
-    #[must_use]
     pub fn new(domain: &Domain, ep: RankId, tape: &mut Tape<'_>) -> Self {
         let (shape, numbers) = (&domain.shape, domain.numbers);
         let (bs, k, h) = (shape.bs(ep) as usize, shape.k() as usize, shape.h() as usize);
@@ -338,7 +327,6 @@ impl Tensors {
     }
 
     /// By reference.
-    #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,

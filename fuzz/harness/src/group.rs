@@ -36,7 +36,6 @@ pub type Cluster<'c, 't> = sim::Cluster<'c, Dense, Taped<'t>>;
 /// Someone who tells others what is not so: what it sends is changed now and then, never where it goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Liar {
-    /// The member.
     pub member: usize,
     /// Of 256, how many of its effects are changed.
     pub rate: u8,
@@ -45,7 +44,6 @@ pub struct Liar {
 /// What stands around the machines of a group.
 #[derive(Debug)]
 pub struct Scene<'t> {
-    /// The domain.
     pub domain: &'t Domain,
     /// By round, then member number.
     pub rounds: Vec<Vec<Tensors>>,
@@ -64,7 +62,6 @@ pub struct Scene<'t> {
 
 impl<'t> Scene<'t> {
     /// The group of a domain with live memory and the tensors of all rounds, and what stands around it.
-    #[must_use]
     pub fn new(domain: &'t Domain, mut tape: Tape<'t>) -> (Self, Cluster<'t, 't>) {
         let (numbers, shape) = (domain.numbers, &domain.shape);
         let physical = (domain.whole.ep_world_size() * domain.whole.tp_world_size()) as usize;
@@ -105,15 +102,10 @@ impl<'t> Scene<'t> {
     }
 
     /// The guard of a member.
-    ///
-    /// # Panics
-    /// It is gone.
-    #[must_use]
     pub fn guard(&self, member: usize) -> &Guard {
         self.guards[member].as_ref().unwrap_or_else(|| panic!("no memory of {member}"))
     }
 
-    /// Decisions.
     pub fn tape(&self) -> RefMut<'_, Tape<'t>> {
         self.tape.borrow_mut()
     }
@@ -147,9 +139,7 @@ impl<'t> Scene<'t> {
 /// A group and what stands around it.
 #[derive(Debug)]
 pub struct Group<'g, 'c, 't> {
-    /// The scene.
     pub scene: &'g mut Scene<'t>,
-    /// The group.
     pub cluster: &'g mut Cluster<'c, 't>,
 }
 
@@ -167,7 +157,6 @@ impl DerefMut for Group<'_, '_, '_> {
     }
 }
 
-/// What watches a run.
 pub trait Watch {
     /// A member has ended an operator; `member` is its place among the members. What combine will be given is filled
     /// in here.
@@ -183,7 +172,6 @@ pub trait Watch {
     fn refused(&mut self, group: &Group<'_, '_, '_>, member: usize, error: ProtocolError);
 }
 
-/// A scene that is watched.
 struct Watched<'w, 't, W> {
     scene: &'w mut Scene<'t>,
     watch: &'w mut W,
@@ -265,13 +253,11 @@ impl Group<'_, '_, '_> {
     }
 
     /// An output of the operator that a member has just ended, with its spare capacity.
-    #[must_use]
     pub fn output(&self, member: usize, tensor: Tensor) -> &[u8] {
         self.cluster.output(member, 0, tensor)
     }
 
     /// Bytes of a member, by its number, past the guard.
-    #[must_use]
     pub fn bytes(&self, number: usize, at: Place, len: u64) -> &[u8] {
         let spot = Spot { member: RankId(number as u32), batch: 0, at };
         self.cluster.memory.read(spot, len).unwrap_or(&[])
@@ -280,7 +266,6 @@ impl Group<'_, '_, '_> {
 
 /// The row that an expert returns on a member with TP rank `tp`, for `(token, k)` of a member whose EP name is `owner`
 /// and whose TP rank is `owner_tp`.
-#[must_use]
 pub fn result_row(
     shape: &Shape,
     seed: u64,

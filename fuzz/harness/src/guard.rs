@@ -27,11 +27,8 @@ pub enum Access {
 /// Where in a rank's memory something lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// In which area.
     pub area: Area,
-    /// In which slot of it.
     pub slot: u64,
-    /// Where in that.
     pub offset: u64,
 }
 
@@ -46,7 +43,6 @@ pub struct Guard {
 
 impl Guard {
     /// Of the rank that machines call `ep`.
-    #[must_use]
     pub fn new(shape: &Shape, ep: RankId, choices: Choices) -> Self {
         Self {
             areas: map::areas(shape, choices.mode(), ep).collect(),
@@ -56,26 +52,20 @@ impl Guard {
         }
     }
 
-    /// The areas.
-    #[must_use]
     pub fn areas(&self) -> &[Area] {
         &self.areas
     }
 
-    /// The shape.
-    #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
     }
 
     /// Whose memory it is.
-    #[must_use]
     pub const fn rank(&self) -> RankId {
         self.rank
     }
 
     /// Where `at` lies.
-    #[must_use]
     pub fn find(&self, at: Place) -> Option<Spot> {
         let holds = |area: &&Area| {
             let start = area.start;
@@ -118,7 +108,6 @@ impl Guard {
     }
 
     /// The source of a dispatch record, and the number of the record among those of its expert.
-    #[must_use]
     pub fn record_source(&self, area: &Area, slot: u64) -> (u64, u64) {
         let bs = u64::from(self.shape.bs_max());
         let experts = if self.rank.0 < self.shape.shared_expert_rank_num() {

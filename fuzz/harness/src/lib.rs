@@ -4,6 +4,8 @@
 //!
 //! `docs/FUZZING.md` tells how to run the targets.
 
+#![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
+
 #[cfg(feature = "files")]
 pub mod case_files;
 #[cfg(feature = "files")]

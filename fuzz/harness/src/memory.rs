@@ -31,8 +31,6 @@ pub struct Taped<'t> {
 }
 
 impl<'t> Taped<'t> {
-    /// Decisions of a tape.
-    #[must_use]
     pub fn new(tape: Tape<'t>) -> Self {
         Self {
             tape: Rc::new(RefCell::new(tape)),

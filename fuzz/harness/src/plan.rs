@@ -20,9 +20,6 @@ type To = (u32, u32);
 type Sent = BTreeMap<To, Vec<(u32, u32)>>;
 
 /// Plans what the bytes mean. `None` if they mean no domain; else how many records are sent in all.
-///
-/// # Panics
-/// If a plan is wrong.
 pub fn run(bytes: &[u8]) -> Option<usize> {
     let (numbers, rest) = Numbers::from_bytes(bytes);
     let mut tape = Tape::new(rest, numbers.seed.into());

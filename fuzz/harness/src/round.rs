@@ -20,7 +20,6 @@ use veriep_core::units::{CoreId, RankId, Token};
 /// A round, decoded and judged: what kind it was, for tests.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The domain.
     pub domain: Domain,
     /// Steps and landings that it took.
     pub ticks: usize,

@@ -49,13 +49,10 @@ read_in_order! {
 /// A number: as a rule a small one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// As it is.
     Small(u8),
-    /// The same.
     Medium(u16),
     /// 2 to that power, and one of its neighbours.
     Power(u8, i8),
-    /// Anything.
     Any(i64),
 }
 
@@ -106,7 +103,6 @@ impl Number {
 
 impl Given32 {
     /// Sixteen ranks, one expert each.
-    #[must_use]
     pub const fn plain() -> Self {
         Self {
             words: [0; 4],
@@ -132,7 +128,6 @@ impl Given32 {
     }
 
     /// The bytes that mean these, for seeds without a list.
-    #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.words.to_vec();
         bytes.push(self.limits.into());
@@ -165,7 +160,6 @@ const DTYPES: [&str; 3] = ["bf16", "f16", "f32"];
 pub enum Verdict {
     /// The parameters that are wrong.
     Refused(Vec<&'static str>),
-    /// What it means.
     Valid(Box<Shape>),
 }
 
@@ -226,10 +220,6 @@ fn named<T: Copy>(words: &[(&str, T)], word: &str) -> Option<T> {
 }
 
 /// Judges a configuration.
-///
-/// # Panics
-/// As [`run`].
-#[must_use]
 pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let buffer = Buffer::with(config, limits);
     assert_eq!(buffer.bytes(), buffer.terms.iter().fold(0, |sum: u64, term| sum.saturating_add(term.bytes)));

@@ -14,7 +14,6 @@ const TWO_FLAGS: u64 = (FLAG as u64) << 32 | FLAG as u64;
 /// What cannot be, and who writes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Impossible {
-    /// What is wrong.
     pub what: &'static str,
     /// Whose word it is, if the place tells.
     pub source: Option<RankId>,
@@ -23,14 +22,12 @@ pub struct Impossible {
 /// When a machine looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
-    /// Whether it dispatches.
     pub dispatch: bool,
     /// The operator of a hierarchy, counted from 1; `None` if that is not known.
     pub epoch: Option<u64>,
 }
 
 /// What is wrong about `word`, seen by an observation.
-#[must_use]
 pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
     let shape = guard.shape();
     let ranks = u64::from(shape.ep_world_size());
@@ -102,7 +99,6 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Imposs
 }
 
 /// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.
-#[must_use]
 pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> {
     let shape = guard.shape();
     if let ("tp dispatch slots" | "tp combine slots", 8) = (spot.area.name, spot.offset) {

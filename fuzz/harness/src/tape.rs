@@ -12,17 +12,14 @@ pub struct Tape<'a> {
 
 impl<'a> Tape<'a> {
     /// Decisions of these bytes, then of this seed.
-    #[must_use]
     pub fn new(bytes: &'a [u8], seed: u64) -> Self {
         Self { bytes: Unstructured::new(bytes), dice: seed }
     }
 
-    /// Any byte.
     pub fn byte(&mut self) -> u8 {
         if self.bytes.is_empty() { self.dice() as u8 } else { self.bytes.arbitrary().unwrap_or(0) }
     }
 
-    /// Any word.
     pub fn word(&mut self) -> u64 {
         if self.bytes.is_empty() { self.dice() } else { self.bytes.arbitrary().unwrap_or(0) }
     }
@@ -46,7 +43,6 @@ impl<'a> Tape<'a> {
 }
 
 /// A number that looks like no other (splitmix64).
-#[must_use]
 pub const fn mixed(n: u64) -> u64 {
     let z = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

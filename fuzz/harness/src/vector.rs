@@ -27,9 +27,6 @@ read_in_order! {
 }
 
 /// Works on what the bytes mean. Elements of a row.
-///
-/// # Panics
-/// If an element is wrong.
 pub fn run(bytes: &[u8]) -> Option<usize> {
     let mut source = Unstructured::new(bytes);
     let mut operands: Operands = source.arbitrary().ok()?;

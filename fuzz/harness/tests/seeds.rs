@@ -17,7 +17,6 @@ use veriep_fuzz::{hostile, inputs, plan, round, shape_layout, vector};
 mod keep;
 use keep::{assert_all_kept, folder, keep};
 
-/// A target by its name.
 type Target = (&'static str, fn(&[u8]));
 
 /// The targets that `files.rs` has seeds for.

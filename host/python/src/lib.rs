@@ -1,6 +1,7 @@
 //! The native half of the Python package `veriep`: bytes and JSON in and out. What is pleasant about the package is written in
 //! Python, what is right about it in the crates below.
 
+mod group;
 mod tensors;
 
 use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
@@ -10,7 +11,7 @@ use veriep::case::{Case, Opened};
 use veriep::cli::{ExpertsArg, FlagsArg, ModeArgs, PortArgs};
 use veriep::command::{Asked, Exported, compared};
 use veriep::config::Config;
-use veriep::error::{Error, Problem};
+use veriep::error::Error;
 use veriep::expected::Expected;
 use veriep::presets::{NAMES, preset};
 use veriep::store::TensorFile;
@@ -31,16 +32,22 @@ type Options = (String, String, Option<String>, Option<u32>, i64);
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let text = || error.lines().join("\n");
     match (error, error.problems().as_slice()) {
-        (_, problems @ [_, ..]) => violation(py, problems).unwrap_or_else(|error| error),
+        (_, problems @ [_, ..]) => made(py, "violation", (json(problems),)),
+        (Error::Gone { gone, .. }, _) => made(py, "gone", (text(), json(gone))),
+        (Error::NoProgress { missing, .. }, _) => made(py, "timeout", (text(), json(missing))),
         (Error::File(_), _) => PyOSError::new_err(text()),
         _ => PyValueError::new_err(text()),
     }
 }
 
-fn violation(py: Python<'_>, problems: &[Problem]) -> PyResult<PyErr> {
-    let problems = serde_json::to_string(problems).unwrap_or_default();
-    let made = py.import("veriep._errors")?.getattr("violation")?.call1((problems,))?;
-    Ok(PyErr::from_value(made))
+fn json(value: &(impl serde::Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// An exception that Python makes.
+fn made<'py>(py: Python<'py>, of: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    let make = || py.import("veriep._errors")?.getattr(of)?.call1(arguments);
+    make().map_or_else(|error| error, PyErr::from_value)
 }
 
 /// The configuration that keys make of a preset, or of the defaults.
@@ -230,6 +237,8 @@ fn compare(
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::group::{Handle, Member};
     #[pymodule_export]
     use super::{Plan, check, compare, oracle};
 }

@@ -22,9 +22,13 @@ def example(name):
     return runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
-@pytest.mark.parametrize("name", ["triton_style", "tilelang_style"])
-def test_an_example_runs_alone(name):
-    subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], check=True, stdout=subprocess.DEVNULL)
+@pytest.mark.parametrize(
+    "command",
+    ["triton_style.py", "tilelang_style.py", "moe_layer.py", "moe_layer.py 2", "round_times.py 2 16 20"],
+)
+def test_an_example_runs_alone(command):
+    name, *arguments = command.split()
+    subprocess.run([sys.executable, EXAMPLES / name, *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("routing", ["uniform", "zipf", "hot"])

@@ -6,6 +6,7 @@
 
 use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
 use crate::{dump, global_rank};
+use core::marker::PhantomData;
 use memmap2::MmapRaw;
 use std::io;
 use std::sync::Arc;
@@ -175,6 +176,38 @@ impl SharedMemory {
         (0..members).map(member).collect()
     }
 
+    /// Where an output of a rank is, which nobody writes between operators.
+    #[must_use]
+    pub fn output(&self, rank: RankId, batch: usize, tensor: Tensor) -> Segment {
+        self.outputs[rank.index()][batch][tensor as usize]
+    }
+
+    /// The same memory, but for one output, which is written to bytes of the caller's.
+    #[must_use]
+    pub fn with_output<'a>(&'a self, tensor: Tensor, bytes: &'a mut [u8]) -> WithOutput<'a> {
+        let segment = Segment::new(bytes.as_mut_ptr(), bytes.len() as u64);
+        WithOutput { memory: self, tensor, segment, bytes: PhantomData }
+    }
+
+    fn fabric_with(&self, rank: RankId, outputs: Outputs) -> RawFabric<'_> {
+        let (ep_rank, tp_rank) = div_rem(rank.0, self.tp_world_size);
+        let (ep_rank, tp_rank) = (RankId(ep_rank), RankId(tp_rank));
+        let tp = self.tp.get(ep_rank.index()).map_or(&[][..], Vec::as_slice);
+        // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint; but for one of
+        // `WithOutput`, which is borrowed for as long as the fabric, by nobody else.
+        // The memory is private to this struct, or to those of the same group in other processes, which have each place
+        // mapped once: it is reached only through these fabrics, through `read_output` between operators, and by whoever
+        // has asked `output` for an address and keeps to that, too. The drivers
+        // hand fabrics to the machines of one core each under the join, each core's in one process; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
+        // places of their own and read them after a meeting of all threads.
+        unsafe {
+            RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs)
+                .with_tp(tp, tp_rank)
+                .with_servers(self.server_ranks)
+                .with_row_copy(self.row_copy)
+        }
+    }
+
     /// The same with rows copied so, and not as is [fastest](row_copy::fastest) for few of them.
     #[must_use]
     pub fn with_row_copy(self, row_copy: RowCopy) -> Self {
@@ -202,21 +235,7 @@ impl Backend for SharedMemory {
     type Fabric<'b> = RawFabric<'b>;
 
     fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
-        let (ep_rank, tp_rank) = div_rem(rank.0, self.tp_world_size);
-        let (ep_rank, tp_rank) = (RankId(ep_rank), RankId(tp_rank));
-        let tp = self.tp.get(ep_rank.index()).map_or(&[][..], Vec::as_slice);
-        // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint.
-        // The memory is private to this struct, or to those of the same group in other processes, which have each place
-        // mapped once: it is reached only through these fabrics and through `read_output` between operators. The drivers
-        // hand fabrics to the machines of one core each under the join, each core's in one process; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
-        // places of their own and read them after a meeting of all threads.
-        unsafe {
-            let outputs = self.outputs[rank.index()][batch];
-            RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs)
-                .with_tp(tp, tp_rank)
-                .with_servers(self.server_ranks)
-                .with_row_copy(self.row_copy)
-        }
+        self.fabric_with(rank, self.outputs[rank.index()][batch])
     }
 
     type Nic<'b> = RawNic<'b>;
@@ -232,5 +251,42 @@ impl Backend for SharedMemory {
         // SAFETY: the segment is mapped and initialised (zero pages); the caller reads between operators, when
         // nobody writes it.
         read(unsafe { core::slice::from_raw_parts(segment.base(), len) });
+    }
+}
+
+/// Memory of which one output is elsewhere.
+#[derive(Debug)]
+pub struct WithOutput<'a> {
+    memory: &'a SharedMemory,
+    tensor: Tensor,
+    segment: Segment,
+    bytes: PhantomData<&'a mut [u8]>,
+}
+
+impl Backend for WithOutput<'_> {
+    const INLINED: bool = SharedMemory::INLINED;
+
+    type Fabric<'b>
+        = RawFabric<'b>
+    where
+        Self: 'b;
+
+    fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
+        let mut outputs = self.memory.outputs[rank.index()][batch];
+        outputs[self.tensor as usize] = self.segment;
+        self.memory.fabric_with(rank, outputs)
+    }
+
+    type Nic<'b>
+        = RawNic<'b>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> RawNic<'_> {
+        self.memory.nic(rank)
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
+        self.memory.read_output(rank, batch, tensor, len, read);
     }
 }

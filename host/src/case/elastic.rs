@@ -6,7 +6,6 @@
 use veriep_core::shape::{Elastic as Left, Shape, Violation};
 use veriep_core::units::RankId;
 
-/// An elastic domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elastic {
     /// `elastic_info`, switched on.
@@ -33,10 +32,6 @@ pub fn survivors(whole: Shape, info: Option<Vec<i32>>) -> Result<(Shape, Option<
 
 impl Elastic {
     /// The physical name of a new id.
-    ///
-    /// # Panics
-    /// If there is no such id.
-    #[must_use]
     pub fn name(&self, new: RankId) -> RankId {
         self.left.physical(new).expect("a new id below R'")
     }

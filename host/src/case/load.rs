@@ -250,7 +250,6 @@ impl Reader {
         })
     }
 
-    /// A tensor that must be there.
     fn must(&mut self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<u8>, Error> {
         if self.file.info(name).is_none() {
             self.wrong(name, ": missing", format!("must be {dtype} {shape:?}"));

@@ -33,7 +33,6 @@ const OF_ALL_RANKS: [&str; 5] =
     ["scales", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma"];
 
 /// The configuration file of `path`: itself, or the one in a case folder.
-#[must_use]
 pub fn config_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() }
 }
@@ -50,7 +49,6 @@ pub enum OwnedMask {
     Pairs(Vec<bool>),
 }
 
-/// The input tensors of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankTensors {
     /// `[bs, h]` dtype, little-endian.
@@ -71,7 +69,6 @@ pub struct RankTensors {
 
 impl RankTensors {
     /// What a rank with these tensors brings to a round, without what all ranks have in common.
-    #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,
@@ -103,7 +100,6 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// All of them with their names and shapes.
     pub(crate) fn tensors(&self, shape: &Shape) -> [(&'static str, Vec<usize>, &[u8]); 4] {
         let [alphas, rows, gamma] = Self::shapes(shape);
         [
@@ -125,7 +121,6 @@ impl Weights {
 /// A valid configuration with its tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// As given.
     pub config: Config,
     /// What it means. Of an elastic domain those who are left.
     pub shape: Shape,
@@ -146,35 +141,27 @@ pub struct Case {
 
 impl Case {
     /// The name of a rank in files and reports.
-    #[must_use]
     pub fn name(&self, rank: RankId) -> RankId {
         self.elastic.as_ref().map_or(rank, |elastic| elastic.name(rank))
     }
 
     /// The physical ranks that an elastic domain has lost.
-    #[must_use]
     pub fn dead(&self) -> Vec<u32> {
         let Some(Elastic { whole, left, .. }) = &self.elastic else { return Vec::new() };
         (0..whole.ep_world_size()).filter(|&rank| left.new_id(RankId(rank)).is_none()).collect()
     }
 
     /// The domain with all its ranks.
-    #[must_use]
     pub fn whole(&self) -> &Shape {
         self.elastic.as_ref().map_or(&self.shape, |elastic| &elastic.whole)
     }
 
     /// What `rank` brings to a round.
-    ///
-    /// # Panics
-    /// If there is no such rank.
-    #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
         self.inputs_with(&self.ranks[rank.index()])
     }
 
     /// What a rank with other tensors brings.
-    #[must_use]
     pub fn inputs_with<'a>(&'a self, rank: &'a RankTensors) -> Inputs<'a> {
         Inputs {
             scales: self.scales.as_deref(),
@@ -188,7 +175,6 @@ impl Case {
 
     /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite; and what
     /// some ranks have that all must.
-    #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Collected::default();
         self.judge(&mut problems);
@@ -245,19 +231,16 @@ impl Case {
 }
 
 /// Rows of `scales` and `expert_gain`: S + E.
-#[must_use]
 pub const fn expert_rows(shape: &Shape) -> usize {
     shape.expert_rows() as usize
 }
 
 /// Whether every MoE expert has a row there; of an elastic domain not all need to.
-#[must_use]
 pub fn all_have_rows(shape: &Shape) -> bool {
     expert_has_row("expert_gain", shape).is_ok()
 }
 
 /// The optional inputs that `ranks` and `scales` amount to.
-#[must_use]
 pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given {
     let mut given = Given::empty();
     given.set(Given::SCALES, scales);
@@ -272,7 +255,7 @@ pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given 
 }
 
 /// An input error under the name of its tensor in the file.
-fn input_problem(tensor: &str, error: &InputError) -> Problem {
+pub(crate) fn input_problem(tensor: &str, error: &InputError) -> Problem {
     let text = error.to_string();
     let rule = text.split_once(": ").map_or(text.as_str(), |(_, rule)| rule).to_owned();
     let rest = text.strip_prefix(error.tensor()).unwrap_or(&text);

@@ -14,16 +14,12 @@ use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
 /// Whether `folder` holds both files of a case.
-#[must_use]
 pub fn is_case(folder: &Path) -> bool {
     folder.join(FILE_NAME).is_file() && folder.join(TENSORS_NAME).is_file()
 }
 
 impl Case {
     /// Writes the case into `folder`, made if it is not there.
-    ///
-    /// # Errors
-    /// As [`Self::save_with`].
     pub fn save(&self, folder: &Path) -> Result<(), Error> {
         self.save_with(folder, None)
     }

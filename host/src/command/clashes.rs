@@ -118,7 +118,6 @@ fn elastic(layers: &[Layer<'_>]) -> Option<Clash> {
     Some(Clash { parameter: "elastic_info", values, message })
 }
 
-/// A parameter and its value.
 type Parameter = (&'static str, fn(&Shape) -> u64);
 
 /// A quantity of a layout that must be equal.

@@ -31,7 +31,6 @@ pub struct One {
     pub name: String,
     /// None of a name that no rank's tensor has.
     pub rank: Option<u32>,
-    /// Its values.
     #[serde(flatten)]
     pub judged: Judged,
     /// What is wrong with the tensor as a whole: missing, of another type or shape, or one that must be absent.
@@ -98,13 +97,11 @@ impl One {
     }
 
     /// Whether nothing is wrong with it.
-    #[must_use]
     pub const fn is_right(&self) -> bool {
         self.judged.wrong == 0 && self.error.is_none()
     }
 
     /// Its name, and the first thing that is wrong with it.
-    #[must_use]
     pub fn line(&self) -> String {
         let name = self
             .rank

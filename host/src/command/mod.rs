@@ -36,9 +36,6 @@ use crate::error::Error;
 use crate::report::Report;
 
 /// Does what `verb` asks.
-///
-/// # Errors
-/// Whatever ends the verb without its result.
 pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
     match verb {
         Verb::Run(args) => run::run(&args, report),

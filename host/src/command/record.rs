@@ -15,7 +15,6 @@ use std::sync::Arc;
 use veriep_core::protocol::{Choices, Flags, Stage};
 use veriep_core::shape::Shape;
 
-/// What a record is of.
 pub(super) struct Subject<'s> {
     pub(super) unit: Unit,
     pub(super) config: &'s Config,

@@ -20,7 +20,6 @@ struct Verdict {
     counterexample: Vec<String>,
     operators: String,
     product: &'static str,
-    /// What was searched.
     model: &'static str,
     receive: &'static str,
     /// Whether experts overwrite.

@@ -26,7 +26,6 @@ mod told;
 /// Bytes of rows up to which they are kept unless the request says otherwise.
 const REAL_MAX: u64 = 1 << 30;
 
-/// A checked request.
 struct Request {
     case: Case,
     source: String,
@@ -69,7 +68,6 @@ impl Request {
         Ok(Self { source, cluster, choices, rows, paces, split: args.shared.into(), schedule, rounds, case })
     }
 
-    /// Runs it on a cluster.
     fn run(&self, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) -> Result<Outcome, Error> {
         let Self { case, choices, paces, split, schedule, rounds, .. } = self;
         let (choices, paces, split, rounds) = (*choices, paces.clone(), *split, *rounds);
@@ -176,7 +174,6 @@ fn bytes(shape: &Shape) -> u64 {
     rows * 2 * (shape.record_pitch() + shape.combine_pitch())
 }
 
-/// When each rank begins.
 fn begins(args: &SimulateArgs, seed: u64, ranks: u32) -> Result<Vec<Ps>, Error> {
     let mut dice = Dice(seed);
     let skew = (args.skew * 1e6) as usize;

@@ -15,7 +15,6 @@ fn configured_bytes(mb: i64) -> i64 {
     mb.saturating_mul(MIB as i64)
 }
 
-/// The window.
 #[derive(Serialize)]
 pub(super) struct BufferSizes {
     pub(super) required_mb: u64,

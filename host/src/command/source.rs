@@ -24,9 +24,6 @@ pub struct Source {
 }
 
 /// Makes a case in memory; also its source, with the routing really used.
-///
-/// # Errors
-/// As [`resolve`] and [`generate::generate`](crate::generate::generate).
 pub fn make_case(
     config: &ConfigArgs,
     tensors: &TensorArgs,
@@ -157,9 +154,6 @@ pub(super) fn choices(shape: &Shape, args: &ModeArgs) -> Result<Choices, Error> 
 }
 
 /// The same with rows received in a way of its own.
-///
-/// # Errors
-/// As [`choices`].
 pub(super) fn choices_of(shape: &Shape, args: &ModeArgs, receive: Receive) -> Result<Choices, Error> {
     case::support::receives(shape, receive)?;
     let (flags, stage) = (flags(shape, args.flags)?, super::run::stage(shape, args.stage)?);

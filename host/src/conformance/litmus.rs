@@ -19,9 +19,7 @@ pub enum Op {
     Put {
         /// To that rank.
         to: u32,
-        /// There.
         at: Place,
-        /// What.
         byte: u8,
         /// How often.
         len: usize,
@@ -30,34 +28,24 @@ pub enum Op {
     Send {
         /// To that rank.
         to: u32,
-        /// There.
         at: Place,
-        /// What.
         word: u64,
         /// Bytes.
         len: usize,
     },
-    /// Publishes a word.
     Publish {
         /// To that rank.
         to: u32,
-        /// There.
         at: Place,
-        /// What.
         word: u64,
     },
-    /// Stores a word.
     Store {
-        /// There.
         at: Place,
-        /// What.
         word: u64,
     },
     /// Writes `len` times `byte` into WindowsOut.
     Write {
-        /// There.
         at: Place,
-        /// What.
         byte: u8,
         /// How often.
         len: usize,
@@ -68,23 +56,18 @@ pub enum Op {
     Quiet,
     /// Goes on when the word is there.
     Await {
-        /// There.
         at: Place,
-        /// What.
         word: u64,
     },
     /// Observes now: it must be one of these.
     Expect {
-        /// There.
         at: Place,
         /// Any of them.
         words: &'static [u64],
     },
     /// Reads now: it must be `len` times `byte`.
     ExpectBytes {
-        /// There.
         at: Place,
-        /// What.
         byte: u8,
         /// How often.
         len: usize,
@@ -93,16 +76,13 @@ pub enum Op {
     ExpectPeerBytes {
         /// That rank's.
         rank: u32,
-        /// There.
         at: Place,
-        /// What.
         byte: u8,
         /// How often.
         len: usize,
     },
     /// Reads now: all bytes must be equal, whatever they are.
     ExpectWhole {
-        /// There.
         at: Place,
         /// How many.
         len: usize,
@@ -112,18 +92,14 @@ pub enum Op {
 /// Who acts on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The core of that number.
     Core(u32),
-    /// The agent.
     Agent,
 }
 
 /// What one core or agent does.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its rank.
     pub rank: u32,
-    /// Who it is there.
     pub who: Who,
     /// In this order.
     pub ops: &'static [Op],
@@ -139,12 +115,10 @@ pub enum Claim {
     Open,
 }
 
-/// A litmus test.
 #[derive(Clone, Copy, Debug)]
 pub struct Litmus {
     /// A sentence.
     pub name: &'static str,
-    /// The claim.
     pub claim: Claim,
     /// Reads what no flag covers: undefined on memory that is really concurrent, so not tried there.
     pub racy: bool,
@@ -154,9 +128,7 @@ pub struct Litmus {
 
 /// What a program acts through.
 pub enum Actor<'a> {
-    /// A core.
     Core(&'a mut dyn Fabric),
-    /// An agent.
     Agent(&'a mut dyn Nic),
 }
 
@@ -180,7 +152,6 @@ impl fmt::Debug for Actor<'_> {
 
 impl Litmus {
     /// Whether one of its cores reads another rank's window.
-    #[must_use]
     pub fn reads_peers(&self) -> bool {
         let mut ops = self.programs.iter().flat_map(|program| program.ops);
         ops.any(|op| matches!(op, Op::ExpectPeerBytes { .. }))
@@ -190,16 +161,13 @@ impl Litmus {
 /// A program under way.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What it does.
     pub program: Program,
     next: usize,
     shift: u64,
 }
 
-/// What came of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It went on.
     Moved,
     /// It waits: nothing has changed.
     Waits,
@@ -211,22 +179,17 @@ pub enum Step {
 
 impl Run {
     /// The program before its first operation, `repetition` strides into the memory.
-    #[must_use]
     pub const fn new(program: Program, repetition: u64) -> Self {
         Self { program, next: 0, shift: repetition * STRIDE }
     }
 
     /// The next operation, and whose it is.
-    #[must_use]
     pub fn position(&self) -> impl fmt::Display {
         let (Program { rank, who, ops }, next) = (self.program, self.next);
         fmt::from_fn(move |f| write!(f, "rank {rank} {who:?}, operation {next}: {:?}", ops.get(next)))
     }
 
     /// Does one operation.
-    ///
-    /// # Errors
-    /// The fabric refuses.
     ///
     /// # Panics
     /// A program is wrong: an agent would do what only cores can, or a row is longer than 256 bytes.

@@ -42,10 +42,6 @@ pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
 }
 
 /// The group that litmus tests of messages need: two servers of two ranks of two cores.
-///
-/// # Panics
-/// Never: the configuration is legal.
-#[must_use]
 pub fn servers_shape() -> Shape {
     let config = Config {
         comm_alg: Protocol::Hierarchy,
@@ -63,10 +59,6 @@ pub fn servers_shape() -> Shape {
 }
 
 /// The group that all others need: three ranks of two cores and an agent.
-///
-/// # Panics
-/// Never: the configuration is legal.
-#[must_use]
 pub fn shape() -> Shape {
     let config = Config {
         comm_alg: Protocol::Fullmesh,

@@ -46,7 +46,6 @@ const fn agent(rank: u32, ops: &'static [Op]) -> Program {
 
 /// Writes a row of sevens and rings.
 const RINGS: Program = on(0, 0, &[write(SENT, 7), Quiet, publish(0, A, 1)]);
-/// Writes two and rings.
 const RINGS_FOR_TWO: Program = on(0, 0, &[write(SENT, 7), write(SENT_2, 8), Quiet, publish(0, A, 1)]);
 /// Posts one to rank 1.
 const POSTS: Program = agent(0, &[wait(A, 1), post(1, SENT, ROW)]);

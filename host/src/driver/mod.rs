@@ -8,12 +8,16 @@
 mod hang;
 pub mod lockstep;
 pub mod pin;
+pub(crate) mod rank;
 pub mod schedule;
+mod stepper;
 mod task;
 pub mod threads;
 mod wait;
 
 pub use hang::{Hang, Missing};
+pub(crate) use stepper::Stepper;
+pub(crate) use task::keep_operands;
 pub use task::{RankState, Stop, Task};
 use veriep_core::protocol::{Choices, Refused};
 use veriep_core::shape::Protocol;

@@ -1,11 +1,10 @@
 //! One core's work on [threads](super::threads): its operators in order, each a machine that is stepped. In lockstep the
 //! simulated group of the core does all this itself.
 
-use super::{Failure, Options, Unit, Who};
+use super::{Failure, Stepper, Unit, Who};
 use crate::backend::{Backend, Told};
 use crate::expert;
 use crate::global_rank;
-use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -16,7 +15,7 @@ use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::row_table;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Scratch};
+use veriep_core::protocol::{Agent, AgentEnv, Operator};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Member, Planned, Returned};
 use veriep_core::units::{CoreId, RankId};
@@ -157,7 +156,7 @@ enum Phase {
     /// Waits for the join.
     Between,
     /// Works on an operator.
-    Runs(Machine),
+    Runs,
     /// Was the last of its rank to end the operator; experts may be due.
     Last,
 }
@@ -171,11 +170,8 @@ pub struct Task {
     pub core: CoreId,
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
-    env: Option<Env<RowUnit>>,
     phase: Phase,
-    /// Of its fabric, once it has asked.
-    words: Vec<u32>,
-    row: Vec<u8>,
+    stepper: Stepper,
     /// What the stand-in experts took: no operator's time.
     pub(super) experts: Duration,
 }
@@ -188,10 +184,8 @@ impl Task {
             rank,
             core,
             operator: 0,
-            env: None,
             phase: Phase::Between,
-            words: vec![0; protocol::scratch_words(shape)],
-            row: vec![0; protocol::scratch_bytes(shape)],
+            stepper: Stepper::new(shape),
             experts: Duration::ZERO,
         }
     }
@@ -237,7 +231,7 @@ impl Task {
     /// The phase that its machine is in.
     pub(super) const fn phase(&self) -> &'static str {
         match &self.phase {
-            Phase::Runs(machine) => machine.phase(),
+            Phase::Runs => self.stepper.phase(),
             Phase::Between | Phase::Last => "",
         }
     }
@@ -256,7 +250,7 @@ impl Task {
         match self.phase {
             Phase::Last => return self.must_meet(unit).then_some(Stop::Join),
             Phase::Between => {}
-            Phase::Runs(_) => return None,
+            Phase::Runs => return None,
         }
         if self.current(unit).is_none() {
             return Some(Stop::End);
@@ -273,25 +267,10 @@ impl Task {
             return Ok(Some(stop));
         }
         let Some(planned) = self.current(unit) else { return Ok(Some(Stop::End)) };
-        unit.backend.hears(self.rank, self.core, Told::Begins(planned));
-        let env = match self.env.take() {
-            Some(env) => env,
-            None => self.constants(unit)?,
-        };
-        self.phase = Phase::Runs(Machine::begin(planned.operator, self.env.insert(env)));
+        let over = (unit.shape, &unit.options, unit.backend);
+        self.stepper.begin(over, (self.rank, self.core), planned)?;
+        self.phase = Phase::Runs;
         Ok(None)
-    }
-
-    /// The constants of this core.
-    fn constants<B: Backend>(&self, unit: &Unit<'_, B>) -> Result<Env<RowUnit>, ProtocolError> {
-        let Options { choices, vector, rows_idle, one_by_one, .. } = unit.options;
-        let (shape, vector) = (unit.shape, RowUnit((!rows_idle).then_some(vector)));
-        let capabilities = unit.backend.fabric(self.rank, self.core, 0).capabilities();
-        let core = (global_rank::ep_rank(shape, self.rank), self.core);
-        let env = Env::new(shape, core, choices, capabilities, vector);
-        let env = env.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?;
-        let env = env.with_tp_rank(global_rank::tp_rank(shape, self.rank));
-        Ok(if one_by_one { env.one_by_one() } else { env })
     }
 
     /// Steps the machine until it is pending or done; `None` when the steps are used up.
@@ -306,19 +285,9 @@ impl Task {
         let returned = unit.ranks[rank.index()].returned[round]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let (Phase::Runs(machine), Some(env)) = (&mut self.phase, &self.env) else { return Ok(None) };
-        let mut fabric = unit.backend.fabric(rank, core, round);
-        let inputs = &unit.batches[round].inputs(rank);
-        let operands = &returned.operands();
-        let scratch = Scratch { words: &mut self.words, row: &mut self.row };
-        let shape = unit.shape;
-        if B::INLINED {
-            let fabric = &mut fabric;
-            machine.run(&mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
-        } else {
-            let fabric: &mut dyn Fabric = &mut fabric;
-            run_on_any(machine, &mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
-        }
+        let fabric = unit.backend.fabric(rank, core, round);
+        let given = (&unit.batches[round].inputs(rank), &returned.operands());
+        self.stepper.step::<B>(unit.shape, fabric, given, steps, done)
     }
 
     /// Ends the operator.
@@ -403,26 +372,7 @@ impl Task {
         if !unit.options.rows_unseen {
             expert::keep_rows(&mut fabric, &stretches)?;
         }
-        let Returned { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
-            &mut *rows;
-        let ep_rank = global_rank::ep_rank(unit.shape, self.rank);
-        let whole = |tensor| capacity(unit.shape, ep_rank, tensor) as usize;
-        let counts = ep_recv_counts_bytes(unit.shape, ep_rank) as usize;
-        let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
-        let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
-        for (tensor, len, to) in [
-            (Tensor::AssistInfo, triples, assist_info),
-            (Tensor::ExpandScales, weights, expand_scales),
-            (Tensor::EpRecvCounts, counts, ep_recv_counts),
-            (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
-            (Tensor::SentRows, whole(Tensor::SentRows), sent_rows),
-            (Tensor::RowTable, whole(Tensor::RowTable).min(2 * row_table::ENTRY as usize), row_table),
-        ] {
-            to.clear();
-            unit.backend.read_output(self.rank, batch, tensor, len, &mut |bytes| {
-                to.extend_from_slice(bytes);
-            });
-        }
+        keep_operands(unit.shape, unit.backend, (self.rank, batch), n, &mut rows);
         if let Some(results) = receive.results(&rows.row_table) {
             fabric.write(results, &rows.y)?;
         }
@@ -430,13 +380,32 @@ impl Task {
     }
 }
 
-/// Steps over a fabric whose calls are found at run time: compiled once for all of them.
-#[inline(never)]
-fn run_on_any(
-    machine: &mut Machine,
-    cx: &mut Context<'_, Env<RowUnit>, dyn Fabric + '_>,
-    steps: u32,
-    done: &mut u32,
-) -> Result<Option<Progress>, ProtocolError> {
-    machine.run(cx, steps, done)
+/// Keeps what a batch's combine needs of what its dispatch has put out, `n` rows.
+pub(crate) fn keep_operands<B: Backend>(
+    shape: &Shape,
+    backend: &B,
+    (rank, batch): (RankId, usize),
+    n: u64,
+    returned: &mut Returned,
+) {
+    const TABLE: usize = 2 * row_table::ENTRY as usize;
+    let Returned {
+        assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table: table, ..
+    } = returned;
+    let ep_rank = global_rank::ep_rank(shape, rank);
+    let whole = |tensor| capacity(shape, ep_rank, tensor) as usize;
+    let counts = ep_recv_counts_bytes(shape, ep_rank) as usize;
+    let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
+    let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
+    for (tensor, len, to) in [
+        (Tensor::AssistInfo, triples, assist_info),
+        (Tensor::ExpandScales, weights, expand_scales),
+        (Tensor::EpRecvCounts, counts, ep_recv_counts),
+        (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
+        (Tensor::SentRows, whole(Tensor::SentRows), sent_rows),
+        (Tensor::RowTable, whole(Tensor::RowTable).min(TABLE), table),
+    ] {
+        to.clear();
+        backend.read_output(rank, batch, tensor, len, &mut |bytes| to.extend_from_slice(bytes));
+    }
 }

@@ -102,16 +102,25 @@ pub(crate) fn meet(world: &World) -> Result<(), Failure> {
         return Ok(());
     }
     world.enter(Phase::Meets);
-    let nth = world.arrive();
     let mut rest = Rest::new(world);
     rest.moved();
+    come(world, &mut || rest.in_vain())?;
+    if !world.is_crowded() {
+        // Some have slept, and nobody wakes them: a unit would begin without them, and its times hold their sleep.
+        come(world, &mut thread::yield_now)?;
+    }
+    world.enter(Phase::Starts);
+    Ok(())
+}
+
+fn come(world: &World, wait: &mut dyn FnMut()) -> Result<(), Failure> {
+    let nth = world.arrive();
     while !world.all_have_come(nth) {
         if world.is_stopped() {
             return Err(Failure::Stopped);
         }
         world.carry();
-        rest.in_vain();
+        wait();
     }
-    world.enter(Phase::Starts);
     Ok(())
 }

@@ -20,11 +20,9 @@ pub struct Part {
     pub from: u64,
     /// Until then.
     pub to: u64,
-    /// Of which rank.
     pub rank: u32,
     /// Of which core; none of its agent, and of what is on its way to the rank.
     pub core: Option<u32>,
-    /// What it does.
     pub what: &'static str,
 }
 
@@ -37,9 +35,6 @@ fn of_port(port: u32, direction: Direction) -> u32 {
 }
 
 /// Writes a timeline, with the critical path above it.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(path: &Path, timeline: &Timeline, critical: &[Part]) -> Result<(), Error> {
     write_atomically(path, |file| {
         file.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;

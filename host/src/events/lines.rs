@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What the record is of.
 #[derive(Clone, Debug, Serialize)]
 pub struct Header {
     /// Always [`SCHEMA`].
@@ -23,8 +22,6 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a record.
-    #[must_use]
     pub const fn new(unit: Unit, config: Config, options: Value) -> Self {
         Self { schema: SCHEMA, unit, config, options }
     }
@@ -41,9 +38,6 @@ pub struct Lines {
 
 impl Lines {
     /// Begins a file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn create(path: &Path, header: &impl Serialize) -> Result<Self, Error> {
         let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
         let file = BufWriter::with_capacity(1 << 20, file);

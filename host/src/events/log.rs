@@ -99,7 +99,6 @@ pub struct Log(Mutex<Inner>);
 
 impl Log {
     /// A record that is written as lines, or drawn, or both.
-    #[must_use]
     pub fn new(unit: Unit, tp_world_size: u32, lines: Option<Lines>, timeline: Option<Timeline>) -> Self {
         Self(Mutex::new(Inner {
             unit,
@@ -147,14 +146,12 @@ impl Log {
         }
     }
 
-    /// A flight has been issued.
     pub fn issued(&self, flight: FlightId, what: &Flight) {
         let mut inner = self.lock();
         let doing = inner.doing.get(&what.from).copied().unwrap_or_default();
         inner.in_flight.insert(flight, doing);
     }
 
-    /// A flight has landed.
     pub fn landed(&self, flight: FlightId, what: &Flight, at: Place) {
         let mut inner = self.lock();
         let doing = inner.in_flight.remove(&flight).unwrap_or_default();
@@ -171,7 +168,7 @@ impl Log {
 }
 
 impl Book for Log {
-    const ROWS: bool = true;
+    const ALL: bool = true;
 
     fn record(&self, actor: Actor, kind: Kind, what: What) {
         self.lock().record(actor, kind, what);

@@ -34,7 +34,6 @@ pub enum Unit {
 
 impl Unit {
     /// Microseconds of a trace: where there is no clock, one for each event.
-    #[must_use]
     pub fn us(self, time: u64) -> f64 {
         match self {
             Self::Ps => time as f64 / 1e6,
@@ -44,7 +43,6 @@ impl Unit {
     }
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -103,7 +101,6 @@ impl Kind {
 pub struct Doing {
     /// The operator; none of an agent, and before the first one.
     pub planned: Option<Planned>,
-    /// The phase.
     pub phase: &'static str,
 }
 
@@ -129,16 +126,12 @@ pub struct Event {
     pub time: u64,
     /// Who: a core, or an agent.
     pub actor: Actor,
-    /// In what.
     pub doing: Doing,
-    /// What.
     pub kind: Kind,
     /// Where and how much.
     pub what: What,
 }
 
-/// The name of an operator.
-#[must_use]
 pub const fn operator_name(operator: Operator) -> &'static str {
     match operator {
         Operator::Dispatch => "dispatch",
@@ -147,7 +140,6 @@ pub const fn operator_name(operator: Operator) -> &'static str {
 }
 
 /// The core of an actor; none of an agent.
-#[must_use]
 pub fn core_of(actor: Actor) -> Option<u32> {
     (actor.core != AGENT).then_some(actor.core.0)
 }

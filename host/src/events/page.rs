@@ -28,7 +28,6 @@ const POINTS_MAX: usize = 400;
 /// What stands above the drawing.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// What was run.
     pub title: String,
     /// Names and values.
     pub facts: Vec<(String, String)>,
@@ -61,9 +60,6 @@ struct Lane {
 }
 
 /// Writes the page.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(path: &Path, timeline: &Timeline, critical: &[Part], about: &About) -> Result<(), Error> {
     let data = data(timeline, critical, about);
     // Nothing in it may end the script.

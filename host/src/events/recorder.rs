@@ -14,8 +14,8 @@ use veriep_core::units::{CoreId, RankId};
 
 /// Where calls are recorded.
 pub trait Book: Sync {
-    /// Whether it takes rows and other bytes, too, or words alone.
-    const ROWS: bool;
+    /// Whether it takes all calls, or only words that go from rank to rank.
+    const ALL: bool;
 
     /// Something was done.
     fn record(&self, actor: Actor, kind: Kind, what: What);
@@ -57,7 +57,7 @@ impl<F, B: Book> Recorder<'_, F, B> {
     /// Records that bytes were read.
     #[inline]
     fn reads(&self, peer: Option<RankId>, at: Place, length: u64) {
-        if let (Some(book), true) = (self.book, B::ROWS) {
+        if let (Some(book), true) = (self.book, B::ALL) {
             book.record(self.actor, Kind::Deliver, bytes(peer, at, length as usize));
         }
     }
@@ -71,10 +71,10 @@ impl<F, B: Book> Recorder<'_, F, B> {
         word
     }
 
-    /// The same of bytes, if the book takes them.
+    /// Records a call that only some books take.
     #[inline]
-    fn moved(&self, result: Result<(), Fault>, kind: Kind, what: impl FnOnce() -> What) -> Result<(), Fault> {
-        if B::ROWS { self.did(result, kind, what) } else { result }
+    fn also(&self, result: Result<(), Fault>, kind: Kind, what: impl FnOnce() -> What) -> Result<(), Fault> {
+        if B::ALL { self.did(result, kind, what) } else { result }
     }
 }
 
@@ -97,12 +97,12 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
         // Nobody sees what is written through bytes that were lent.
-        if B::ROWS && self.book.is_some() { all.difference(Capabilities::LEND) } else { all }
+        if B::ALL && self.book.is_some() { all.difference(Capabilities::LEND) } else { all }
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let done = self.inner.put(to, at, row, tail);
-        self.moved(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
+        self.also(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
@@ -130,7 +130,7 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         let done = self.inner.store(at, word);
-        self.did(done, Kind::Store, || What { word: Some(word), ..bytes(None, at, 8) })
+        self.also(done, Kind::Store, || What { word: Some(word), ..bytes(None, at, 8) })
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
@@ -147,12 +147,12 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
 
     fn write(&mut self, at: Place, written: &[u8]) -> Result<(), Fault> {
         let done = self.inner.write(at, written);
-        self.moved(done, Kind::Write, || bytes(None, at, written.len()))
+        self.also(done, Kind::Write, || bytes(None, at, written.len()))
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let done = self.inner.deliver(output, from, len);
-        self.moved(done, Kind::Deliver, || bytes(None, from, len as usize))
+        self.also(done, Kind::Deliver, || bytes(None, from, len as usize))
     }
 }
 

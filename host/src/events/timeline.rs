@@ -17,7 +17,6 @@ pub struct Span {
     pub to: u64,
     /// An operator or a phase.
     pub name: &'static str,
-    /// The batch.
     pub batch: usize,
 }
 
@@ -30,14 +29,12 @@ pub struct Waiting {
     pub to: u64,
     /// For which rank, if it was another one.
     pub whom: Option<RankId>,
-    /// For which kind of word.
     pub what: &'static str,
 }
 
 /// What one core or agent did, in order.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
-    /// Operators.
     pub operators: Vec<Span>,
     /// Their phases: each lies in an operator.
     pub phases: Vec<Span>,
@@ -59,18 +56,15 @@ pub struct Flow {
     pub at: Place,
 }
 
-/// A direction of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// What a rank sends.
     Out,
-    /// What it receives.
     In,
 }
 
 impl Direction {
     /// As reports name it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Out => "out",
@@ -84,7 +78,6 @@ impl Direction {
 pub struct Busy {
     /// Whose port.
     pub rank: u32,
-    /// Which of them.
     pub port: u32,
     /// Which way.
     pub direction: Direction,
@@ -92,7 +85,6 @@ pub struct Busy {
     pub from: u64,
     /// Until then.
     pub to: u64,
-    /// What they carried.
     pub bytes: u64,
     /// For which operator, 0 for dispatch and 1 for combine.
     pub operator: u8,
@@ -140,7 +132,6 @@ pub struct Timeline {
 
 impl Timeline {
     /// Nothing, of ranks with so many cores each.
-    #[must_use]
     pub fn new(unit: Unit, cores: u32) -> Self {
         Self {
             unit,
@@ -155,7 +146,6 @@ impl Timeline {
     }
 
     /// Bytes that lie in the window of a rank for operators that have not ended there, whenever that has changed.
-    #[must_use]
     pub fn window(&self, rank: u32) -> &[(u64, u64)] {
         self.windows.get(&rank).map_or(&[], |window| &window.over_time)
     }

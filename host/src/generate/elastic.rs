@@ -21,7 +21,6 @@ pub enum Left<'a> {
 
 impl Left<'_> {
     /// Whether there is an `elastic_info` that is switched on.
-    #[must_use]
     pub fn is_on(&self) -> bool {
         match self {
             Self::All => false,

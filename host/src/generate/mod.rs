@@ -46,9 +46,7 @@ pub struct Options {
     pub seed: u64,
     /// Masks of all ranks.
     pub mask: MaskKind,
-    /// Whether to make `scales`.
     pub smooth_scales: bool,
-    /// Whether to make `shared_expert_x`.
     pub shared_expert_x: bool,
     /// Whether values tell apart what is nearly right.
     pub hard: bool,

@@ -32,7 +32,6 @@ pub enum Routing {
 
 impl Routing {
     /// The name on the command line.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",

@@ -1,8 +1,8 @@
 //! A process's own file, while the process runs.
 #![allow(unsafe_code)]
 
+use super::clock::Clock;
 use super::layout::{self, About, ENTRY, Head, LIMITS, NAMES, PAGE, PLACE, Parts, Words};
-use super::now;
 use crate::backend::Told;
 use crate::events::recorder::Book;
 use crate::events::{Kind, What};
@@ -31,18 +31,19 @@ pub struct Writer {
     nth: Vec<u32>,
     /// By place: the worker.
     workers: Vec<u16>,
-    /// By place: operators begun.
-    operators: Vec<AtomicU64>,
+    /// By place: the number of waits that were told, times 2, and 1 more while it waits.
+    waits: Vec<AtomicU64>,
     rings: Vec<Ring>,
     /// The round of batch 0.
     first: AtomicUsize,
+    clock: Clock,
 }
 
 /// What a worker keeps beside its ring. It alone writes there, so nothing here is ever waited for.
 #[derive(Debug)]
 struct Ring {
     names: Mutex<Vec<&'static str>>,
-    /// By place in memory, about: a mixture of the place, the operator that looks and the word that it has seen last.
+    /// By place in memory, about: a mixture of the place, the wait of who looks and the word that it has seen last.
     seen: Box<[AtomicU64]>,
 }
 
@@ -75,13 +76,24 @@ impl Writer {
         let actors = cores.chain(all.map(|nth| (nth, None)));
         let workers = actors.map(|(nth, core)| worker_of(nth, core).min(about.workers - 1) as u16).collect();
         let ring = |_| Ring { names: Mutex::default(), seen: (0..SEEN).map(|_| AtomicU64::new(0)).collect() };
-        let operators = (0..about.places()).map(|_| AtomicU64::new(0)).collect();
+        let waits = (0..about.places()).map(|_| AtomicU64::new(0)).collect();
         let rings = (0..about.workers).map(ring).collect();
-        Ok(Self { map, parts, about, nth, workers, operators, rings, first: AtomicUsize::new(0) })
+        Ok(Self {
+            map,
+            parts,
+            about,
+            nth,
+            workers,
+            waits,
+            rings,
+            first: AtomicUsize::new(0),
+            clock: Clock::new(),
+        })
     }
 
-    /// Batches are from now on counted from that round.
+    /// Batches are from now on counted from that round. Nobody records meanwhile.
     pub fn begins_unit(&self, first_round: usize) {
+        self.clock.look();
         self.first.store(first_round, Ordering::Relaxed);
     }
 
@@ -158,7 +170,7 @@ impl Writer {
     fn begins(&self, actor: Actor, planned: Planned, phase: u8) {
         let Some((place, at)) = self.place(actor) else { return };
         let worker = usize::from(self.workers[place]);
-        let words = layout::begin(now(), actor, planned, phase);
+        let words = layout::begin(self.clock.now(), actor, planned, phase);
         self.push(worker, words);
         self.change(at, || {
             self.word(at + 8).store(worker as u64, Ordering::Relaxed);
@@ -178,57 +190,60 @@ impl Writer {
         {
             self.begins(actor, planned, phase);
         }
-        let words = layout::awaits(now(), actor, wait);
+        let told = self.waits[place].load(Ordering::Relaxed);
+        self.waits[place].store((told | 1) + 2, Ordering::Relaxed);
+        let words = layout::awaits(self.clock.now(), actor, wait);
         self.push(worker, words);
         self.change(at, || self.set(at + 64, words));
     }
 
     fn waits_no_more(&self, actor: Actor) {
-        if let Some((_, at)) = self.place(actor) {
+        if let Some((place, at)) = self.place(actor) {
+            self.waits[place].fetch_and(!1, Ordering::Relaxed);
             self.change(at, || self.word(at + 72).store(0, Ordering::Relaxed));
         }
     }
 }
 
 impl Book for Writer {
-    const ROWS: bool = false;
+    const ALL: bool = false;
 
     #[inline]
     fn record(&self, actor: Actor, kind: Kind, what: What) {
         if let Some((place, _)) = self.place(actor) {
-            self.push(self.workers[place].into(), layout::entry(now(), actor, kind, &what));
+            self.push(self.workers[place].into(), layout::entry(self.clock.now(), actor, kind, &what));
         }
     }
 
-    /// It counts if it is not 0 and not what was seen there last in this operator. Two places may share a memory, so it may
-    /// count twice.
+    /// It counts if the actor waits, when time to write is no loss, and if it is not 0 and not what was seen there last in this
+    /// wait. Two places may share a memory, so it may count twice.
     #[inline]
     fn observes(&self, actor: Actor, at: Place, word: u64) {
         if word == 0 {
             return;
         }
         let Some((place, _)) = self.place(actor) else { return };
+        let wait = self.waits[place].load(Ordering::Relaxed);
+        if wait & 1 == 0 {
+            return;
+        }
         let worker = usize::from(self.workers[place]);
         let ring = &self.rings[worker];
         let of_tp = u64::from(at.region != Region::State);
         let key = (at.offset << 1 | of_tp) ^ (place as u64) << 44;
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let seen = &ring.seen[(mixed >> 56) as usize % SEEN];
-        let operator = self.operators[place].load(Ordering::Relaxed);
-        let now_seen = mixed ^ word.rotate_left(17) ^ operator << 20;
+        let now_seen = mixed ^ word.rotate_left(17) ^ wait << 20;
         if seen.load(Ordering::Relaxed) != now_seen {
             seen.store(now_seen, Ordering::Relaxed);
             let what = What { at: Some(at), word: Some(word), ..What::default() };
-            self.push(worker, layout::entry(now(), actor, Kind::Observe, &what));
+            self.push(worker, layout::entry(self.clock.now(), actor, Kind::Observe, &what));
         }
     }
 
     fn hears(&self, actor: Actor, told: Told) {
         match told {
             Told::Begins(planned) => {
-                if let Some((place, _)) = self.place(actor) {
-                    self.operators[place].fetch_add(1, Ordering::Relaxed);
-                }
                 let round = self.first.load(Ordering::Relaxed) + planned.round;
                 self.begins(actor, Planned { round, ..planned }, 0);
             }

@@ -41,14 +41,12 @@ use veriep_core::vector::Any;
 /// Bytes at each end of a row that are kept where rows are not.
 const KEPT: usize = 256;
 
-/// What to simulate.
 #[derive(Debug)]
 pub struct Plan<'c> {
     /// The batch of every round.
     pub case: &'c Case,
     /// The links and the costs.
     pub cluster: &'c Cluster,
-    /// The choices of all machines.
     pub choices: Choices,
     /// The operators of a round, such as `DC`.
     pub schedule: &'c str,
@@ -69,7 +67,6 @@ pub struct Plan<'c> {
 /// How far it is relied upon that whoever can move is woken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakes {
-    /// It is.
     #[default]
     Trusted,
     /// After everything that happens, whoever sleeps is asked whether it could move, which is an error. Slow.
@@ -78,7 +75,6 @@ pub enum Wakes {
     Losing(u64),
 }
 
-/// What came of it.
 #[derive(Debug)]
 pub struct Outcome {
     /// From its begin to its end on each rank, by operator (dispatch, combine), then rank; of the last round.

@@ -17,7 +17,6 @@ mod tests;
 /// What is sent from a rank to another by one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
-    /// Its flight.
     pub flight: FlightId,
     /// The ranks between which it goes.
     pub from: u32,
@@ -159,7 +158,6 @@ pub struct Network {
 
 impl Network {
     /// The links of `ranks` ranks, of which `server` each are a server.
-    #[must_use]
     pub fn new(links: &Links, tiers: &[Tier], ranks: u32, server: u32) -> Self {
         let ports = if links.port_by == PortBy::Even { 1 } else { links.ports };
         let together = if links.port_by == PortBy::Even { links.ports } else { 1 };
@@ -205,7 +203,6 @@ impl Network {
     }
 
     /// Whether both ranks are in one server.
-    #[must_use]
     pub const fn is_near(&self, a: u32, b: u32) -> bool {
         self.server > 0 && a / self.server == b / self.server
     }
@@ -421,7 +418,6 @@ impl Network {
     }
 
     /// What the ports of a rank have sent and received in an operator.
-    #[must_use]
     pub fn carried(&self, rank: u32, operator: usize) -> [Carried; 2] {
         let ports = self
             .of_rank(rank)
@@ -432,7 +428,6 @@ impl Network {
     }
 
     /// What all ranks have sent by their port of that number in an operator.
-    #[must_use]
     pub fn by_port(&self, operator: usize) -> Vec<Carried> {
         let of = |port: u32| {
             let ports = self.out.iter().skip(port as usize).step_by(self.ports as usize);
@@ -442,13 +437,11 @@ impl Network {
     }
 
     /// The most senders that had rows at one port of a rank at once.
-    #[must_use]
     pub fn incast(&self, rank: u32, operator: usize) -> usize {
         self.of_rank(rank).map(|port| self.into[port].incast[operator]).max().unwrap_or(0)
     }
 
     /// Bytes that all links of a rank have carried in an operator, out and in.
-    #[must_use]
     pub fn bytes(&self, rank: u32, operator: usize) -> [u64; 2] {
         let [out, into] = self.carried(rank, operator).map(|carried| carried.bytes);
         let near = self.near_bytes[rank as usize][operator];
@@ -457,7 +450,6 @@ impl Network {
 
     /// How long an operator takes if nothing but bytes counts: those of the busiest rank, then those inside the server, which
     /// go to all other ranks of it at once.
-    #[must_use]
     pub fn formula(&self, operator: usize) -> Ps {
         let ranks = || 0..self.near_bytes.len() as u32;
         let across = ranks().flat_map(|rank| self.carried(rank, operator)).map(|carried| carried.bytes).max();

@@ -52,12 +52,10 @@ pub struct Part {
     pub core: Option<u32>,
     /// How long.
     pub took: Ps,
-    /// What it did.
     pub what: &'static str,
 }
 
 impl History {
-    /// An actor takes a step.
     pub fn steps(&mut self, actor: Actor, at: Ps) {
         let cause = self.causes.remove(&actor).unwrap_or(Cause::Begin);
         self.steps.push(Step { actor, at, cause });
@@ -72,12 +70,10 @@ impl History {
         self.sent[flight.slot()] = (self.now(), at);
     }
 
-    /// A flight lands.
     pub fn lands(&mut self, flight: FlightId) {
         self.landing = self.sent.get(flight.slot()).copied();
     }
 
-    /// An actor sleeps.
     pub fn sleeps(&mut self, actor: Actor, at: Ps, what: &'static str) {
         self.asleep.insert(actor, (at, what));
     }
@@ -102,13 +98,11 @@ impl History {
     }
 
     /// The number of the step that is taken now.
-    #[must_use]
     pub const fn now(&self) -> usize {
         self.steps.len().saturating_sub(1)
     }
 
     /// The critical path of a run that the step `last` ended at `end`, from there back to time 0: its parts add up to `end`.
-    #[must_use]
     pub fn path(&self, last: usize, end: Ps) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut add = |rank, core, took, what| match parts.last_mut() {
@@ -140,13 +134,11 @@ impl History {
     }
 
     /// For how long a rank's cores and its agent have waited for a rank.
-    #[must_use]
     pub fn matrix(&self) -> BTreeMap<(u32, u32), Ps> {
         self.waited.iter().map(|(&pair, &waited)| (pair, waited)).collect()
     }
 
     /// For how long cores and agents have waited for a kind of word, the longest first.
-    #[must_use]
     pub fn kinds(&self) -> Vec<(&'static str, Ps)> {
         longest_first(self.kinds.iter().map(|(&what, &waited)| (what, waited)))
     }

@@ -52,7 +52,6 @@ pub enum PortBy {
     Write,
 }
 
-/// A cluster file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
@@ -112,7 +111,6 @@ pub struct Links {
     pub port_by: PortBy,
 }
 
-/// What a step costs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
@@ -126,17 +124,13 @@ pub struct Costs {
     pub step_ns: f64,
     /// A word that a core reads.
     pub word_ns: f64,
-    /// An effect that a core has.
     pub effect_ns: f64,
     /// Gigabytes a second that a core reads or writes.
     pub copy_gbs: f64,
-    /// A word that an agent reads.
     pub agent_word_ns: f64,
-    /// A task that an agent posts.
     pub agent_task_ns: f64,
     /// From a word's change until the core that waits for it takes a step.
     pub poll_ns: f64,
-    /// The same of an agent.
     pub agent_poll_ns: f64,
 }
 
@@ -196,13 +190,11 @@ impl Cluster {
     }
 
     /// The table that has a key: links or costs.
-    #[must_use]
     pub fn section(&self, key: &str) -> Option<&'static str> {
         LINKS.contains(&key).then_some("links").or_else(|| COSTS.contains(&key).then_some("costs"))
     }
 
     /// Where the number of each key comes from.
-    #[must_use]
     pub fn marks(&self) -> Vec<(String, &'static str)> {
         let Self { links, costs, .. } = self;
         let of = |keys: &[&str], measured: &[String], derived: &[String]| {
@@ -220,7 +212,6 @@ impl Cluster {
     }
 
     /// The same without latencies and costs: bandwidth alone.
-    #[must_use]
     pub fn free(&self) -> Self {
         let links = Links { port_ns: 0.0, near_ns: 0.0, ..self.links.clone() };
         let costs = Costs {

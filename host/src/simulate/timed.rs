@@ -52,7 +52,6 @@ pub struct Clock {
 
 impl Clock {
     /// Time 0 of so many ranks.
-    #[must_use]
     pub fn new(ranks: u32, log: Option<Arc<Log>>) -> Rc<Self> {
         let operators = RefCell::new(vec![0; ranks as usize]);
         let (now, inside, scale) = (Cell::new(0), Cell::new(0), Cell::new(WHOLE));
@@ -105,7 +104,6 @@ pub struct Paces {
     pub slow: Vec<u64>,
     /// By how many thousandths at most a step takes longer than it does without jitter.
     pub jitter: u64,
-    /// The seed of the jitter.
     pub seed: u64,
 }
 
@@ -125,7 +123,6 @@ pub struct OldSplit {
 
 impl OldSplit {
     /// Redirects rows if the split is the old one.
-    #[must_use]
     pub fn new(split: SharedSplit, shape: &Shape) -> Self {
         let shared = shape.shared_expert_rank_num();
         let replicas = match split {
@@ -220,7 +217,6 @@ pub struct Prices {
 
 impl Prices {
     /// Those of a cluster.
-    #[must_use]
     pub fn new(costs: &Costs) -> Self {
         Self {
             step: ps(costs.step_ns),
@@ -237,7 +233,6 @@ impl Prices {
 
 impl Timed {
     /// Time 0 on a network.
-    #[must_use]
     pub fn new(clock: Rc<Clock>, cluster: &Cluster, network: Network, paces: Paces, split: OldSplit) -> Self {
         Self {
             clock,

@@ -33,6 +33,10 @@ pub(super) enum OfGroup {
     Second,
     /// Not 0: it has ended well, and what it has come to is written.
     Over,
+    /// Of processes that joined: not like that of any other group.
+    Nonce,
+    /// Of those that met at a file, not 0: all have come.
+    Complete,
 }
 
 /// Words of a process.
@@ -58,8 +62,11 @@ pub(super) enum OfProcess {
     Met,
     /// Units that the group runs, once the first process knows.
     Last,
-    /// Not 0: it is gone. Whoever sees it first says so.
-    Left,
+    /// Of who joined: the system's number of it, and when it began, so that nobody else is taken for it.
+    Pid,
+    Began,
+    /// How it died, once a peer has seen that: the first one that did writes this word.
+    Died,
 }
 
 impl OfProcess {

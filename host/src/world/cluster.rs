@@ -1,9 +1,9 @@
 //! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
 //! how each sees the others.
 
+use super::beside::Peer;
 use super::board::Board;
 use super::greet::{Greeted, Hello};
-use super::peers::Peer;
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
 use super::watch::Watched;
 use super::{GroupMemory, World};
@@ -201,24 +201,6 @@ fn hear(
     }
 }
 
-/// As a word of the board: that a process is gone, and how, where that is known.
-fn word_of(how: Option<How>) -> u64 {
-    match how {
-        None | Some(How::Unknown | How::Silent) => 1,
-        Some(How::Exit(status)) => 2 + 2 * u64::from(status.unsigned_abs()),
-        Some(How::Signal(signal)) => 3 + 2 * u64::from(signal.unsigned_abs()),
-    }
-}
-
-fn how_of(word: u64) -> Option<How> {
-    match word {
-        0 => None,
-        1 => Some(How::Unknown),
-        _ if word.is_multiple_of(2) => Some(How::Exit((word / 2 - 1) as i32)),
-        _ => Some(How::Signal((word / 2 - 1) as i32)),
-    }
-}
-
 impl<W: Wire + 'static> Watched for &Cluster<W> {
     fn reap(&mut self) {
         // Here, since this thread never waits for the network.
@@ -226,7 +208,7 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
         for (process, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer.as_ref().filter(|peer| peer.has_ended()) else { continue };
             // Else it has ended as all may.
-            let how = word_of(peer.end());
+            let how = peer.end().unwrap_or(How::Ended).word();
             let is_due = self.world.is_over() || self.status(process).is_some_and(|status| status > 0);
             if !is_due {
                 self.world.set_left(process, how);
@@ -237,7 +219,7 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
     fn left(&self, process: usize) -> Option<How> {
         // Who was stopped has not failed by itself.
         let failed = self.status(process).filter(|status| (1..STOPPED).contains(status));
-        failed.map(|status| How::Exit(status.into())).or_else(|| how_of(self.world.how_left(process)))
+        failed.map(|status| How::Exit(status.into())).or_else(|| How::of_word(self.world.how_left(process)))
     }
 
     fn has_ended(&self, process: usize) -> bool {
@@ -335,7 +317,7 @@ mod tests {
         assert_eq!((all[0].said(2), all[0].said(1)), (Some(long.clone()), None));
         assert_eq!(all[0].output(RankId(2), Tensor::XOut), long);
         // Somebody who died, as process 1 has seen it.
-        all[1].world.set_left(0, word_of(Some(How::Signal(9))));
+        all[1].world.set_left(0, How::Signal(9).word());
         until("all have heard of it", || {
             all.iter().all(|cluster| Watched::left(&cluster, 0) == Some(How::Signal(9)))
         });
@@ -359,13 +341,5 @@ mod tests {
         assert_eq!(hear(2, LEFT, &bytes(&[9, 1])).unwrap_err(), "that process 9 is gone");
         assert_eq!(hear(2, 77, &[]).unwrap_err(), "a note 77: no such kind");
         assert!(hear(2, OUTPUT, &[0; 7]).is_err());
-    }
-
-    #[test]
-    fn how_a_process_left_is_a_word() {
-        for how in [How::Unknown, How::Exit(0), How::Exit(101), How::Signal(9)] {
-            assert_eq!(how_of(word_of(Some(how))), Some(how));
-        }
-        assert_eq!((how_of(0), word_of(None)), (None, 1));
     }
 }

@@ -6,12 +6,16 @@
 
 #[cfg(target_os = "linux")]
 mod bell;
+#[cfg(target_os = "linux")]
+mod beside;
 mod board;
 #[cfg(target_os = "linux")]
 mod cluster;
 mod gone;
 #[cfg(target_os = "linux")]
 mod greet;
+#[cfg(target_os = "linux")]
+pub mod join;
 mod patience;
 #[cfg(target_os = "linux")]
 mod peers;
@@ -35,6 +39,8 @@ pub(crate) use gone::list;
 #[cfg(target_os = "linux")]
 pub use greet::{Greeted, Hello, greet};
 pub use patience::Patience;
+#[cfg(target_os = "linux")]
+pub use peers::Peers;
 #[cfg(target_os = "linux")]
 pub use processes::{GroupMemory, Members, Seat, is_seated, record_folder};
 #[cfg(target_os = "linux")]
@@ -61,6 +67,8 @@ pub enum Phase {
     Checks,
     /// Has ended all.
     Ended,
+    /// Has ended, since the group cannot go on.
+    GivenUp,
 }
 
 /// Where a process is.
@@ -274,7 +282,7 @@ impl World {
             match self.phase_of(process) {
                 // Else it goes on as soon as it looks.
                 Phase::Meets => !self.all_have_come(met(process)),
-                Phase::Ended => true,
+                Phase::Ended | Phase::GivenUp => true,
                 // The first of the two passes may have begun before.
                 Phase::Drives => word(OfWorker::Busy) == 0 || word(OfWorker::InVain) >= since + 2,
                 Phase::Starts | Phase::Checks => false,
@@ -319,7 +327,7 @@ impl World {
     #[must_use]
     pub fn phase_of(&self, process: usize) -> Phase {
         let seen = self.board.of(process, OfProcess::Phase).load(Ordering::Acquire);
-        let all = [Phase::Starts, Phase::Meets, Phase::Drives, Phase::Checks, Phase::Ended];
+        let all = [Phase::Starts, Phase::Meets, Phase::Drives, Phase::Checks, Phase::Ended, Phase::GivenUp];
         all.get(seen as usize).copied().unwrap_or(Phase::Starts)
     }
 

@@ -1,74 +1,185 @@
-//! Processes of the same machine that are not this one's children: whether they live, and how they ended.
-#![allow(unsafe_code)]
+//! Processes that joined watch each other: there is no parent to do so. Whoever sees a death first writes it down for all.
 
-use super::watch::how;
-use crate::record::How;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use super::board::OfProcess;
+use super::join::Identity;
+use super::watch::{host, how};
+use super::{At, Departed, How, Phase, World};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
-/// A process, by a file that is that process and no later one of the same number.
+/// How often this process says that it runs.
+const BEAT: Duration = Duration::from_millis(100);
+/// A process that has shown no sign of life for so long does not run.
+const SILENT: Duration = Duration::from_millis(1000);
+
+/// The thread that watches the other processes, as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Peer(OwnedFd);
-
-/// What Linux 6.15 and later tell of a process by its file (`struct pidfd_info`, first version).
-#[repr(C)]
-#[derive(Default)]
-struct Info {
-    mask: u64,
-    cgroup: u64,
-    numbers: [u32; 11],
-    exit: i32,
+pub struct Peers {
+    stop: Arc<OwnedFd>,
+    watching: Option<JoinHandle<()>>,
+    /// Whose it is: a copy of this process has no such thread.
+    pid: Pid,
 }
 
-const _: () = assert!(size_of::<Info>() == 64);
-/// `PIDFD_GET_INFO`
-const GET_INFO: u64 = 0xc040_ff0b;
-/// `PIDFD_INFO_EXIT`
-const EXIT: u64 = 1 << 3;
-
-impl Peer {
-    pub(super) fn new(pid: u32) -> io::Result<Self> {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
-    }
-
-    /// Whether it has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        let mut file = [PollFd::new(&self.0, PollFlags::IN)];
-        poll(&mut file, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-    }
-
-    /// How, once its parent has taken note, and where the system tells.
-    pub(super) fn end(&self) -> Option<How> {
-        let mut info = Info { mask: EXIT, ..Info::default() };
-        // SAFETY: the file is open, the request reads and writes the 64 bytes that its number says, and `info` has them.
-        let code = unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO as _, &raw mut info) };
-        let told = code == 0 && info.mask & EXIT != 0;
-        told.then(|| how(ExitStatus::from_raw(info.exit)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::Command;
-    use std::thread::sleep;
-
-    #[test]
-    fn a_peer_is_seen_to_end() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let peer = Peer::new(child.id()).unwrap();
-        assert!(!peer.has_ended() && peer.end().is_none());
-        child.kill().unwrap();
-        while !peer.has_ended() {
-            sleep(core::time::Duration::from_millis(1));
+impl Peers {
+    /// Begins to watch all other processes of a group that have joined.
+    ///
+    /// # Errors
+    /// The system has no more file descriptors, or no more threads.
+    pub fn watch(world: &Arc<World>) -> io::Result<Self> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let mut living = Vec::new();
+        for process in (0..world.processes()).filter(|&process| process != world.me) {
+            let who = Identity::of(world, process);
+            match pid_of(who).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+                // Else it is another one of that number.
+                Some(Ok(fd)) if who.runs() => living.push((process, who, fd)),
+                Some(Err(e)) if e != rustix::io::Errno::SRCH => return Err(e.into()),
+                _ => world.died(process, who),
+            }
         }
-        child.wait().unwrap();
-        // An older system does not say.
-        assert!(matches!(peer.end(), None | Some(How::Signal(9))), "{:?}", peer.end());
+        let (world, stopped) = (world.clone(), stop.clone());
+        let watch = move || {
+            while step(&world, &stopped, &mut living) {
+                world.beat();
+            }
+        };
+        let watching = thread::Builder::new().name("veriep-peers".to_owned()).spawn(watch)?;
+        Ok(Self { stop, watching: Some(watching), pid: getpid() })
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        if getpid() == self.pid
+            && let Some(watching) = self.watching.take()
+        {
+            // Written, it is seen; if it is not, the thread ends with the process.
+            if rustix::io::write(&self.stop, &1_u64.to_ne_bytes()).is_ok() {
+                let _ = watching.join();
+            }
+        }
+    }
+}
+
+fn pid_of(who: Identity) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(who.pid).ok()?)
+}
+
+/// Waits for a beat, or until somebody ends. `false` when it is enough.
+fn step(world: &World, stop: &OwnedFd, living: &mut Vec<(usize, Identity, OwnedFd)>) -> bool {
+    let beat = Timespec { tv_sec: 0, tv_nsec: BEAT.subsec_nanos().into() };
+    let mut fds: Vec<_> = living.iter().map(|(_, _, fd)| PollFd::new(fd, PollFlags::IN)).collect();
+    fds.push(PollFd::new(stop, PollFlags::IN));
+    if poll(&mut fds, Some(&beat)).is_err() {
+        // Interrupted.
+        return true;
+    }
+    let mut ended: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+    if ended.pop() == Some(true) {
+        return false;
+    }
+    let mut ended = ended.into_iter();
+    living.retain(|&(process, who, _)| {
+        let is_over = ended.next() == Some(true);
+        if is_over {
+            world.died(process, who);
+        }
+        !is_over
+    });
+    true
+}
+
+impl World {
+    /// This process, which has not joined, is nevertheless known by its number in the system.
+    pub(crate) fn sit(&self) {
+        Identity::sit(self, self.me);
+    }
+
+    /// A process of one rank begins an operator of a round: its dispatch, which is number 0, or its combine.
+    pub(crate) fn begin_operator(&self, round: usize, nth: usize) {
+        self.own(OfProcess::Unit).store(round as u64, Ordering::Relaxed);
+        self.own(OfProcess::Batch).store(nth as u64, Ordering::Relaxed);
+        self.enter(Phase::Drives);
+    }
+
+    /// And has ended it.
+    pub(crate) fn end_operator(&self) {
+        self.rank_is_open();
+        self.enter(Phase::Starts);
+    }
+
+    /// The round that such a process is in, and the operator; between dispatch and combine these are the experts.
+    pub(crate) fn round_of(&self, process: usize) -> (Option<usize>, Option<&'static str>) {
+        let At { phase, unit, operators, batch, .. } = self.place_of(process);
+        match (phase, batch) {
+            (Phase::Drives, 0) => (Some(unit), Some("dispatch")),
+            (Phase::Drives, _) => (Some(unit), Some("combine")),
+            _ if operators == 0 => (None, None),
+            (Phase::Starts, 0) => (Some(unit), Some("experts")),
+            _ => (Some(unit), None),
+        }
+    }
+
+    /// A process runs no more. That is no death if it had left the group before.
+    fn died(&self, process: usize, who: Identity) {
+        if matches!(self.phase_of(process), Phase::Ended | Phase::GivenUp) {
+            return;
+        }
+        let how = who.exit_code().map_or(How::Ended, |code| how(ExitStatus::from_raw(code)));
+        // Another one may have seen more.
+        let died = self.board.of(process, OfProcess::Died);
+        let _ = died.compare_exchange(0, how.word(), Ordering::AcqRel, Ordering::Relaxed);
+        self.ring();
+    }
+
+    fn how_died(&self, process: usize) -> Option<How> {
+        How::of_word(self.board.of(process, OfProcess::Died).load(Ordering::Acquire))
+    }
+
+    fn departed(&self, process: usize, how: How) -> Departed {
+        let pid = Identity::of(self, process).pid as u32;
+        Departed { process, pid, host: host(), how, at: self.place_of(process) }
+    }
+
+    /// Those without whom the operators up to that number, from 1 on, cannot end: the dead, or else those who have left
+    /// before it. Who left because of others is not to blame.
+    #[must_use]
+    pub fn gone_before(&self, operator: u64) -> Vec<Departed> {
+        let others = || (0..self.processes()).filter(|&process| process != self.me);
+        let ended = |process: &usize| {
+            let ranks = self.ranks_of(*process).count() as u64;
+            self.board.of(*process, OfProcess::Open).load(Ordering::Acquire) >= operator * ranks
+        };
+        let has_left = |process: &usize| self.phase_of(*process) == Phase::Ended && !ended(process);
+        // First: whoever left because of a death has written that down before.
+        let left: Vec<_> =
+            others().filter(has_left).map(|process| self.departed(process, How::Left)).collect();
+        let died = |process| Some(self.departed(process, self.how_died(process)?));
+        let dead: Vec<_> = others().filter_map(died).collect();
+        if dead.is_empty() { left } else { dead }
+    }
+
+    /// Who shows no sign of life while the caller looks, for about a second.
+    #[must_use]
+    pub fn silent(&self) -> Vec<Departed> {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        self.count_beats(&mut before);
+        thread::sleep(SILENT);
+        self.count_beats(&mut after);
+        let is_here = |&process: &usize| {
+            process != self.me && !matches!(self.phase_of(process), Phase::Ended | Phase::GivenUp)
+        };
+        let is_silent = |process: &usize| before[*process] == after[*process];
+        let silent = (0..self.processes()).filter(is_here).filter(is_silent);
+        silent.map(|process| self.departed(process, How::Silent)).collect()
     }
 }

@@ -164,10 +164,6 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> Post for FarPost<B,
 }
 
 impl World {
-    pub(super) fn beat(&self) {
-        self.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);
-    }
-
     fn urgent(&self) -> [u64; URGENT] {
         let mut urgent = [0; URGENT];
         let of = OfProcess::ROW.into_iter().take(URGENT);
@@ -227,11 +223,11 @@ impl World {
 
     /// A process is gone: as a word of the board, 0 if it is not.
     pub(super) fn how_left(&self, process: usize) -> u64 {
-        self.board.of(process, OfProcess::Left).load(Ordering::Acquire)
+        self.board.of(process, OfProcess::Died).load(Ordering::Acquire)
     }
 
     pub(super) fn set_left(&self, process: usize, how: u64) {
-        self.board.of(process, OfProcess::Left).fetch_max(how, Ordering::AcqRel);
+        self.board.of(process, OfProcess::Died).fetch_max(how, Ordering::AcqRel);
     }
 
     /// Whether nothing can be heard of a process, and that is not its fault.

@@ -147,14 +147,11 @@ impl Seat {
     /// This process's view of its group of so many ranks. From now on it says that it runs.
     #[must_use]
     pub fn world(&self, memory: &GroupMemory, ranks: u32) -> Arc<World> {
-        let board = Board::mapped(memory.map.clone(), self.processes, self.workers);
-        let processors = thread::available_parallelism().map_or(1, core::num::NonZero::get);
-        let crowded = self.processes > 1 && self.processes * self.workers > processors;
-        let world = Arc::new(World { crowded, ..World::of(board, self.process, ranks) });
+        let world = Arc::new(self.view(memory, ranks));
         let beating = world.clone();
         let beat = move || {
             loop {
-                beating.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);
+                beating.beat();
                 thread::sleep(BEAT);
             }
         };
@@ -164,6 +161,14 @@ impl Seat {
         }
         let _ = thread::Builder::new().name("beat".to_owned()).spawn(beat);
         world
+    }
+
+    /// The same where somebody else says that it runs.
+    pub(crate) fn view(&self, memory: &GroupMemory, ranks: u32) -> World {
+        let board = Board::mapped(memory.map.clone(), self.processes, self.workers);
+        let processors = thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let crowded = self.processes > 1 && self.processes * self.workers > processors;
+        World { crowded, ..World::of(board, self.process, ranks) }
     }
 }
 
@@ -305,6 +310,11 @@ impl Drop for Members {
 }
 
 impl World {
+    /// Says that this process runs.
+    pub(super) fn beat(&self) {
+        self.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A view of a group of which this process drives no rank.
     #[must_use]
     pub fn watched(memory: &GroupMemory, processes: usize, workers: usize, ranks: u32) -> Self {

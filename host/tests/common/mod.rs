@@ -1,7 +1,7 @@
 //! Runs the built binary; [`trial`] runs groups inside the test.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-#[path = "../../../kernel-core/src/testing/random.rs"]
+#[path = "../../../kernel-core/src/tests/random.rs"]
 pub(crate) mod random;
 pub(crate) mod trial;
 pub(crate) mod twins;

@@ -27,7 +27,6 @@ use veriep_core::units::RankId;
 /// Threads that any test drives a group with, at most.
 pub(crate) const WORKERS_MAX: usize = 8;
 
-/// What a group does.
 #[derive(Clone, Copy)]
 pub(crate) struct Trial<'a> {
     pub(crate) case: &'a Case,
@@ -44,7 +43,6 @@ pub(crate) struct Trial<'a> {
 /// What the rounds bring.
 #[derive(Clone, Copy)]
 pub(crate) enum Traffic<'a> {
-    /// The case varied.
     Varied,
     /// Who sends what to whom is the case's in every round; signs differ from those of the round before last.
     Same,

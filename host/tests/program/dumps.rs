@@ -216,7 +216,6 @@ fn in_good_runs_and_zeros_nobody_owes() {
     }
 }
 
-/// The files of regions.
 fn files(folder: &Path) -> Vec<fs::File> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let regions = entries.filter(|path| path.extension().is_none_or(|end| end != "toml"));

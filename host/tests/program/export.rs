@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use tempfile::tempdir;
+use veriep::store::{Tensor, TensorFile};
 
 /// Presets, overrides and options: every protocol in every mode.
 const GROUPS: [&[&str]; 10] = [
@@ -97,4 +98,104 @@ fn what_cannot_be_exported_is_refused() {
     assert!(of(&["--ranks", "0,2"]).contains("--ranks 2: must be all, or ranks in [0, 1]"));
     assert!(of(&["--prefix", "9"]).contains("must be a letter"));
     assert!(of(&["--receive", "direct", "--flags", "separate", "--port-offset", "512"]).contains("port"));
+}
+
+/// Whether tables of routing are right for a case, by its tensors and those of its golden result alone.
+fn route(case: &Path, tables: &mut TensorFile, golden: &mut TensorFile, ranks: usize) -> Result<(), String> {
+    let mut inputs = TensorFile::open(&case.join("inputs.safetensors")).unwrap();
+    let ints = |file: &mut TensorFile, rank: usize, name: &str| -> Vec<i32> {
+        let bytes = file.read(&format!("rank{rank}.{name}")).unwrap();
+        bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect()
+    };
+    let mut received: Vec<Vec<Option<[i32; 3]>>> = Vec::new();
+    for rank in 0..ranks {
+        let rows = golden.info(&format!("rank{rank}.expand_x")).unwrap().shape[0];
+        received.push(vec![None; rows]);
+        for name in ["ep_recv_counts", "expert_token_nums"] {
+            let name = format!("rank{rank}.{name}");
+            if tables.read(&name).unwrap() != golden.read(&name).unwrap() {
+                return Err(name);
+            }
+        }
+    }
+    for rank in 0..ranks {
+        let [to, local, slot, row, counts] = ["destination", "local_expert", "slot", "row", "send_counts"]
+            .map(|name| ints(tables, rank, name));
+        let columns = tables.info(&format!("rank{rank}.row")).unwrap().shape[1];
+        let x = inputs.read(&format!("rank{rank}.x")).unwrap();
+        let width = x.len() / (to.len() / columns);
+        let sent = to.iter().filter(|&&to| to >= 0).count();
+        if counts.iter().sum::<i32>() as usize != sent {
+            return Err(format!("rank {rank}: {sent} pairs, send_counts {counts:?}"));
+        }
+        for pair in (0..to.len()).filter(|&pair| to[pair] >= 0) {
+            let place = format!("rank {rank} pair {pair}");
+            let (receiver, number) = (to[pair] as usize, row[pair] as usize);
+            let rows = golden.read(&format!("rank{receiver}.expand_x")).unwrap();
+            let seen = rows.chunks(width).nth(number).ok_or(format!("{place}: no such row"))?;
+            if seen != &x[pair / columns * width..][..width] {
+                return Err(format!("{place}: row {number} of rank {receiver} is another token's"));
+            }
+            let starts = ints(golden, receiver, "ep_recv_counts");
+            let block = local[pair] as usize * ranks + rank;
+            let start = if block == 0 { 0 } else { starts[block - 1] };
+            if start + slot[pair] != row[pair] || row[pair] >= starts[block] {
+                return Err(format!("{place}: slot {} is not row {number}", slot[pair]));
+            }
+            let told = [rank as i32, (pair / columns) as i32, (pair % columns) as i32];
+            if received[receiver][number].replace(told).is_some() {
+                return Err(format!("{place}: row {number} of rank {receiver} has two sources"));
+            }
+        }
+    }
+    for (rank, rows) in received.iter().enumerate() {
+        let triples: Vec<_> = rows.iter().flat_map(|told| told.unwrap_or([-1; 3])).collect();
+        if triples != ints(golden, rank, "assist_info_for_combine") {
+            return Err(format!("rank {rank}: rows have other sources"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn routing_tables_of_a_case_say_where_every_row_comes_from() {
+    let folder = tempdir().unwrap();
+    let [case, out, golden] = ["case", "out", "golden"].map(|name| folder.path().join(name));
+    let sets =
+        ["ep_world_size=4", "moe_expert_num=6", "shared_expert_rank_num=1", "k=3", "zero_expert_num=1"];
+    let sets = sets.map(|set| format!("--set={set}"));
+    let made = ["gen", "--preset=tiny", "--mask=pairs", "--seed=5", "--out", text(&case)];
+    json(0, &[&made[..], &sets.each_ref().map(String::as_str)].concat());
+    json(0, &["golden", text(&case), "--out", text(&golden)]);
+    let written = json(0, &["export", text(&case), "--out", text(&out)]);
+    assert_eq!(written["files"][3], "routing.safetensors");
+    let [mut tables, mut golden] =
+        [&out.join("routing.safetensors"), &golden].map(|path| TensorFile::open(path).unwrap());
+    route(&case, &mut tables, &mut golden, 4).unwrap();
+    // A configuration has no routing.
+    let written = json(0, &["export", "--preset=tiny", "--out", text(&out.join("config"))]);
+    assert_eq!(written["files"].as_array().unwrap().len(), 3);
+    // One wrong entry of any table is seen.
+    for name in ["destination", "local_expert", "slot", "row", "send_counts", "ep_recv_counts"] {
+        let mut tensors: Vec<_> = tables.names();
+        tensors.sort();
+        let wrong = |tensor: &String| {
+            let info = tables.info(tensor).unwrap();
+            let (dtype, shape) = (info.dtype, info.shape.clone());
+            (tensor.clone(), dtype, shape)
+        };
+        let infos: Vec<_> = tensors.iter().map(wrong).collect();
+        let mut twin = Vec::new();
+        for (tensor, dtype, shape) in infos {
+            let mut data = tables.read(&tensor).unwrap();
+            if tensor == format!("rank1.{name}") {
+                let at =
+                    data.as_chunks::<4>().0.iter().position(|&entry| i32::from_le_bytes(entry) >= 0).unwrap();
+                data[4 * at] ^= 1;
+            }
+            twin.push(Tensor { name: tensor, dtype, shape, data: data.into() });
+        }
+        let mut twin = TensorFile::of_tensors("twin", twin).unwrap();
+        assert!(route(&case, &mut twin, &mut golden, 4).is_err(), "{name}");
+    }
 }

@@ -31,9 +31,9 @@ fn usual(verb: &str) -> Option<&'static str> {
         "simulate" => "--preset tiny --cluster a3",
         "compare" => "case result",
         "diagnose" => "dump --preset tiny",
+        "inspect" => "record",
         "completions" => "bash",
         "conform" => "trace",
-        "inspect" => "records",
         _ => return None,
     })
 }

@@ -145,7 +145,6 @@ pub const fn sent_bytes(shape: &Shape) -> u64 {
     triple_at(shape) + Triple::BYTES
 }
 
-/// Returns the place of the scale of the record at `record`.
 #[must_use]
 pub(crate) const fn scale_of(shape: &Shape, record: Place) -> Place {
     byte_of(shape, record, shape.record_scale_at())

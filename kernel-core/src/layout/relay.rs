@@ -151,13 +151,11 @@ pub(crate) const fn record_scale(shape: &Shape) -> Offset {
     ROW + align_up(shape.payload_bytes(), 32)
 }
 
-/// Returns the offset of its ids.
 #[must_use]
 pub(crate) const fn record_ids(shape: &Shape) -> Offset {
     record_scale(shape) + SCALE_FIELD
 }
 
-/// Returns the offset of its weights.
 #[must_use]
 pub(crate) const fn record_weights(shape: &Shape) -> Offset {
     record_ids(shape) + 4 * align_up(shape.k() as u64, 8)

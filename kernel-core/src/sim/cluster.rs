@@ -3,200 +3,21 @@
 use super::chooser::{AGENT, Actor, Choice, Chooser};
 use super::memory::{Effect, Memory};
 use super::storage::{Spot, Storage};
-use crate::fabric::nic::Nic;
-use crate::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
+use crate::fabric::{Capabilities, Fabric, Fault, Progress};
 use crate::layout::outputs::capacity;
 use crate::place::{Place, Region, Tensor};
 use crate::protocol::{
-    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes,
-    scratch_words,
+    Agent, AgentEnv, Choices, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
 use crate::vector::Any;
-use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt;
 
-/// An operator of a round: a dispatch and the combine of its rows make one round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// Which of the two.
-    pub operator: Operator,
-    /// Of which round.
-    pub round: usize,
-}
-
-impl Planned {
-    /// Whether it is the dispatch.
-    #[must_use]
-    pub fn is_dispatch(&self) -> bool {
-        self.operator == Operator::Dispatch
-    }
-}
-
-impl fmt::Display for Planned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operator = match self.operator {
-            Operator::Dispatch => "dispatch",
-            Operator::Combine => "combine",
-        };
-        write!(f, "{operator} {}", self.round)
-    }
-}
-
-/// The operators that letters such as `DDCC` mean, `times` over: a C combines the oldest dispatch that is not yet
-/// combined.
-#[must_use]
-pub fn schedule(letters: &str, times: usize) -> Vec<Planned> {
-    let (mut dispatched, mut combined) = (0, 0);
-    let letter = |letter| {
-        let (operator, next) = match letter {
-            'D' => (Operator::Dispatch, &mut dispatched),
-            _ => (Operator::Combine, &mut combined),
-        };
-        *next += 1;
-        Planned { operator, round: *next - 1 }
-    };
-    letters.chars().cycle().take(letters.len() * times).map(letter).collect()
-}
-
-/// What combine is given on one rank. See [`Operands`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are those of the operands")]
-pub struct Returned {
-    pub y: Vec<u8>,
-    pub assist_info: Vec<u8>,
-    pub expand_scales: Vec<u8>,
-    pub ep_recv_counts: Vec<u8>,
-    pub expand_idx: Vec<u8>,
-    pub sent_rows: Vec<u8>,
-    pub row_table: Vec<u8>,
-}
-
-impl Returned {
-    /// By reference.
-    #[must_use]
-    pub fn operands(&self) -> Operands<'_> {
-        let Self { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } = self;
-        Operands { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table }
-    }
-}
-
-/// A core and its scratch.
-#[derive(Clone, Debug)]
-pub struct Core {
-    /// Its constants, from its first operator on.
-    pub env: Option<Env<Any>>,
-    /// What it runs; nothing between operators.
-    pub machine: Option<Machine>,
-    /// Words of scratch.
-    pub words: Vec<u32>,
-    /// Bytes of scratch.
-    pub row: Vec<u8>,
-    /// Operators that it has ended.
-    pub ended: usize,
-    /// What it waited for in its last step.
-    pub wait: Option<Wait>,
-}
-
-/// A member of the group: a rank, or one of two ranks with the same EP rank in a TP domain.
-#[derive(Clone, Debug)]
-pub struct Member {
-    /// Its number in the memory.
-    pub number: RankId,
-    /// Its EP rank, as machines name it.
-    pub ep: RankId,
-    /// Its rank in the TP domain.
-    pub tp: RankId,
-    /// Operators that all of its cores have ended.
-    pub ended: usize,
-    /// What combine is given, by round.
-    pub returned: Vec<Returned>,
-    /// Its cores.
-    pub cores: Vec<Core>,
-    /// Its agent, which steps only where the protocol has agents.
-    pub agent: Agent,
-    /// What the agent waited for in its last step.
-    pub agent_wait: Option<Wait>,
-    /// What it has refused. It takes no steps afterwards.
-    pub error: Option<ProtocolError>,
-}
-
-/// Why a run ended badly.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
-    /// A core of this member refused what it saw.
-    Core(RankId, CoreId, ProtocolError),
-    /// An agent did.
-    Agent(RankId, ProtocolError),
-    /// Something that was computed is wrong.
-    Wrong(String),
-    /// Nobody can move: who waits for what. A core that waits for nothing waits for the others of its rank.
-    Hang(Vec<(Actor, Option<Wait>)>),
-}
-
-/// What one step comes to on a fabric: the machine's answer.
-pub type Answer = Result<Progress, ProtocolError>;
-/// Lets a core take its step on a fabric.
-pub type CoreStep<'s> = &'s mut dyn FnMut(&mut dyn Fabric) -> Answer;
-/// Lets an agent take its step on an interface.
-pub type AgentStep<'s> = &'s mut dyn FnMut(&mut dyn Nic) -> Answer;
-
-/// What stands around the machines of a group: the inputs, the experts, who judges results, and what lies between a
-/// core and the memory.
-pub trait World<S: Storage, C: Chooser>: Sized {
-    /// What a member brings to a round.
-    fn inputs(&self, member: RankId, round: usize) -> Inputs<'_>;
-
-    /// Member number `i` of the cluster's has ended an operator. Behind a dispatch the experts run: what combine is given
-    /// is put into [`Member::returned`].
-    ///
-    /// # Errors
-    /// A result is wrong.
-    fn ended(&mut self, cluster: &mut Cluster<'_, S, C>, i: usize, planned: Planned) -> Result<(), Failure>;
-
-    /// Member number `i` is about to begin an operator.
-    ///
-    /// # Errors
-    /// A result is wrong.
-    fn begins(
-        &mut self,
-        _cluster: &mut Cluster<'_, S, C>,
-        _i: usize,
-        _planned: Planned,
-    ) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    /// A core is about to take a step of an operator, in the phase of that name.
-    fn steps(&self, _core: Actor, _planned: Planned, _phase: &'static str) {}
-
-    /// Lets a core take its step on `fabric`, or on something in front of it.
-    fn through(&self, _core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
-        step(fabric)
-    }
-
-    /// The same of an agent.
-    fn through_nic(&self, _agent: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
-        step(nic)
-    }
-
-    /// Something was refused. If that is no failure, member number `i` takes no steps any more, and the others go on.
-    ///
-    /// # Errors
-    /// It is one; by default always.
-    fn refused(
-        &mut self,
-        _cluster: &mut Cluster<'_, S, C>,
-        _i: usize,
-        failure: Failure,
-    ) -> Result<(), Failure> {
-        Err(failure)
-    }
-}
+pub use super::world::{
+    AgentStep, Answer, Core, CoreStep, Failure, Member, Planned, Returned, World, schedule,
+};
 
 /// The cores and agents of a group, its memory, and how far each is in the schedule. A rank begins its next operator when
 /// all of its own cores have ended the one before (the join); nobody waits for another rank but as the protocol says.
@@ -300,9 +121,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Where a member stands among the members.
-    ///
-    /// # Panics
-    /// It is none.
     #[must_use]
     pub fn place_of(&self, member: RankId) -> usize {
         let found = self.members.binary_search_by_key(&member, |member| member.number);
@@ -365,9 +183,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Begins the schedule: every rank its next operator, and every agent.
-    ///
-    /// # Errors
-    /// The world's.
     pub fn begin(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
         if self.choices.has_agents(self.shape) {
             for member in self.numbers() {
@@ -378,9 +193,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Begins the next operator of a member on all of its cores that can.
-    ///
-    /// # Errors
-    /// The world's.
     ///
     /// # Panics
     /// The memory or the shape cannot do what the choices ask for.
@@ -546,9 +358,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Carries out a choice. Whether it changed anything.
-    ///
-    /// # Errors
-    /// As of [`step`](Self::step).
     pub fn take(&mut self, choice: Choice, world: &mut impl World<S, C>) -> Result<bool, Failure> {
         match choice {
             Choice::Land(flight, bytes) => Ok(self.memory.land(flight, bytes)),
@@ -580,9 +389,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     ///
     /// # Errors
     /// The schedule has not ended.
-    ///
-    /// # Panics
-    /// As of [`run`](Self::run).
     pub fn end(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
         let late: Vec<_> = self.members.iter().filter(|member| member.ended < self.operators.len()).collect();
         if late.iter().all(|member| member.error.is_some()) {

@@ -287,9 +287,6 @@ where
     }
 
     /// Lets the core take a step.
-    ///
-    /// # Errors
-    /// The fabric's.
     pub fn begin(mut self) -> Result<Self, Fault> {
         self.catch_up()?;
         Ok(self)

@@ -208,9 +208,6 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
     }
 
     /// An output of a batch, whole.
-    ///
-    /// # Panics
-    /// It is shorter.
     #[must_use]
     pub fn output(&self, member: RankId, batch: usize, tensor: Tensor, len: u64) -> &[u8] {
         let at = Place::output(tensor, 0);

@@ -35,9 +35,10 @@ pub mod seeded;
 mod sleepers;
 pub mod storage;
 mod view;
+mod world;
 
 pub use chooser::{Actor, Choice, Chooser};
-pub use cluster::{Cluster, World};
+pub use cluster::Cluster;
 pub use duty::{Duty, Faulty};
 pub use flight::{Flight, FlightId};
 pub use memory::Memory;
@@ -45,6 +46,7 @@ pub use recorded::{Recorded, Replayed};
 pub use seeded::Seeded;
 pub use storage::{Dense, Sparse, Storage};
 pub use view::{NicView, View};
+pub use world::World;
 
 #[cfg(test)]
 mod tests;

@@ -26,7 +26,6 @@ const REPETITIONS: u64 = 10;
 const PROGRAMS: usize = 4;
 const NO_OUTPUTS: Outputs = [Segment::EMPTY; Tensor::ALL.len()];
 
-/// Whose programs they are.
 type Group = [Peer; PROGRAMS];
 
 /// Runs what must hold on every memory, and returns how many litmus tests that were.

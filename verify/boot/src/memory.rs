@@ -22,7 +22,6 @@ pub(crate) struct Free {
     next: u64,
 }
 
-/// The memory of a rank.
 #[derive(Clone, Copy)]
 pub(crate) struct Rank {
     pub(crate) peer: Peer,

@@ -13,7 +13,6 @@ pub(crate) type Wrong = Box<dyn std::error::Error>;
 /// Who runs the kernels.
 #[derive(Clone, Copy)]
 pub(crate) enum Device {
-    /// The first GPU.
     Gpu(sys::CUdevice, sys::CUmodule),
     /// This processor: a thread of its own for each block.
     Processor,
@@ -71,7 +70,6 @@ impl Device {
     }
 }
 
-/// A kernel.
 pub(crate) struct Kernel {
     device: Device,
     function: Option<sys::CUfunction>,
@@ -117,7 +115,6 @@ impl Kernel {
     }
 }
 
-/// A job that another thread does.
 struct OfThread(*mut Job);
 
 // SAFETY: whoever makes one leaves the job to that thread.

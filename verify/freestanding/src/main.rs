@@ -179,7 +179,6 @@ fn rounds() -> Result<(), Wrong> {
     })
 }
 
-/// Who runs, and where.
 struct Domain<'a> {
     shape: &'a Shape,
     left: Option<&'a Elastic>,
@@ -198,7 +197,6 @@ impl<'a> Domain<'a> {
         self.left.map_or(Some(rank), |left| left.physical(rank))
     }
 
-    /// The output tensors of a rank.
     fn outputs(&self, rank: usize) -> Option<&'a Outputs> {
         self.memory.get(self.physical(rank)?.index()).map(|regions| &regions.outputs)
     }

@@ -49,11 +49,9 @@ const CHOICES_MAX: usize = 20_000;
 pub struct LeftOut {
     /// What the page calls it.
     pub name: &'static str,
-    /// What comes of it.
     pub about: &'static str,
     /// Where it was seen in another system, or nothing.
     pub seen: &'static str,
-    /// The duty.
     pub duty: fn() -> Duty,
 }
 
@@ -62,7 +60,6 @@ pub struct LeftOut {
 pub struct Scene {
     /// The name that the page shows.
     pub name: &'static str,
-    /// The protocol.
     pub protocol: Protocol,
     /// The least that its areas fit in.
     pub hccl_buffsize_mb: i64,
@@ -70,11 +67,9 @@ pub struct Scene {
     pub cores: i64,
     /// Operators that are played again and again.
     pub schedule: &'static str,
-    /// What can be left out.
     pub duties: &'static [LeftOut],
 }
 
-/// All scenes.
 pub const SCENES: [Scene; 5] = [
     Scene {
         name: "A3 full mesh",
@@ -247,7 +242,6 @@ impl Lab {
     ///
     /// # Panics
     /// There is no such scene.
-    #[must_use]
     pub fn new(scene: usize, duty: Option<usize>, seed: u64) -> Self {
         let scene = SCENES[scene];
         let config = Config {
@@ -288,13 +282,11 @@ impl Lab {
     }
 
     /// Returns what can happen next.
-    #[must_use]
     pub fn offers(&self) -> &[Choice] {
         if self.end.is_some() { &[] } else { &self.cluster.memory.chooser.offers }
     }
 
     /// Returns how the run has ended, if it has.
-    #[must_use]
     pub const fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }
@@ -392,7 +384,6 @@ const DIGEST_EVERY: usize = 16;
 
 /// Returns a digest of what runs of all scenes and duties show, and of the layouts and plans of many configurations. A page whose
 /// program gives another one is not of these sources, or 32-bit pointers make a difference.
-#[must_use]
 pub fn digest() -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |text: String| {

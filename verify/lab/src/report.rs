@@ -27,7 +27,6 @@ fn quoted(text: impl core::fmt::Display) -> String {
 
 impl Lab {
     /// Describes the group: what each rank does and waits for, its memory, what is on its way, and what can happen next.
-    #[must_use]
     pub fn state(&self) -> String {
         let (verdict, what) = match self.end() {
             None => ("", ""),
@@ -82,7 +81,6 @@ impl Lab {
         }
     }
 
-    /// Returns a choice in words.
     pub(crate) fn told(&self, choice: Choice) -> String {
         match choice {
             Choice::Step(actor) => format!("{} takes a step", self.name(actor)),

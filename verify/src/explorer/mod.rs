@@ -58,9 +58,7 @@ use step::Known;
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// States visited.
     pub states: usize,
-    /// Moves taken.
     pub moves: usize,
     /// Different traffic matrices that some round had.
     pub traffic_matrices: usize,
@@ -76,7 +74,6 @@ pub struct Report {
 ///
 /// # Panics
 /// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever.
-#[must_use]
 pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
     let setup = &Setup::new(model, &shape);

@@ -125,7 +125,6 @@ pub enum Twin {
 pub struct Model {
     /// Whose protocol. On A2: one expert, one token a rank, two cores at most.
     pub product: Product,
-    /// Ranks.
     pub ranks: u32,
     /// Ranks of a server (hierarchy).
     pub server_ranks: u32,
@@ -160,7 +159,6 @@ pub struct Model {
     pub receive: Receive,
     /// In which order cores send.
     pub order: SendOrder,
-    /// What is broken.
     pub twin: Twin,
     /// Give up beyond so many states.
     pub states_max: usize,
@@ -170,7 +168,6 @@ pub struct Model {
 
 impl Model {
     /// The protocol as it is: `schedule` for ever on `ranks` ranks of one core each.
-    #[must_use]
     pub fn new(ranks: u32, schedule: &str) -> Self {
         Self {
             product: Product::A3,
@@ -277,7 +274,6 @@ impl Model {
         self
     }
 
-    /// With that traffic.
     #[must_use]
     pub fn traffic(mut self, traffic: Traffic) -> Self {
         self.traffic = traffic;
@@ -321,7 +317,6 @@ impl Model {
 
     /// Whether an operator N + 2 occurs: one that uses a partition again which operator N used, of either kind. A2's
     /// operators share one sequence of partitions.
-    #[must_use]
     pub fn reuses_partitions(&self) -> bool {
         let operators = |letter| self.schedule.chars().filter(|&other| other == letter).count() as u32;
         let [dispatch, combine] = self.partitions;
@@ -331,7 +326,6 @@ impl Model {
         })
     }
 
-    /// The machines' choices.
     pub(super) fn choices(&self) -> Choices {
         Choices { order: self.order, flags: self.flags, receive: self.receive, ..Choices::default() }
     }
@@ -340,7 +334,6 @@ impl Model {
     ///
     /// # Panics
     /// If there are more ranks or cores than a model can have.
-    #[must_use]
     pub fn shape(&self) -> Shape {
         let config = Config {
             ep_world_size: self.ranks.into(),

@@ -108,7 +108,6 @@ pub(super) struct Expected {
     pub(super) rows_at: Vec<Place>,
     /// Where each result goes, with direct placement.
     pub(super) results_at: Vec<Place>,
-    /// What the experts return.
     pub(super) y: Vec<u8>,
 }
 

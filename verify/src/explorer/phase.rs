@@ -58,7 +58,6 @@ impl Setup<'_> {
 }
 
 impl Expected {
-    /// What combine is given.
     fn operands(&self) -> Operands<'_> {
         Operands {
             y: &self.y,

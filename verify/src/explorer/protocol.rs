@@ -166,7 +166,6 @@ pub(super) struct Step<A, E> {
     pub(super) told: Option<RefCell<Vec<String>>>,
 }
 
-/// A step in a protocol.
 pub(super) type StepOf<P> = Step<<P as Protocol>::Asked, <P as Protocol>::Effect>;
 
 impl<A, E> Step<A, E> {

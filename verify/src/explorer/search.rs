@@ -97,7 +97,6 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
 /// The moves of a search, by the numbers of their states.
 #[derive(Default)]
 struct Graph {
-    /// To and from.
     moves: Vec<(u32, u32)>,
     /// States from which a move ends an operator, and those in which all is over.
     good: Vec<u32>,

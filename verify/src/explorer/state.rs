@@ -53,7 +53,6 @@ impl Locals {
     }
 }
 
-/// A core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Core<O> {
     /// Its own, by number.
@@ -71,7 +70,6 @@ pub(super) struct Core<O> {
 pub(super) struct Round {
     /// What each rank has chosen so far.
     pub(super) choices: Vec<Option<Choice>>,
-    /// What each rank brings.
     pub(super) tensors: Vec<Rc<RankTensors>>,
     /// What all ranks must write, once all have chosen.
     pub(super) expected: Option<Rc<Vec<Expected>>>,
@@ -83,7 +81,6 @@ impl Hash for Round {
     }
 }
 
-/// What has happened.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
     pub(super) events: Vec<String>,
@@ -91,7 +88,6 @@ pub(super) struct Story {
     pub(super) steps: Vec<usize>,
 }
 
-/// A state.
 #[derive(Clone, Debug)]
 pub(super) struct State<M, O> {
     /// Rank-major.
@@ -106,7 +102,6 @@ pub(super) struct State<M, O> {
     pub(super) story: Option<Story>,
 }
 
-/// A state in a protocol.
 pub(super) type StateOf<P> = State<<P as Protocol>::Memory, <P as Protocol>::Own>;
 
 impl<M, O: Clone + Default> State<M, O> {

@@ -16,7 +16,6 @@ use veriep_core::place::Tensor;
 use veriep_core::protocol::{Operator, Scratch};
 use veriep_core::units::{CoreId, RankId};
 
-/// What a move is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Move<E> {
     /// A step of a core, by its number in the group.
@@ -37,7 +36,6 @@ pub(super) struct Known<'a, P> {
 /// A successor, or why there must be none.
 pub(super) type Next<P> = Result<StateOf<P>, Violation>;
 
-/// A move and its successors.
 pub(super) type Found<P> = (Move<<P as Protocol>::Event>, Vec<Next<P>>);
 
 /// How a core steps.

@@ -13,30 +13,18 @@ pub enum Violation {
     Overwritten {
         /// Whose memory.
         rank: RankId,
-        /// Where.
         at: Place,
     },
     /// A flag landed on one that its reader has not cleared.
     LostFlag {
         /// Whose memory.
         rank: RankId,
-        /// Where.
         at: Place,
     },
     /// A row is read that has perhaps not landed.
-    NotLanded {
-        /// Who reads.
-        rank: RankId,
-        /// Where.
-        at: Place,
-    },
+    NotLanded { rank: RankId, at: Place },
     /// A core reads a word of its own that it published and that has perhaps not landed.
-    OwnNotLanded {
-        /// Whose.
-        rank: RankId,
-        /// Where.
-        at: Place,
-    },
+    OwnNotLanded { rank: RankId, at: Place },
     /// A core uses another partition than the number of its operator says.
     WrongPartition {
         /// Whose core.
@@ -48,7 +36,6 @@ pub enum Violation {
     Diverged {
         /// Whose output.
         rank: RankId,
-        /// Where.
         at: Place,
     },
     /// A rank ended an operator without writing all of its outputs.
@@ -61,24 +48,14 @@ pub enum Violation {
         expected: u32,
     },
     /// A machine says that it moved and has not changed, or says that it waits and has.
-    Misreported {
-        /// Which rank.
-        rank: RankId,
-    },
+    Misreported { rank: RankId },
     /// A machine refused what it saw.
-    Refused {
-        /// Which rank.
-        rank: RankId,
-        /// In its words.
-        error: String,
-    },
+    Refused { rank: RankId, error: String },
     /// A window arrived in a half in which its reader has not ended an earlier operator (A2).
     HalfInUse {
-        /// The reader.
         rank: RankId,
         /// Whose window.
         from: RankId,
-        /// Of which operator.
         operator: Planned,
         /// What the reader has not ended.
         unended: Planned,
@@ -109,7 +86,6 @@ pub enum Violation {
         rank: RankId,
         /// Whose memory.
         owner: RankId,
-        /// Where.
         at: Place,
         /// What the core runs.
         operator: Planned,
@@ -117,12 +93,7 @@ pub enum Violation {
         unended: Planned,
     },
     /// A rank ended an operator ahead of something that it is sent there (hierarchy).
-    Unawaited {
-        /// Whose.
-        rank: RankId,
-        /// What it ended.
-        operator: Planned,
-    },
+    Unawaited { rank: RankId, operator: Planned },
     /// Nobody can move and not everybody is done.
     Deadlock,
     /// There are moves for ever, and none of them leads to the end of an operator.

@@ -46,7 +46,6 @@ pub(super) trait Seated: Fabric {
         Ok(progress)
     }
 
-    /// The operator has ended.
     fn ended(&mut self) -> Result<(), Fault> {
         Ok(())
     }
@@ -55,7 +54,6 @@ pub(super) trait Seated: Fabric {
     fn leave(&mut self) {}
 }
 
-/// What a thread does.
 pub(super) type Run = Box<dyn FnOnce()>;
 
 impl Domain {
@@ -125,7 +123,6 @@ impl Domain {
     }
 }
 
-/// What an operator puts out.
 const fn outputs_of(operator: Operator) -> &'static [Tensor] {
     match operator {
         Operator::Dispatch => &[

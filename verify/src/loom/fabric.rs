@@ -26,7 +26,6 @@ pub struct Accesses {
     pub streaming: bool,
 }
 
-/// The fabric of one core.
 pub type LoomFabric = CoherentFabric<LoomCells>;
 
 /// Puts a fabric for the next rows in the place of this one, which it returns. The new one owes no fence.
@@ -70,7 +69,6 @@ pub struct LoomCells {
 
 impl LoomCells {
     /// What `core` of `rank` reaches.
-    #[must_use]
     pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, accesses: Accesses) -> Self {
         let (outputs, private) = (Rc::default(), Rc::default());
         Self { memory, outputs, rank, core, accesses, private, late: Vec::new(), copies: Bump::new() }
@@ -81,14 +79,11 @@ impl LoomCells {
         Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.rank, self.core, self.accesses) }
     }
 
-    /// Its core.
-    #[must_use]
     pub const fn core(&self) -> CoreId {
         self.core
     }
 
     /// What this core last wrote to a word that it alone reads; `None` for other words.
-    #[must_use]
     pub fn private(&self, at: Place) -> Option<u64> {
         let own = [selector(Operator::Dispatch, self.core), selector(Operator::Combine, self.core)];
         let own_words = [core_word(self.core, 0), core_word(self.core, 1)];

@@ -16,7 +16,6 @@ use veriep_core::units::{CoreId, RankId};
 /// How dispatch sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// The plain layout.
     Plain(Flags),
     /// fullmesh_v2, a block for each record.
     Blocks,
@@ -24,7 +23,6 @@ pub enum Layout {
     Receive(Receive),
 }
 
-/// The size of a domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Size<'a> {
     /// Cores of each rank. The protocol between ranks does not depend on it, so they may differ; a rank with
@@ -32,9 +30,7 @@ pub struct Size<'a> {
     pub cores: &'a [u32],
     /// E.
     pub experts: u32,
-    /// BS.
     pub bs: u32,
-    /// K.
     pub k: u32,
 }
 
@@ -47,7 +43,6 @@ pub struct Group {
 
 impl Size<'_> {
     /// The domain as seen by a rank with `cores` cores. The product would refuse it.
-    #[must_use]
     pub fn shape(&self, cores: u32, layout: Layout) -> Shape {
         let config = Config {
             ep_world_size: self.cores.len() as i64,
@@ -67,13 +62,11 @@ impl Size<'_> {
 impl Group {
     /// All ranks run the operators that the letters D and C mean, a C of the oldest round that has none; round `n` has
     /// `traffic[n]`.
-    #[must_use]
     pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &str) -> Self {
         Self::with(Layout::Plain(Flags::Joint), size, traffic, schedule)
     }
 
     /// The same with another way to send.
-    #[must_use]
     pub fn with(layout: Layout, size: Size<'_>, traffic: &[Traffic<'_>], schedule: &str) -> Self {
         let mut choices = Choices::default();
         match layout {
@@ -109,7 +102,6 @@ impl Group {
         self
     }
 
-    /// The body of a model.
     pub fn body(self) -> impl Fn() + Send + Sync + 'static {
         self.twisted(|_, _| Faithful)
     }

@@ -33,7 +33,6 @@ pub struct Core<T> {
     told: Rc<AtomicU64>,
 }
 
-/// What a core does.
 pub type Script<T> = fn(&mut Core<T>);
 
 /// The body of a litmus test: `scripts` are run by the cores that they name, each with its own twist.
@@ -71,19 +70,16 @@ pub fn litmus<T: Twist + 'static>(
 }
 
 /// The flag that all litmus tests but those of barriers use: dispatch slot 0.
-#[must_use]
 pub const fn count_flag() -> Place {
     dispatch_status(Partition::P0, 0)
 }
 
 /// Bytes 8..16 of that slot: with flags in two steps, the tokens' own flag.
-#[must_use]
 pub const fn token_flag() -> Place {
     Place::state(count_flag().offset + 8)
 }
 
 /// A flag of its own for an answer: dispatch slot 1.
-#[must_use]
 pub const fn answer() -> Place {
     dispatch_status(Partition::P0, 1)
 }
@@ -120,7 +116,6 @@ impl<T: Twist> Core<T> {
         }
     }
 
-    /// Clears `at`.
     pub fn clear(&mut self, at: Place) {
         did(self.fabric.store(at, 0));
     }

@@ -34,8 +34,6 @@ pub struct Places {
 }
 
 impl Places {
-    /// The places of `rank`.
-    #[must_use]
     pub fn of(shape: &Shape, rank: RankId, choices: Choices) -> Self {
         let mut places = Self::default();
         if choices.receive.is_direct() {
@@ -104,7 +102,6 @@ impl Places {
         }
     }
 
-    /// The places of one record.
     fn record(&mut self, shape: &Shape, record: Place) {
         if shape.protocol() != Protocol::FullmeshV2 {
             self.rows.push(record.offset..record.offset + sent_bytes(shape));
@@ -137,7 +134,6 @@ struct Rank {
 
 impl Memory {
     /// Zeroed memory at `places`, by rank.
-    #[must_use]
     pub fn new(places: &[Places]) -> Self {
         let rank = |places: &Places| Rank {
             words: places.words.iter().map(|&at| (at, AtomicU64::new(0))).collect(),
@@ -237,7 +233,6 @@ pub struct Outputs {
 
 impl Outputs {
     /// Zeroed outputs: an element that two cores write is a failure.
-    #[must_use]
     pub fn new(shape: &Shape, rank: RankId) -> Self {
         let tensors = Tensor::ALL.map(|tensor| {
             let element = match tensor {
@@ -259,8 +254,6 @@ impl Outputs {
         Self { tensors }
     }
 
-    /// The rows of a tensor.
-    #[must_use]
     pub fn tensor(&self, tensor: Tensor) -> &Rows {
         &self.tensors[tensor as usize]
     }

@@ -30,7 +30,6 @@ struct RankRound {
 impl Round {
     /// Round number `number` of a domain. Its rows differ from those of all other ranks, tokens and rounds
     /// below 8, so that a row left over from an earlier one is a wrong result.
-    #[must_use]
     pub fn new(shape: &Shape, number: u32, traffic: Traffic<'_>) -> Self {
         let ranks = (0..).zip(traffic);
         let mut round = Self { ranks: ranks.map(|(rank, t)| bring(shape, number, rank, t)).collect() };
@@ -39,7 +38,6 @@ impl Round {
     }
 
     /// What `rank` brings.
-    #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
         let rank = &self.ranks[rank.index()];
         Inputs {
@@ -59,7 +57,6 @@ impl Round {
     }
 
     /// What the experts of `rank` return.
-    #[must_use]
     pub fn operands(&self, rank: RankId) -> Operands<'_> {
         Operands {
             y: &self.ranks[rank.index()].y,
@@ -80,7 +77,6 @@ impl Round {
     }
 
     /// What must stand at the start of an output of `rank` when its operator has ended.
-    #[must_use]
     pub fn expected(&self, rank: RankId, tensor: Tensor) -> &[u8] {
         &self.ranks[rank.index()].expected[tensor as usize]
     }

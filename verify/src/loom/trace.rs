@@ -8,9 +8,7 @@ use veriep_core::units::{CoreId, RankId};
 /// One access of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whose rank.
     pub rank: RankId,
-    /// Whose core.
     pub core: CoreId,
     /// What it did; when it fails, this is the last event.
     pub access: Access,
@@ -19,7 +17,6 @@ pub struct Event {
 /// What a core may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It put a row.
     Put(RankId, Place),
     /// It wrote a word of a rank, also its own.
     Word(RankId, Place, u64),

@@ -190,10 +190,7 @@ fn first_word(at: Place) -> Place {
 
 /// Operators of a kind have one partition: its selectors never change.
 #[derive(Clone, Copy, Debug)]
-pub struct OnePartition(
-    /// The kind.
-    pub Operator,
-);
+pub struct OnePartition(pub Operator);
 
 impl Twist for OnePartition {
     fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
@@ -273,7 +270,6 @@ impl Twist for CombineWaitsFor {
 /// Combine does not wait for one of its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct CombineIgnores {
-    /// That flag.
     pub flag: Place,
 }
 

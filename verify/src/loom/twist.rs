@@ -16,9 +16,6 @@ pub trait Twist {
     }
 
     /// Instead of [`Fabric::put`].
-    ///
-    /// # Errors
-    /// The fabric's.
     fn put(
         &mut self,
         fabric: &mut LoomFabric,
@@ -31,59 +28,40 @@ pub trait Twist {
     }
 
     /// Instead of [`Fabric::publish`].
-    ///
-    /// # Errors
-    /// The fabric's.
     fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         fabric.publish(to, at, word)
     }
 
     /// Instead of [`Fabric::quiet`].
-    ///
-    /// # Errors
-    /// The fabric's.
     fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
         fabric.quiet()
     }
 
     /// Instead of [`Fabric::observe`].
-    ///
-    /// # Errors
-    /// The fabric's.
     fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
         fabric.observe(at)
     }
 
     /// Instead of [`Fabric::store`].
-    ///
-    /// # Errors
-    /// The fabric's.
     fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
         fabric.store(at, word)
     }
 
     /// After the core has ended an operator.
-    ///
-    /// # Errors
-    /// The fabric's.
     fn ended(&mut self, fabric: &mut LoomFabric) -> Result<(), Fault> {
         let _ = fabric;
         Ok(())
     }
 }
 
-/// No twist.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faithful;
 
 impl Twist for Faithful {}
 
-/// A fabric with a twist.
 #[derive(Debug)]
 pub struct Twisted<T> {
-    /// The fabric underneath.
     pub fabric: LoomFabric,
-    /// Its twist.
     pub twist: T,
 }
 

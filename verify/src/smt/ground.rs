@@ -7,14 +7,11 @@ use core::fmt::Write;
 use std::collections::BTreeSet;
 
 /// Sorts with so many elements.
-#[must_use]
 pub fn sorts(ranks: usize, slots: usize) -> String {
     let names = |letter, n| (0..n).map(|i| format!("({letter}{i})")).collect::<String>();
     format!("(declare-datatypes ((Rank 0) (Slot 0)) (({}) ({})))\n", names('r', ranks), names('j', slots))
 }
 
-/// What is rigid.
-#[must_use]
 pub fn rigid(instance: &Instance) -> String {
     let (mut expects, mut carries, mut source) = (String::new(), String::new(), "r0".to_owned());
     let (mut quiets, mut reuse) = (String::new(), String::new());
@@ -48,7 +45,6 @@ pub fn rigid(instance: &Instance) -> String {
 }
 
 /// The state, its functions named with a suffix.
-#[must_use]
 pub fn state(run: &Run<'_>, suffix: &str) -> String {
     let mut text = String::new();
     let counts = [("begun", &run.begun), ("ended", &run.ended), ("hushed", &run.hushed)];
@@ -72,7 +68,6 @@ pub fn state(run: &Run<'_>, suffix: &str) -> String {
 
 /// A formula that is true if the texts say of a step in the state what [`Run`] says: whether it can be taken,
 /// and whether it then does harm.
-#[must_use]
 pub fn agrees(run: &Run<'_>, event: &Event) -> String {
     let holds = event.step.guards().iter().all(|(guard, _)| run.holds(guard, event));
     let guards: String = event.step.guards().iter().map(|(_, text)| *text).collect();
@@ -88,7 +83,6 @@ pub fn agrees(run: &Run<'_>, event: &Event) -> String {
 
 /// A formula that is true if the text's state after a step is `after`; goes with [`state`] of both, suffixes
 /// none and `_2`.
-#[must_use]
 pub fn same_effect(step: Step, event: &Event, after: &Run<'_>) -> (String, String) {
     let Event { rank, slot, n, .. } = event;
     let define = format!(
@@ -110,7 +104,6 @@ pub fn same_effect(step: Step, event: &Event, after: &Run<'_>) -> (String, Strin
 }
 
 /// The invariant as one formula about the state without suffix.
-#[must_use]
 pub fn invariant() -> String {
     let all: String = INVARIANT.iter().map(|(_, formula)| formula.replace('@', "")).collect();
     format!("(and {all})")

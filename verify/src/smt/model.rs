@@ -45,7 +45,6 @@ pub const PREMISE_PROMPT: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
            (expects (source s j n) (told s j m n) (gate s j m n))
            (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
 
-/// The invariant: conjuncts with names.
 pub const INVARIANT: [(&str, &str); 6] = [
     (
         "one operator at a time",
@@ -70,7 +69,6 @@ pub const INVARIANT: [(&str, &str); 6] = [
     ),
 ];
 
-/// A kind of step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
     /// Rank `S` begins operator `N`: the first step of its first core.
@@ -85,7 +83,6 @@ pub enum Step {
     Take,
     /// `S` reads the rows of slot `J`.
     Read,
-    /// The clear lands.
     Clear,
     /// The last core of `S` ends `N`.
     End,
@@ -106,12 +103,9 @@ pub enum Effect {
 }
 
 impl Step {
-    /// Every kind of step.
     pub const ALL: [Self; 8] =
         [Self::Begin, Self::Quiet, Self::Write, Self::Land, Self::Take, Self::Read, Self::Clear, Self::End];
 
-    /// Its name.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Begin => "begin",
@@ -126,7 +120,6 @@ impl Step {
     }
 
     /// When it can be taken. All must hold.
-    #[must_use]
     pub const fn guards(self) -> &'static [Guard] {
         const INSIDE: Guard = ("inside", "(and (= N (ended@ S)) (= (begun@ S) (+ 1 N)))");
         const EXPECTED: Guard = ("expected", "(expects S J N)");
@@ -156,8 +149,6 @@ impl Step {
         }
     }
 
-    /// What it changes.
-    #[must_use]
     pub const fn effect(self) -> Effect {
         match self {
             Self::Begin => Effect::Count("begun", "(+ 1 (begun S))"),
@@ -194,12 +185,10 @@ pub enum Harm {
 }
 
 impl Harm {
-    /// Every harm.
     pub const ALL: [Self; 5] = [Self::Overwritten, Self::FlagLost, Self::InUse, Self::Torn, Self::Uncovered];
 
     /// The step that does it, and what must hold for it not to. A state is safe if that holds of every such
     /// step that can be taken.
-    #[must_use]
     pub const fn absent(self) -> (Step, &'static str) {
         match self {
             Self::Overwritten => (

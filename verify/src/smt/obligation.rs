@@ -19,9 +19,6 @@ pub struct Obligation {
 
 impl Obligation {
     /// Asks z3.
-    ///
-    /// # Errors
-    /// One line: z3 is missing or complains, or gives another answer.
     pub fn discharge(&self) -> Result<Duration, String> {
         let answer = z3::run(&self.script)?;
         if answer.verdicts == [self.expect] {
@@ -60,14 +57,12 @@ impl Theory {
         step.guards().iter().filter(move |(name, _)| Some(*name) != dropped)
     }
 
-    /// The steps of this variant.
     pub fn steps(&self) -> impl Iterator<Item = Step> {
         let prompt = self.clears == Clears::Prompt;
         Step::ALL.into_iter().filter(move |&step| !(prompt && step == Step::Clear))
     }
 
     /// Sorts, what is rigid, and the premise.
-    #[must_use]
     pub fn prelude(&self) -> String {
         let mut text = String::from("(declare-sort Rank 0)\n(declare-sort Slot 0)\n");
         for (name, signature, meaning) in RIGID {
@@ -83,7 +78,6 @@ impl Theory {
     }
 
     /// An arbitrary state before the step that is looked at.
-    #[must_use]
     pub fn state(&self) -> String {
         let mut text = String::new();
         for (name, signature, _, meaning) in STATE {
@@ -98,7 +92,6 @@ impl Theory {
     }
 
     /// The state after a step, in terms of the one before.
-    #[must_use]
     pub fn next_state(&self, step: Step) -> String {
         let mut text = String::new();
         for (name, signature, _, _) in STATE {
@@ -120,7 +113,6 @@ impl Theory {
     }
 
     /// The invariant of the state with this suffix, as assertions.
-    #[must_use]
     pub fn invariant(&self) -> String {
         INVARIANT.iter().fold(String::new(), |mut text, (name, formula)| {
             let _ = writeln!(text, "; {name}\n(assert {})", formula.replace('@', ""));
@@ -129,7 +121,6 @@ impl Theory {
     }
 
     /// The guards of a step, as assertions about `S`, `J` and `N`.
-    #[must_use]
     pub fn guard(&self, step: Step) -> String {
         let mut text = String::from("(declare-const S Rank) (declare-const J Slot) (declare-const N Int)\n");
         for (name, formula) in self.guards(step) {
@@ -144,7 +135,6 @@ impl Theory {
     }
 
     /// The invariant holds in the beginning.
-    #[must_use]
     pub fn init(&self) -> Obligation {
         let mut init = String::new();
         for (name, signature, value, _) in STATE {
@@ -162,14 +152,12 @@ impl Theory {
     }
 
     /// A step keeps the invariant.
-    #[must_use]
     pub fn step(&self, step: Step) -> Obligation {
         let parts = [&self.invariant(), &self.guard(step), &self.next_state(step), &violated("_1")];
         self.obligation(format!("I & {step} => I'"), Verdict::Unsat, &parts.map(String::as_str))
     }
 
     /// In a state with the invariant, a harm cannot be done.
-    #[must_use]
     pub fn safe(&self, harm: Harm) -> Obligation {
         let (step, absent) = harm.absent();
         let harmful = format!("(assert (not {}))\n", absent.replace('@', ""));
@@ -178,7 +166,6 @@ impl Theory {
     }
 
     /// The whole theorem: one obligation for the beginning, one per step that changes something, one per harm.
-    #[must_use]
     pub fn theorem(&self) -> Vec<Obligation> {
         let steps = self.steps().filter(|step| step.effect() != Effect::None);
         core::iter::once(self.init())
@@ -189,7 +176,6 @@ impl Theory {
 
     /// A state with the invariant in which a step can be taken although others are far on: the invariant and
     /// the guards do not contradict each other.
-    #[must_use]
     pub fn can_be_taken(&self, step: Step) -> Obligation {
         let lively = "(declare-const other Rank) (declare-const earlier Int)
 (assert (distinct S other))
@@ -201,7 +187,6 @@ impl Theory {
 }
 
 /// The premise, for a schedule in which every gate waits for all: two uses of a slot have one in between.
-#[must_use]
 pub fn instance(
     schedule: &Schedule,
     name: &str,
@@ -214,7 +199,6 @@ pub fn instance(
 }
 
 /// What links the instances to the theorem: an operator in between that waits for all and is quiet is a gate.
-#[must_use]
 pub fn wait_all_is_a_gate() -> Obligation {
     let prelude = Theory { no_premise: true, ..Theory::default() }.prelude();
     let premise = PREMISE
@@ -240,7 +224,6 @@ pub fn wait_all_is_a_gate() -> Obligation {
 
 /// In any order of operators whatever, a kind that waits for all needs two partitions: its own operators are
 /// the gates. `at(i)` is the number of its `i`-th operator.
-#[must_use]
 pub fn two_partitions_of_wait_all() -> Obligation {
     let name = "any schedule: wait-all with 2 partitions has a gate".to_owned();
     let script = format!(
@@ -258,7 +241,6 @@ pub fn two_partitions_of_wait_all() -> Obligation {
 }
 
 /// The instances that the documents claim, with the answer of each: unsat where there is a gate in between.
-#[must_use]
 pub fn instances() -> Vec<Obligation> {
     let waits = Schedule::waits_for_all;
     let (yes, no) = (Verdict::Unsat, Verdict::Sat);
@@ -291,7 +273,6 @@ pub fn instances() -> Vec<Obligation> {
 }
 
 /// The theorem as one file, for people and for other solvers: `verify/smt/theorem.smt2`.
-#[must_use]
 pub fn theorem_file() -> String {
     let theory = Theory::default();
     let mut text = format!(

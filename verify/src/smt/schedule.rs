@@ -9,11 +9,9 @@ use veriep_core::protocol::Operator;
 pub struct Schedule {
     /// `D` and `C`.
     pub word: &'static str,
-    /// How partitions are given out.
     pub partitions: Partitions,
 }
 
-/// How partitions are given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitions {
     /// A2: operator `n` of either kind uses half `n % p`, and both kinds wait for all.
@@ -24,31 +22,25 @@ pub enum Partitions {
 
 impl Schedule {
     /// A2, with this many halves.
-    #[must_use]
     pub const fn a2(halves: u32) -> Self {
         Self { word: "DC", partitions: Partitions::Shared(halves) }
     }
 
     /// A3, with this many partitions for dispatch and combine.
-    #[must_use]
     pub const fn a3(word: &'static str, dispatch: u32, combine: u32) -> Self {
         Self { word, partitions: Partitions::PerKind(dispatch, combine) }
     }
 
     /// Operators of the word.
-    #[must_use]
     pub const fn len(&self) -> u32 {
         self.word.len() as u32
     }
 
     /// Whether the word is empty; it never is.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.word.is_empty()
     }
 
-    /// What operator `n` does.
-    #[must_use]
     pub fn operator(&self, n: u32) -> Operator {
         match self.word.as_bytes().get((n % self.len()) as usize) {
             Some(b'D') => Operator::Dispatch,
@@ -57,7 +49,6 @@ impl Schedule {
     }
 
     /// Whether operator `n` waits for a flag of every rank, and is quiet before its own.
-    #[must_use]
     pub fn waits_for_all(&self, n: u32) -> bool {
         matches!(self.partitions, Partitions::Shared(_)) || self.operator(n) == Operator::Dispatch
     }
@@ -68,13 +59,11 @@ impl Schedule {
     }
 
     /// The number of operator `n` in its sequence.
-    #[must_use]
     pub fn ordinal(&self, n: u32) -> u32 {
         (0..n).filter(|&m| self.same_sequence(m, n)).count() as u32
     }
 
     /// Partitions of the sequence of operator `n`.
-    #[must_use]
     pub fn partitions_of(&self, n: u32) -> u32 {
         match self.partitions {
             Partitions::Shared(p) => p,
@@ -86,13 +75,11 @@ impl Schedule {
     }
 
     /// The partition of operator `n`.
-    #[must_use]
     pub fn partition(&self, n: u32) -> u32 {
         self.ordinal(n) % self.partitions_of(n)
     }
 
     /// Whether operator `n` uses the slots of the earlier operator `m`.
-    #[must_use]
     pub fn reuse(&self, m: u32, n: u32) -> bool {
         m < n && self.same_sequence(m, n) && self.partition(m) == self.partition(n)
     }
@@ -100,7 +87,6 @@ impl Schedule {
     /// SMT text that asks for two uses of a slot without an operator in between at which a rank may have
     /// learned that all others have gone on. `gates` says which operators count as such. Numbers are those
     /// of all rounds, without end: a place of the word and how often the word was gone through.
-    #[must_use]
     pub fn ungated(&self, gates: impl Fn(&Self, u32) -> bool) -> String {
         let len = self.len();
         let mut text = String::from("(declare-const m Int) (declare-const n Int) (declare-const uses Int)\n");

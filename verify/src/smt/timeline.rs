@@ -45,11 +45,9 @@ pub struct Search {
 /// A run that goes wrong in its last step.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// The instance.
     pub instance: Instance,
     /// Steps in order.
     pub events: Vec<Event>,
-    /// What the last one does.
     pub wrong: Wrong,
 }
 

@@ -26,20 +26,17 @@ use std::collections::BTreeSet;
 /// A step that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event {
-    /// Of which kind.
     pub step: Step,
     /// Whose operator, or whose slot.
     pub rank: usize,
     /// Which slot; 0 for steps of the whole rank.
     pub slot: usize,
-    /// The operator.
     pub n: u32,
 }
 
 /// A flag that a rank expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Expected {
-    /// Who sends it.
     pub source: usize,
     /// Whether rows come with it.
     pub carries: bool,
@@ -56,32 +53,25 @@ pub struct Instance {
 
 impl Instance {
     /// What `rank` expects in `slot` in operator `n`.
-    #[must_use]
     pub fn expected(&self, rank: usize, slot: usize, n: u32) -> Option<Expected> {
         *self.slots(rank, n).get(slot)?
     }
 
     /// The slots of `rank` in operator `n`.
-    #[must_use]
     pub fn slots(&self, rank: usize, n: u32) -> &[Option<Expected>] {
         self.expected.get(n as usize).and_then(|ranks| ranks.get(rank)).map_or(&[], Vec::as_slice)
     }
 
-    /// Ranks.
-    #[must_use]
     pub fn ranks(&self) -> usize {
         self.expected.first().map_or(0, Vec::len)
     }
 
-    /// Operators.
-    #[must_use]
     pub fn operators(&self) -> u32 {
         self.expected.len() as u32
     }
 
     /// The premise of the theorem, for this traffic: between two uses of a slot its next writer has waited
     /// for the owner, in an operator that is quiet. Returns the first use without.
-    #[must_use]
     pub fn ungated(&self) -> Option<Event> {
         let all = (0..self.operators()).flat_map(|n| (0..self.ranks()).map(move |rank| (n, rank)));
         for (n, rank) in all {
@@ -107,10 +97,8 @@ pub enum Wrong {
     Harmful(Event, Harm),
 }
 
-/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run<'i> {
-    /// What is rigid.
     pub instance: &'i Instance,
     /// Guards that are left out, by name.
     pub dropped: &'i [&'static str],
@@ -131,8 +119,6 @@ pub struct Run<'i> {
 }
 
 impl<'i> Run<'i> {
-    /// The beginning.
-    #[must_use]
     pub fn new(instance: &'i Instance) -> Self {
         let zeros = vec![0; instance.ranks()];
         Self {
@@ -168,7 +154,6 @@ impl<'i> Run<'i> {
     }
 
     /// Whether the guard of this name holds of a step. An unknown name does not.
-    #[must_use]
     pub fn holds(&self, guard: &str, event: &Event) -> bool {
         let Event { step, rank, slot, n } = *event;
         let key = (rank, slot, n);
@@ -203,7 +188,6 @@ impl<'i> Run<'i> {
     }
 
     /// Whether a step does this harm.
-    #[must_use]
     pub fn is_harm(&self, harm: Harm, event: &Event) -> bool {
         let Event { step, rank, slot, n } = *event;
         if step != harm.absent().0 {

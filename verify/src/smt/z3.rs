@@ -15,7 +15,6 @@ pub enum Verdict {
     Unsat,
     /// There is a model.
     Sat,
-    /// It does not know.
     Unknown,
 }
 
@@ -31,9 +30,6 @@ pub struct Answer {
 }
 
 /// Runs a script.
-///
-/// # Errors
-/// One line: z3 is missing, or what it complains of.
 pub fn run(script: &str) -> Result<Answer, String> {
     let start = Instant::now();
     let mut child = Command::new("z3")

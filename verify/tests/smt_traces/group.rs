@@ -21,7 +21,6 @@ use veriep_verify::smt::model::Step;
 use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::trace::{Event, Expected, Instance};
 
-/// What to run.
 #[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) schedule: Schedule,
@@ -30,7 +29,6 @@ pub(crate) struct Case {
     pub(crate) ranks: u32,
     pub(crate) k: u32,
     pub(crate) cores: u32,
-    /// What is left out.
     pub(crate) duty: Option<Duty>,
     /// Whether cores do not wait for each other between operators.
     pub(crate) joinless: bool,
@@ -46,7 +44,6 @@ struct Batch {
     x_out: Vec<u8>,
 }
 
-/// What happened.
 pub(crate) struct Outcome {
     pub(crate) instance: Instance,
     pub(crate) trace: Vec<Event>,

@@ -37,7 +37,6 @@ impl<'s> Log<'s> {
         Rc::new(RefCell::new(Self { shape, schedule, duty, trace, at, quiet }))
     }
 
-    /// The operator of a core.
     fn n(&self, core: Actor) -> u32 {
         self.at.get(&core).copied().unwrap_or(0)
     }
@@ -79,7 +78,6 @@ impl<'s> Log<'s> {
         Some(Event { step, rank: rank.index(), slot: slot as usize, n })
     }
 
-    /// An event of a whole rank.
     pub(crate) fn whole(&mut self, step: Step, rank: RankId, n: u32) {
         self.trace.push(Event { step, rank: rank.index(), slot: 0, n });
     }

@@ -16,7 +16,6 @@ impl Random {
         (self.next() % u64::from(n)) as u32
     }
 
-    /// One of some.
     pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u32) as usize]
     }

@@ -1,4 +1,4 @@
-"""Layouts, checks and the oracle of Mixture-of-Experts dispatch and combine of Ascend A2/A3.
+"""Layouts, checks, the oracle and live groups of Mixture-of-Experts dispatch and combine of Ascend A2/A3.
 
 A configuration is given by keywords, those of ``config.toml`` or as the sources write them, over a ``preset`` if there
 is one:
@@ -13,7 +13,8 @@ is one:
 
 from __future__ import annotations
 
-from ._errors import Violation
+from ._errors import Gone, Timeout, Violation
+from ._group import Group, Handle, Received
 from ._oracle import Comparison, check, compare, oracle, oracle_combine, oracle_dispatch
 from ._shape import Dim, Event, Field, Map, Shape
 
@@ -22,8 +23,13 @@ __all__ = [
     "Dim",
     "Event",
     "Field",
+    "Gone",
+    "Group",
+    "Handle",
     "Map",
+    "Received",
     "Shape",
+    "Timeout",
     "Violation",
     "check",
     "compare",

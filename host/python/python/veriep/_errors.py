@@ -46,3 +46,42 @@ class Violation(ValueError):
 def violation(problems: str) -> Violation:
     """The exception of the native half."""
     return Violation(json.loads(problems))
+
+
+class Gone(RuntimeError):
+    """Ranks of a group have died or left it, and it cannot go on: each in ``gone``."""
+
+    gone: Sequence[dict[str, Any]]
+    """Of each ``process``, which is its rank, ``pid``, ``host``, ``ranks``, ``how`` it went (``signal N``, ``exit N``, ``silent``: it
+    does not run, ``left``: by itself, ``ended``: nobody knows), and the ``round`` and ``operator`` (``dispatch``, ``experts``,
+    ``combine``) that it was in, or None."""
+
+    def __init__(self, message: str, gone: Sequence[dict[str, Any]]) -> None:
+        super().__init__(message, gone)
+        self.gone = gone
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Timeout(TimeoutError):
+    """Nobody in a group has moved for the deadline, or not all have joined it: what is missing is in ``missing``."""
+
+    missing: Sequence[dict[str, Any]]
+    """Of each core that waits ``rank``, ``core``, ``round``, ``operator``, ``what`` it waits for, and where that is known
+    ``source_rank``, whose it is."""
+
+    def __init__(self, message: str, missing: Sequence[dict[str, Any]]) -> None:
+        super().__init__(message, missing)
+        self.missing = missing
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def gone(message: str, gone: str) -> Gone:
+    return Gone(message, json.loads(gone))
+
+
+def timeout(message: str, missing: str) -> Timeout:
+    return Timeout(message, json.loads(missing))

@@ -32,7 +32,6 @@ const OUTPUTS: [Tensor; 4] = [Tensor::EpRecvCounts, Tensor::ExpandX, Tensor::Dyn
 /// What to do if one is missing.
 const BUILD: &str = "make -C host/baselines builds it (needs OpenMPI), --baselines FOLDER says where it is";
 
-/// The programs asked for, all there.
 #[derive(Debug)]
 pub(super) struct Programs {
     folder: PathBuf,
@@ -58,9 +57,6 @@ pub(super) fn moved(baseline: Baseline, bytes: &Bytes) -> (u64, u64) {
 
 impl Programs {
     /// Looks for the programs and for mpirun.
-    ///
-    /// # Errors
-    /// One of them is missing.
     pub(super) fn find(args: &BenchArgs) -> Result<Self, Error> {
         let asked = args.against.clone();
         let folder = folder(args);
@@ -257,7 +253,6 @@ impl System for Program<'_> {
     }
 }
 
-/// Where the programs are.
 fn folder(args: &BenchArgs) -> PathBuf {
     if let Some(folder) = args.baselines.clone().or_else(|| std::env::var_os(FOLDER).map(PathBuf::from)) {
         return folder;

@@ -14,21 +14,12 @@ use serde::Serialize;
 /// What is measured. Between its turns it sleeps, so that the others have the processors.
 pub(super) trait System {
     /// Compares what it puts out with the oracle; `name` is that of the check.
-    ///
-    /// # Errors
-    /// It differs, or there is none.
     fn check(&mut self, name: &str) -> Result<(), Error>;
 
     /// Times of iterations whose operators all ranks begin together, behind some to warm up.
-    ///
-    /// # Errors
-    /// It fails.
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error>;
 
     /// What a round takes of so many back to back.
-    ///
-    /// # Errors
-    /// It fails.
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error>;
 }
 

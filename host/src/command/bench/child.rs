@@ -28,7 +28,6 @@ pub(super) struct Started {
 }
 
 impl Started {
-    /// Starts it.
     pub(super) fn new(command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         #[cfg(unix)]

@@ -17,16 +17,13 @@ use veriep_core::protocol::Receive;
 const THREADS: &str = "veriep";
 const PROCESSES: &str = "veriep-processes";
 
-/// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
     Machines(Receive, RowCopyArg),
-    /// The same in processes.
     Processes(Receive, RowCopyArg),
     Baseline(Baseline),
 }
 
-/// Who was measured on what.
 #[derive(Clone, Copy)]
 pub(super) struct Subject<'c> {
     pub(super) case: &'c Case,

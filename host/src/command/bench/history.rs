@@ -30,7 +30,6 @@ const KEYS: [&str; 12] = [
 /// What must be equal for times to be comparable.
 const ALIKE: [&str; 4] = ["machine", "threads", "vector", "build"];
 
-/// An earlier report.
 pub(super) struct Earlier {
     file: String,
     report: Value,
@@ -83,9 +82,6 @@ impl Earlier {
     }
 
     /// What has changed since.
-    ///
-    /// # Errors
-    /// None: a report is representable as JSON.
     pub(super) fn beside(&self, bench: &Bench) -> Result<Beside, Error> {
         let now = to_json(bench)?;
         let about = |report: &Value, key: &str| match key {
@@ -114,9 +110,6 @@ impl Earlier {
 }
 
 /// Writes a report, complete or not at all.
-///
-/// # Errors
-/// The file cannot be written.
 pub(super) fn export(path: &Path, bench: &Bench) -> Result<(), Error> {
     let mut text = serde_json::to_string_pretty(&to_json(bench)?).unwrap_or_default();
     text.push('\n');

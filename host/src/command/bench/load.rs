@@ -30,7 +30,6 @@ pub(super) struct Counters {
     switches: Option<u64>,
 }
 
-/// A moment.
 pub(super) struct Moment(Instant, Counters);
 
 impl Moment {

@@ -58,7 +58,6 @@ pub(super) fn memory_bytes() -> u64 {
     number.unwrap_or_default() << 10
 }
 
-/// The first value of that name.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

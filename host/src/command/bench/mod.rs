@@ -38,7 +38,7 @@ use processes::Processes;
 use serde::Serialize;
 use veriep_core::layout::direct;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::{Buffer, Given, Limits, Shape};
+use veriep_core::shape::{Given, Limits, Shape};
 use veriep_core::vector::Any;
 
 /// What is asked when nothing is: the yardstick of the documents.
@@ -289,9 +289,7 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
     let cores: Vec<i64> = or(&args.aiv_num, base.aiv_num);
     let with = |mut config: Config| {
         if !is_set("hccl_buffsize_mb") {
-            let required = Buffer::new(&config.as_core(Given::empty())).required_mb;
-            config.hccl_buffsize_mb =
-                config.hccl_buffsize_mb.max(i64::try_from(required).unwrap_or(i64::MAX));
+            config.raise_buffer();
             // What is wrong with it is said later.
             if args.receive.iter().any(|receive| receive.is_direct())
                 && let Ok(shape) = Shape::new(&config.as_core(Given::empty()), Limits::Product)

@@ -45,7 +45,6 @@ impl Memory {
         REGIONS.iter().zip(&self.regions).find(|(of, _)| **of == region)?.1.as_ref()
     }
 
-    /// The whole of a state region.
     pub(super) fn whole(&self, region: Region) -> &[u8] {
         match self.of(region) {
             Some(Bytes::Whole(bytes)) => bytes,

@@ -217,7 +217,6 @@ fn own(args: &DiagnoseArgs, group: &Group) -> Result<Vec<Option<Seen>>, Error> {
     })
 }
 
-/// The name of an operator.
 const fn name(operator: Operator) -> &'static str {
     match operator {
         Operator::Dispatch => "dispatch",

@@ -30,29 +30,22 @@ pub(super) struct Seen {
 /// A word, or several, that a core lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lack {
-    /// The core.
     pub(super) core: u32,
     /// The number of the operator among those of its kind, from 1.
     pub(super) number: u64,
-    /// What it lacks.
     pub(super) what: Missing,
 }
 
-/// What is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
     /// Flag and count of a source for a local expert.
     Flag {
         /// The rank that writes it.
         source: u32,
-        /// The local expert.
         expert: u32,
     },
-    /// The result of a pair.
     Result {
-        /// The token.
         token: u32,
-        /// The column.
         k: u32,
         /// The rank that returns it, where the batch is known.
         source: Option<u32>,
@@ -66,7 +59,6 @@ pub(super) enum Missing {
     Word {
         /// Which, by the numbers of members.
         wait: Wait,
-        /// What it belongs to.
         operator: Operator,
         /// Its writer sends it once it lacks no word of that operator with a lower level.
         level: u32,
@@ -74,7 +66,6 @@ pub(super) enum Missing {
 }
 
 impl Missing {
-    /// The operator that it belongs to.
     pub(super) const fn operator(self) -> Operator {
         match self {
             Self::Flag { .. } => Operator::Dispatch,
@@ -133,7 +124,6 @@ pub(super) const fn begun_at(position: u64, in_flight: u64) -> [u64; 2] {
 }
 
 impl Seen {
-    /// Whether it has begun operator `number` of that kind.
     pub(super) const fn has_begun(&self, operator: Operator, number: u64) -> bool {
         self.begun[operator as usize] >= number
     }

@@ -39,7 +39,6 @@ struct Rank {
     waits_for: Vec<Wait>,
 }
 
-/// What a core waits for.
 #[derive(Default, Serialize)]
 struct Wait {
     core: u32,

@@ -1,8 +1,9 @@
 //! `veriep export`: what the core says of a shape's memory, as files for generators of kernels. No offset is worked out here.
 
 mod header;
+mod routing;
 
-use super::source::{choices, resolve};
+use super::source::{choices, opened, resolve};
 use crate::atomic_file::write_atomically;
 use crate::cli::{ExportArgs, ModeArgs};
 use crate::config::Config;
@@ -31,7 +32,7 @@ struct Written {
     ok: bool,
     config: String,
     folder: String,
-    files: [String; 3],
+    files: Vec<String>,
     maps: usize,
     events: usize,
 }
@@ -55,9 +56,18 @@ pub struct Exported {
 
 pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     let source = resolve(&args.config)?;
+    let port_offset = args.mode.port.port_offset;
+    let case = opened(&args.config)?.map(|(mut opened, folder)| {
+        opened.config.port_offset = port_offset;
+        opened.load(folder)
+    });
+    let case = case.transpose()?;
     let exported = Exported::of(source.config, &args.mode, &source.name)?;
     let ranks = ranks(&exported.shape, &args.ranks)?;
-    let files = exported.write(&args.out, &args.prefix, &ranks)?;
+    let mut files = Vec::from(exported.write(&args.out, &args.prefix, &ranks)?);
+    if let Some(case) = &case {
+        files.push(routing::write(&args.out, case, &|rank| ranks.contains(&rank))?.to_owned());
+    }
     let written = Written {
         ok: true,
         config: source.name,
@@ -77,7 +87,6 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     })
 }
 
-/// The ranks that a request names.
 fn ranks(shape: &Shape, asked: &str) -> Result<Vec<RankId>, Error> {
     if asked == "all" {
         return Ok(global_rank::all(shape).collect());
@@ -130,9 +139,6 @@ impl Exported {
     }
 
     /// Writes the plan with the work of `ranks`, the header, and the program that checks it, and returns the files' names.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn write(&self, folder: &Path, prefix: &str, ranks: &[RankId]) -> Result<[String; 3], Error> {
         std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "create", &e))?;
         let files = ["plan.json".to_owned(), format!("{prefix}_plan.h"), format!("{prefix}_check.c")];
@@ -144,14 +150,12 @@ impl Exported {
     }
 
     /// What a core does of the work of its rank; nothing if there is no such core.
-    #[must_use]
     pub fn share(&self, rank: RankId, core: CoreId) -> Option<Json> {
         let is_there = rank.0 < global_rank::count(&self.shape) && core.0 < self.shape.aiv_num();
         is_there.then(|| share(&self.shape, rank, core))
     }
 
     /// The text of `plan.json`, with the work of `ranks`.
-    #[must_use]
     pub fn plan(&self, ranks: &[RankId]) -> Json {
         let Self { config, shape, choices, .. } = self;
         let mode = choices.mode();

@@ -4,6 +4,7 @@ mod table;
 
 pub(super) use table::{summary_table, table};
 
+use super::Head;
 use super::lists::Traffic;
 use crate::cli::PlanArgs;
 use core::ops::Range;
@@ -24,13 +25,8 @@ const HALF: Partition = Partition::P0;
 /// What a rank does, or one of its cores. Lists are `null` when experts are not known.
 #[derive(Serialize)]
 pub(super) struct RankPlan {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    rank: u32,
-    /// `null`: all cores of the rank.
-    core: Option<u32>,
-    experts_known: bool,
+    #[serde(flatten)]
+    head: Head,
     /// In which the agent issues the tasks of an operator.
     order: &'static str,
     /// Half of the windows and of the message area that all offsets are in. Operator N uses half N % 2.
@@ -172,12 +168,7 @@ pub(super) fn of(
     let sums = traffic.known.then(|| (sent(traffic, rank), received(traffic, rank)));
     let rows = sums.as_ref().map(|(_, received)| received.last().copied().unwrap_or(0));
     RankPlan {
-        ok: true,
-        source,
-        set: args.config.set.clone(),
-        rank: rank.0,
-        core: core.map(|core| core.0),
-        experts_known: traffic.known,
+        head: Head::new(traffic, args, source, rank, core),
         order: args.order.name(),
         half: HALF.index(),
         rank_window: shape.rank_window(),
@@ -212,7 +203,7 @@ fn received(traffic: &Traffic, rank: RankId) -> Vec<u32> {
 
 impl Maker<'_> {
     fn share(&self, core: CoreId, rows: Option<u32>) -> CoreShare {
-        let (shape, ends) = (self.shape, super::one_core::ends);
+        let (shape, ends) = (self.shape, super::ends);
         CoreShare {
             core: core.0,
             tokens: ends(&split::tokens(shape, self.rank, core)),

@@ -1,8 +1,9 @@
 //! What the plan of a core has with direct placement: words for ranks in place of slots, and results that are read where
 //! experts left them.
 
+use super::ends;
 use super::lists::Traffic;
-use super::one_core::{BARRIER, ends};
+use super::one_core::BARRIER;
 use serde::Serialize;
 use veriep_core::layout::state::{Direct, Partition, results_ready};
 use veriep_core::plan::{route, split};
@@ -37,19 +38,21 @@ pub(super) struct Words {
 #[derive(Serialize)]
 pub(super) struct Told {
     /// The other rank.
-    pub(super) rank: u32,
+    rank: u32,
     /// Of the first of the counts, one for each local expert of who is told.
-    pub(super) counts_offset: u64,
+    counts_offset: u64,
     /// Of the word that covers them.
-    pub(super) counts_word: u64,
+    counts_word: u64,
     /// `null`: not known.
-    pub(super) counts: Option<Vec<u32>>,
+    counts: Option<Vec<u32>>,
+    /// Their sum.
+    rows: Option<u32>,
     /// Of the first of the grants: rows at which those of who is told begin, one for each local expert of who tells.
-    pub(super) grants_offset: u64,
-    pub(super) grants_word: u64,
+    grants_offset: u64,
+    grants_word: u64,
     grants: Option<Vec<u32>>,
     /// Of the word that covers the rows.
-    pub(super) token_flag_offset: u64,
+    token_flag_offset: u64,
 }
 
 /// What a core does in combine.
@@ -64,15 +67,15 @@ pub(super) struct Pull {
 /// A result that the owner of a token reads.
 #[derive(Serialize)]
 pub(super) struct Read {
-    pub(super) token: u32,
-    pub(super) k: u32,
-    pub(super) from: u32,
-    pub(super) row: u32,
+    token: u32,
+    k: u32,
+    from: u32,
+    row: u32,
     /// In the window of `from`.
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
+    offset: u64,
+    bytes: u64,
     /// Of the word that it awaits, in the own state region.
-    pub(super) flag_offset: u64,
+    flag_offset: u64,
 }
 
 /// Nothing unless rows are placed directly.
@@ -99,6 +102,7 @@ fn told(traffic: &Traffic, from: RankId, to: RankId, other: RankId) -> Told {
         counts_offset: entry(Direct::Counts),
         counts_word: word(Direct::Counts),
         counts: traffic.known.then(|| counts().map(|(_, own)| own).collect()),
+        rows: traffic.known.then(|| counts().map(|(_, own)| own).sum()),
         grants_offset: entry(Direct::Grants),
         grants_word: word(Direct::Grants),
         grants: traffic.known.then(|| grants().map(|(before, _)| before).collect()),

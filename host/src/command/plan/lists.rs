@@ -91,7 +91,6 @@ impl Traffic {
         self.names[rank.index()].0
     }
 
-    /// The rank of that name.
     pub(super) fn named(&self, name: u32) -> Option<RankId> {
         self.all_ranks().find(|&rank| self.name(rank) == name)
     }

@@ -17,8 +17,11 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::global_rank;
 use crate::hints;
-use crate::report::Report;
+use crate::report::{self, Report};
+use core::ops::Range;
 use lists::Traffic;
+use serde::Serialize;
+use serde_json::Value;
 use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
@@ -129,12 +132,77 @@ const fn name_of(split: SharedArg) -> &'static str {
     }
 }
 
-/// A table of the first lines, and how many were cut.
-fn listed(header: &[&str], rows: &[Vec<String>]) -> String {
-    let shown = rows.len().min(LINES_MAX);
-    let mut text = crate::report::columns(header, &rows[..shown]);
-    if rows.len() > shown {
-        text.push_str(&format!("\nand {} more; --format json has all", rows.len() - shown));
+/// What every plan of a rank begins with.
+#[derive(Serialize)]
+struct Head {
+    ok: bool,
+    source: String,
+    set: Vec<String>,
+    rank: u32,
+    /// `null`: all cores of the rank.
+    core: Option<u32>,
+    experts_known: bool,
+}
+
+impl Head {
+    fn new(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankId, core: Option<CoreId>) -> Self {
+        Self {
+            ok: true,
+            source,
+            set: args.config.set.clone(),
+            rank: traffic.name(rank),
+            core: core.map(|core| core.0),
+            experts_known: traffic.known,
+        }
+    }
+
+    /// The rows of a table that tell it.
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let of = |core: u32| format!("core {core} of rank {}", self.rank);
+        vec![
+            ("source", self.source.clone()),
+            ("plan of", self.core.map_or_else(|| format!("rank {}", self.rank), of)),
+            ("experts", known(self.experts_known)),
+        ]
+    }
+}
+
+fn known(experts_known: bool) -> String {
+    if experts_known { "known" } else { "not known: see --seed" }.to_owned()
+}
+
+fn experts(experts_known: bool) -> String {
+    if experts_known { "known" } else { "not known: shared experts only" }.to_owned()
+}
+
+/// Bounds of a range, as reports have them.
+const fn ends(range: &Range<u32>) -> [u32; 2] {
+    [range.start, range.end]
+}
+
+/// A table of the first items, and how many were cut. A column is a field's name, or its title and then the name; `a.b` is a
+/// field of a field, and `a..` a range.
+fn listed<T: Serialize>(title: &str, columns: &[&str], items: &[T]) -> String {
+    let columns: Vec<_> = columns.iter().map(|of| of.split_once('=').unwrap_or((of, of))).collect();
+    let header: Vec<_> = columns.iter().map(|(title, _)| title.trim_end_matches('.')).collect();
+    let row = |item: &T| {
+        let item = serde_json::to_value(item).unwrap_or_default();
+        columns.iter().map(|(_, field)| cell(&item, field)).collect()
+    };
+    let rows: Vec<_> = items.iter().take(LINES_MAX).map(row).collect();
+    let mut text = format!("{title}\n{}", report::columns(&header, &rows));
+    if items.len() > LINES_MAX {
+        text.push_str(&format!("\nand {} more; --format json has all", items.len() - LINES_MAX));
     }
     text
+}
+
+fn cell(item: &Value, field: &str) -> String {
+    let (path, between) = field.strip_suffix("..").map_or((field, " "), |path| (path, ".."));
+    match item.pointer(&format!("/{}", path.replace('.', "/"))) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(all)) => all.iter().map(Value::to_string).collect::<Vec<_>>().join(between),
+        Some(number) => number.to_string(),
+    }
 }

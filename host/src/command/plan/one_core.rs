@@ -6,11 +6,10 @@ pub(super) use table::table;
 
 use super::direct::{self, Pull, Words};
 use super::lists::{Traffic, Write, puts};
-use super::name_of;
 use super::ports::{self, Ports};
 use super::tp::{self, Exchange};
+use super::{Head, ends, name_of};
 use crate::cli::{ExpertsArg, PlanArgs};
-use core::ops::Range;
 use serde::Serialize;
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
@@ -32,12 +31,8 @@ pub(super) const BARRIER: &str = "core barrier";
 
 #[derive(Serialize)]
 pub(super) struct CorePlan {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    rank: u32,
-    core: u32,
-    experts_known: bool,
+    #[serde(flatten)]
+    head: Head,
     receive: &'static str,
     experts: &'static str,
     order: &'static str,
@@ -185,12 +180,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankI
     let received = known.then(|| traffic.received(rank));
     let receive = traffic.choices.receive;
     CorePlan {
-        ok: true,
-        source,
-        set: args.config.set.clone(),
-        rank: traffic.name(rank),
-        core: core.0,
-        experts_known: traffic.known,
+        head: Head::new(traffic, args, source, rank, Some(core)),
         receive: receive.name(),
         experts: ExpertsArg::name(receive),
         order: args.order.name(),
@@ -410,8 +400,4 @@ fn combine(
         tokens: ends(&tokens),
         pull,
     }
-}
-
-pub(super) const fn ends(range: &Range<u32>) -> [u32; 2] {
-    [range.start, range.end]
 }

@@ -1,7 +1,7 @@
 //! Packets by port, with and without the port offset.
 
+use super::listed;
 use super::lists::{Traffic, Write, Writes, puts};
-use crate::report::columns;
 use serde::Serialize;
 use veriep_core::layout::data::dispatch_record;
 use veriep_core::layout::state::{Partition, dispatch_slot, dispatch_status};
@@ -111,18 +111,11 @@ fn ports(
 
 pub(super) fn table(ports: &Ports, port_offset: u64) -> String {
     let of = |title: String, list: &[Port]| {
-        let rows: Vec<Vec<String>> = list
-            .iter()
-            .map(|p| {
-                let (step, all) = (&p.at_step, &p.all_steps);
-                let numbers =
-                    [p.block_starts, p.flags, step.heads, step.packets, all.heads, all.packets, all.bytes];
-                core::iter::once(p.port.to_string()).chain(numbers.map(|n| n.to_string())).collect()
-            })
-            .collect();
-        let step = format!("step {}: heads", ports.step);
-        let header = ["port", "blocks", "flags", &step, "packets", "all: heads", "packets", "bytes"];
-        format!("{title}\n{}", columns(&header, &rows))
+        let step = format!("step {}: heads=at_step.heads", ports.step);
+        let at_step = [&step, "packets=at_step.packets"];
+        let all_steps = ["all: heads=all_steps.heads", "packets=all_steps.packets", "bytes=all_steps.bytes"];
+        let columns = [&["port", "blocks=block_starts", "flags"][..], &at_step, &all_steps].concat();
+        listed(&title, &columns, list)
     };
     let without = of("ports of dispatch, without port offset".to_owned(), &ports.without_offset);
     match &ports.with_offset {

@@ -5,6 +5,7 @@ mod table;
 
 pub(super) use table::{summary_table, table};
 
+use super::Head;
 use super::lists::Traffic;
 use crate::cli::PlanArgs;
 use serde::Serialize;
@@ -25,13 +26,8 @@ const PARTITION: Partition = Partition::P0;
 /// What a rank does, or one of its cores. Lists are `null` when experts are not known.
 #[derive(Serialize)]
 pub(super) struct RankPlan {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    rank: u32,
-    /// `null`: all cores of the rank.
-    core: Option<u32>,
-    experts_known: bool,
+    #[serde(flatten)]
+    head: Head,
     stage: u32,
     /// Of the rank, and its number there.
     server: u32,
@@ -186,12 +182,7 @@ pub(super) fn of(
     let received = traffic.known.then(|| maker.received());
     let rows = received.as_ref().map(|rows| rows.len() as u32);
     RankPlan {
-        ok: true,
-        source,
-        set: args.config.set.clone(),
-        rank: rank.0,
-        core: core.map(|core| core.0),
-        experts_known: traffic.known,
+        head: Head::new(traffic, args, source, rank, core),
         stage: if stage == Stage::Two { 2 } else { 3 },
         server,
         number,
@@ -217,7 +208,7 @@ impl Maker<'_> {
     }
 
     fn share(&self, core: CoreId, rows: Option<u32>) -> CoreShare {
-        let (shape, ends) = (self.shape, super::one_core::ends);
+        let (shape, ends) = (self.shape, super::ends);
         CoreShare {
             core: core.0,
             streams: ends(&relay::streams(shape, core)),

@@ -2,7 +2,7 @@
 
 use super::lists::{Traffic, Writes, incasts};
 use super::ports::{self, Ports};
-use super::{listed, name_of};
+use super::{experts, listed, name_of};
 use crate::cli::{OrderArg, PlanArgs, SharedArg};
 use crate::report::{columns, pairs};
 use serde::Serialize;
@@ -209,10 +209,7 @@ pub(super) fn table(summary: &Summary) -> String {
     let about = pairs(&[
         ("source", summary.source.clone()),
         ("group", format!("{} ranks x {} cores", summary.ranks, summary.cores)),
-        (
-            "experts",
-            if summary.experts_known { "known" } else { "not known: shared experts only" }.to_owned(),
-        ),
+        ("experts", experts(summary.experts_known)),
         ("receive", summary.receive.to_owned()),
         ("order", summary.order.to_owned()),
         ("shared experts", summary.shared.to_owned()),
@@ -220,27 +217,16 @@ pub(super) fn table(summary: &Summary) -> String {
     ]);
     let mut parts = vec![about];
     let receivers = |title: &str, all: &[Receiver]| {
-        let rows: Vec<_> = all
-            .iter()
-            .filter(|r| r.rows > 0)
-            .map(|r| vec![r.rank.to_string(), r.sources.to_string(), r.rows.to_string(), r.bytes.to_string()])
-            .collect();
-        format!("{title}\n{}", listed(&["rank", "from ranks", "rows", "bytes"], &rows))
+        let all: Vec<_> = all.iter().filter(|receiver| receiver.rows > 0).collect();
+        listed(title, &["rank", "from ranks=sources", "rows", "bytes"], &all)
     };
     parts.push(receivers("received in dispatch", &summary.dispatch));
     parts.extend(summary.combine.iter().map(|all| receivers("received in combine", all)));
     parts.push(incast_table(&summary.incast));
     if !summary.shared_experts.is_empty() {
-        let rows: Vec<_> = summary
-            .shared_experts
-            .iter()
-            .map(|s| {
-                let numbers = [s.sources_max, s.at_once_max].map(|n| n.to_string());
-                [s.split.to_owned(), s.order.to_owned()].into_iter().chain(numbers).collect()
-            })
-            .collect();
-        let head = ["split", "order", "ranks that send to one", "at the same step"];
-        parts.push(format!("shared-expert ranks\n{}", columns(&head, &rows)));
+        let most = ["ranks that send to one=sources_max", "at the same step=at_once_max"];
+        let columns = [&["split", "order"], &most[..]].concat();
+        parts.push(listed("shared-expert ranks", &columns, &summary.shared_experts));
     }
     parts.extend(summary.ports.iter().map(|ports| ports::table(ports, summary.port_offset)));
     parts.join("\n\n")

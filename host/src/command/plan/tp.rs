@@ -1,7 +1,7 @@
 //! What a core exchanges with the core of its number on the TP peer.
 
+use super::ends;
 use super::lists::Traffic;
-use super::one_core::ends;
 use core::ops::Range;
 use serde::Serialize;
 use veriep_core::layout::record::sent_bytes;

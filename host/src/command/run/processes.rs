@@ -291,6 +291,8 @@ fn place(plan: &Plan, at: At) -> (Option<usize>, Option<&'static str>) {
             let operator = if planned.is_dispatch() { "dispatch" } else { "combine" };
             (Some(first + planned.round), Some(if at.experts { "experts" } else { operator }))
         }
-        Phase::Starts | Phase::Meets | Phase::Ended => ((at.unit > 0).then_some(first), None),
+        Phase::Starts | Phase::Meets | Phase::Ended | Phase::GivenUp => {
+            ((at.unit > 0).then_some(first), None)
+        }
     }
 }

@@ -31,7 +31,6 @@ macro_rules! rows {
 }
 pub(crate) use rows;
 
-/// A row of the page.
 struct Row {
     what: String,
     /// The lines on stderr, if there are any.

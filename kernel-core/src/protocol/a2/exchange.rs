@@ -49,7 +49,6 @@ impl Exchange {
         Self { half: Partition::P0, barrier: CoreBarrier::new(), phase: Phase::Ring(DoorbellSequence::Rung) }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         match &self.phase {
             Phase::Ring(doorbell) => doorbell.name(),

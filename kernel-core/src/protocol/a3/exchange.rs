@@ -50,7 +50,6 @@ enum Phase {
 phase_names! { Phase of "Exchange.": Await ArriveWithSums Sums Counts TokenNums }
 
 impl Exchange {
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

@@ -69,7 +69,6 @@ impl Part {
         Self::ExpandIdx { pair: env.work.sends.moe.start }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         match self {
             Self::Exchange(exchange) => exchange.phase(),

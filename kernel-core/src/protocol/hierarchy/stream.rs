@@ -63,7 +63,6 @@ pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
     Ok((word as u32, (word >> 32) as u32))
 }
 
-/// Writes the front of a record.
 pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u32) {
     let words = [epoch.number, u64::from(pairs) << 32 | u64::from(token), 0, 0];
     for (to, word) in record.as_chunks_mut().0.iter_mut().zip(words) {

@@ -26,7 +26,6 @@ pub const LANES: u32 = 32;
 pub struct Scene {
     /// Its name in reports.
     pub name: &'static str,
-    /// The parameters.
     pub config: Config<'static>,
     /// What all cores choose.
     pub choices: Choices,
@@ -36,7 +35,6 @@ pub struct Scene {
 pub const SCENES: u32 = if cfg!(feature = "all") { 8 } else { 3 };
 
 /// A scene by its number: first A3 with rows copied or received in place, then all else.
-#[must_use]
 pub fn scene(number: u32) -> Scene {
     let plain = Config {
         ep_world_size: RANKS as i64,
@@ -65,13 +63,10 @@ pub fn scene(number: u32) -> Scene {
     Scene { name, config, choices }
 }
 
-/// What a job is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Role {
-    /// A core in dispatch.
     Dispatch,
-    /// A core in combine.
     Combine,
     /// An agent, for as long as cores of its rank run.
     Agent,
@@ -81,13 +76,11 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Said {
-    /// It has not.
     Nothing,
     /// The operator ended.
     Done,
     /// It made as many attempts as it may, and was still waiting.
     Waits,
-    /// An error of the protocol.
     Error,
     /// The door refused the configuration, or the core its choices.
     Refused,
@@ -99,11 +92,8 @@ pub enum Said {
 pub struct Job {
     /// Number of the [`scene`].
     pub scene: u32,
-    /// What it is there for.
     pub role: Role,
-    /// The own rank.
     pub rank: u32,
-    /// The own core.
     pub core: u32,
     /// Lanes of a warp that copy rows: all 32, or fewer in a twin, which must be found wrong.
     pub lanes: u32,

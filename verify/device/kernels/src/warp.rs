@@ -39,7 +39,6 @@ pub(crate) struct Warp<'a> {
     pub(crate) inner: RawFabric<'a>,
     /// Lanes that copy rows: all of them, but in the twin.
     pub(crate) copy: u32,
-    /// The number of this lane.
     pub(crate) lane: u32,
 }
 

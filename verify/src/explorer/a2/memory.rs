@@ -211,7 +211,6 @@ impl Memory {
         all.print = xxh3_128(&all.bytes);
     }
 
-    /// The cores of a rank.
     fn cores(scene: &Scene<'_>, rank: usize) -> Range<usize> {
         let cores = scene.setup.model.cores as usize;
         rank * cores..(rank + 1) * cores

@@ -335,7 +335,6 @@ impl Fabric for View<'_, '_> {
 }
 
 impl View<'_, '_> {
-    /// A spot in words.
     fn name(&self, rank: RankId, spot: Spot, value: Value, part: Part) -> String {
         let shape = self.scene.setup.shape;
         let number = u32::from(spot.number);

@@ -28,13 +28,10 @@ use veriep_core::units::{CoreId, RankId};
 /// What a core or an agent acts on.
 #[derive(Clone, Debug)]
 pub struct RankView {
-    /// The memory of all.
     pub memory: Rc<Memory>,
     /// The domain as this rank sees it.
     pub shape: Arc<Shape>,
-    /// Whose.
     pub rank: RankId,
-    /// What is broken.
     pub bend: Bend,
 }
 
@@ -62,7 +59,6 @@ impl RankView {
     }
 }
 
-/// Who acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
     Core(CoreId),
@@ -237,15 +233,12 @@ impl Cells for A2Cells {
     fn fence(&mut self) {}
 }
 
-/// The fabric of one core.
 #[derive(Debug)]
 pub struct CoreFabric {
     inner: CoherentFabric<A2Cells>,
     /// By operator: the flags that it waits for.
     awaited: Vec<BTreeSet<Place>>,
-    /// The running operator.
     operator: usize,
-    /// What has not landed.
     late: Vec<(Place, u64)>,
     /// The interface of an agent that goes on whenever this core waits.
     folded: Option<AgentNic>,
@@ -253,7 +246,6 @@ pub struct CoreFabric {
 
 impl CoreFabric {
     /// The fabric of `core`, which waits for the flags `awaited` of each operator.
-    #[must_use]
     pub fn new(
         view: RankView,
         core: CoreId,
@@ -264,8 +256,6 @@ impl CoreFabric {
         Self { inner, awaited, operator: 0, late: Vec::new(), folded }
     }
 
-    /// Its rank.
-    #[must_use]
     pub const fn rank(&self) -> RankId {
         self.view().rank
     }
@@ -374,7 +364,6 @@ pub struct AgentNic {
 
 impl AgentNic {
     /// The interface of the agent of a rank, which posts so many tasks.
-    #[must_use]
     pub fn new(view: RankView, late: bool, tasks: usize) -> Self {
         let inner = CoherentNic::from(A2Cells::new(view.clone(), Actor::Agent));
         Self { view, inner, late, agent: Agent::new(), tasks, held: Vec::new() }

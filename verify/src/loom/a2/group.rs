@@ -20,7 +20,6 @@ use veriep_core::units::RankId;
 /// Where the agent of a rank runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agency {
-    /// On a thread of its own.
     Thread,
     /// On that of core 0, whenever that waits.
     Folded,
@@ -28,14 +27,12 @@ pub enum Agency {
     Late,
 }
 
-/// The size of a domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Size<'a> {
     /// Cores of each rank. A rank with several runs one operator, since there is no join here.
     pub cores: &'a [u32],
     /// E.
     pub experts: u32,
-    /// BS.
     pub bs: u32,
     /// Elements of a row, a multiple of 8.
     pub h: u32,
@@ -52,7 +49,6 @@ pub struct Group {
 
 impl Size<'_> {
     /// The domain as seen by a rank with `cores` cores. The product would refuse it.
-    #[must_use]
     pub fn shape(&self, cores: u32) -> Shape {
         let config = Config {
             comm_alg: Protocol::Fullmesh,
@@ -72,7 +68,6 @@ impl Size<'_> {
 impl Group {
     /// All ranks run the operators that the letters D and C mean, a C of the oldest round that has none; round `n` has
     /// `traffic[n]`, K = 1.
-    #[must_use]
     pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &str) -> Self {
         let shapes = size.cores.iter().map(|&cores| size.shape(cores));
         let domain = Domain::new(shapes, traffic, schedule, Choices::default());
@@ -97,7 +92,6 @@ impl Group {
         self
     }
 
-    /// The body of a model.
     pub fn body(self) -> impl Fn() + Send + Sync + 'static {
         let Self { domain, places, agencies, bend } = self;
         let domain = Arc::new(domain);

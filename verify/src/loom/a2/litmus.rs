@@ -33,12 +33,10 @@ pub struct Agent {
     rank: RankId,
 }
 
-/// What somebody does.
 #[derive(Clone, Copy, Debug)]
 pub enum Script {
     /// Core 0 of a rank.
     Core(u32, fn(&mut Core)),
-    /// The agent of a rank.
     Agent(u32, fn(&mut Agent)),
     /// Both on one thread.
     Both(u32, fn(&mut Core, &mut Agent)),
@@ -86,7 +84,6 @@ impl Core {
         did(self.fabric.store(task_word(P0, RankId(to), 2), value));
     }
 
-    /// Rings.
     pub fn ring(&mut self, count: u64) {
         let own = did(self.fabric.observe(doorbell()));
         assert!(own < count, "a doorbell that has been rung");

@@ -28,8 +28,6 @@ pub struct Places {
 }
 
 impl Places {
-    /// Those of `rank`.
-    #[must_use]
     pub fn of(shape: &Shape, rank: RankId) -> Self {
         let mut words = BTreeMap::from([(doorbell(), Access::Atomic)]);
         if shape.aiv_num() > 1 {
@@ -118,7 +116,6 @@ pub struct Memory {
 
 impl Memory {
     /// Zeroed memory at `places`, by rank.
-    #[must_use]
     pub fn new(shape: &Shape, places: &[Places]) -> Self {
         let rank =
             |places: &Places| places.words.iter().map(|(&at, &access)| (at, Word::new(access))).collect();

@@ -24,14 +24,11 @@ pub mod memory;
 /// What is broken: one duty of the protocol or one rule of the contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bend {
-    /// Nothing.
     #[default]
     None,
-    /// The words of a transfer are relaxed.
     RelaxedTransfer,
     /// The last word of a transfer is delivered first.
     LastWordFirst,
-    /// The doorbell is relaxed.
     RelaxedDoorbell,
     /// The agent does not acquire what it observes.
     RelaxedAgent,
@@ -47,7 +44,6 @@ pub enum Bend {
     OneHalf,
     /// Core 0 flips `bufferChosen` as soon as it has read it.
     EarlyFlip,
-    /// Nothing is cleared.
     NoClears,
     /// Only what was waited for is cleared, as in the seed.
     SeedClears,

@@ -24,7 +24,6 @@ pub(super) struct Core {
     is_new: bool,
 }
 
-/// Where a rank is.
 struct Rank {
     cores: Vec<Core>,
     /// By core, the position of its last operator, modulo [`PERIOD`].

@@ -13,7 +13,6 @@ use veriep_core::units::{CoreId, RankId};
 const WORDS: [(&str, Flag); 3] =
     [("counts told", Flag::Counts), ("grants told", Flag::Grant), ("rows landed", Flag::Tokens)];
 
-/// Dispatch `number` of a member.
 pub(super) fn dispatch(group: &Group<'_>, member: u32, number: u64, mut seen: Seen) -> Seen {
     let shape = group.shape;
     let at = |source| [partition(number).index(), source, 0, 0, 0];
@@ -33,7 +32,6 @@ pub(super) fn dispatch(group: &Group<'_>, member: u32, number: u64, mut seen: Se
     seen
 }
 
-/// Combine `number` of a member.
 pub(super) fn combine(group: &Group<'_>, member: u32, number: u64, mut seen: Seen) -> Seen {
     let shape = group.shape;
     let has = |source: u32| {

@@ -22,7 +22,6 @@ use veriep_core::sync::event::{self, Value};
 use veriep_core::sync::flag::{self, Seen as Word};
 use veriep_core::units::RankId;
 
-/// The dumps of a group.
 pub(super) struct Group<'a> {
     pub(super) shape: &'a Shape,
     pub(super) choices: Choices,
@@ -89,7 +88,6 @@ const fn partition(number: u64) -> Partition {
     if number % 2 == 1 { Partition::P0 } else { Partition::P1 }
 }
 
-/// All indices of a map.
 fn indices(map: &Map) -> impl Iterator<Item = [u32; INDICES_MAX]> {
     let extents: Vec<_> = map.dims().iter().map(|dim| dim.extent).collect();
     let all: u32 = extents.iter().product();
@@ -160,13 +158,11 @@ fn check(group: &Group<'_>, member: u32, memory: &Memory) -> Result<(), (Region,
 /// How a core takes words that have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
-    /// It has taken none yet.
     None,
     /// Some in their order, and cleared each; it has stopped at the first that had not come.
     Some,
     /// As some, or all.
     Perhaps,
-    /// All.
     All,
 }
 

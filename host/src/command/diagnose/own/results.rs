@@ -25,7 +25,6 @@ const TP: u32 = 0;
 /// What is known of the rank that returns a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// It is this member.
     Known(u32),
     /// One of several.
     Unknown,

@@ -1,7 +1,6 @@
 //! The plan of one core for people.
 
-use super::super::listed;
-use super::super::ports;
+use super::super::{experts, listed, ports};
 use super::{Blocks, CorePlan, Exchange, name_of_flags};
 use crate::report::pairs;
 use veriep_core::protocol::Flags;
@@ -12,9 +11,9 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         |[start, end]: [u32; 2]| if start == end { "none".to_owned() } else { format!("{start}..{end}") };
     let unknown = || "not known".to_owned();
     let mut about = vec![
-        ("source", plan.source.clone()),
-        ("core", format!("{} of rank {}", plan.core, plan.rank)),
-        ("experts", if plan.experts_known { "known" } else { "not known: shared experts only" }.to_owned()),
+        ("source", plan.head.source.clone()),
+        ("core", format!("{} of rank {}", plan.head.core.unwrap_or(0), plan.head.rank)),
+        ("experts", experts(plan.head.experts_known)),
         ("receive", format!("{}, experts {}", plan.receive, plan.experts)),
         ("order", plan.order.to_owned()),
         ("shared experts", plan.shared.to_owned()),
@@ -51,82 +50,49 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     }
     let phases: Vec<_> = (1..).zip(&dispatch.phases).map(|(i, phase)| format!(" {i:<2} {phase}")).collect();
     let mut parts = vec![pairs(&about), format!("dispatch, in this order\n{}", phases.join("\n"))];
-    let mut list = |title: &str, header: &[&str], rows: Vec<Vec<String>>| {
-        parts.push(format!("{title}\n{}", listed(header, &rows)));
+    let flagged = |columns: &[&'static str]| {
+        let separate = dispatch.flags == name_of_flags(Flags::Separate);
+        [columns, if separate { &["token flag=token_flag_offset"] } else { &[] }].concat()
     };
-    let text = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
-    let maybe = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let sends = dispatch.sends.iter().map(|s| {
-        let mut row = text(&[s.step as u64, s.token.into(), s.k.into()]);
-        row.push(maybe(s.expert));
-        row.extend(text(&[s.to.into(), s.row.unwrap_or(s.slot).into(), s.offset, s.bytes]));
-        row.extend(s.info_offset.map(|offset| offset.to_string()));
-        row
-    });
-    let slot = if dispatch.words.is_some() { "row" } else { "slot" };
-    let head = ["step", "token", "k", "expert", "to", slot, "offset", "bytes", "info offset"];
-    list("dispatch sends", &head[..head.len() - usize::from(dispatch.words.is_none())], sends.collect());
-    if let Some(words) = &dispatch.words {
-        for (title, told) in [("dispatch tells", &words.tells), ("dispatch hears", &words.hears)] {
-            let rows = told.iter().map(|told| {
-                let sum = told.counts.as_ref().map(|counts| counts.iter().sum());
-                let mut row = vec![told.rank.to_string(), maybe(sum)];
-                row.extend(text(&[told.counts_offset, told.counts_word, told.grants_offset]));
-                row.extend(text(&[told.grants_word, told.token_flag_offset]));
-                row
-            });
-            let head = ["rank", "rows", "counts", "their word", "grants", "their word", "token flag"];
-            list(title, &head, rows.collect());
+    let mut send = vec!["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
+    if dispatch.words.is_some() {
+        send[5] = "row";
+        send.push("info offset=info_offset");
+    }
+    parts.push(listed("dispatch sends", &send, &dispatch.sends));
+    match &dispatch.words {
+        None => {
+            let publish =
+                flagged(&["destination", "rank=to", "local expert=local_expert", "offset", "count"]);
+            let wait = flagged(&["slot", "local expert=local_expert", "from", "offset", "count"]);
+            parts.push(listed("dispatch publishes", &publish, &dispatch.publishes));
+            parts.push(listed("dispatch awaits", &wait, &dispatch.awaits));
+        }
+        Some(words) => {
+            let counts = ["rank", "rows", "counts=counts_offset", "their word=counts_word"];
+            let grants = ["grants=grants_offset", "their word=grants_word", "token flag=token_flag_offset"];
+            let columns = [&counts[..], &grants].concat();
+            parts.push(listed("dispatch tells", &columns, &words.tells));
+            parts.push(listed("dispatch hears", &columns, &words.hears));
         }
     }
-    let publishes = dispatch.publishes.iter().map(|p| {
-        let mut row = text(&[p.destination.into(), p.to.into(), p.local_expert.into(), p.offset]);
-        row.push(maybe(p.count));
-        row.extend(p.token_flag_offset.map(|offset| offset.to_string()));
-        row
-    });
-    let flagged = |head: &[&'static str]| {
-        let separate = dispatch.flags == name_of_flags(Flags::Separate);
-        [head, if separate { &["token flag"] } else { &[] }].concat()
-    };
-    let head = flagged(&["destination", "rank", "local expert", "offset", "count"]);
-    if dispatch.words.is_none() {
-        list("dispatch publishes", &head, publishes.collect());
-    }
-    let awaits = dispatch.awaits.iter().map(|a| {
-        let mut row = text(&[a.slot.into(), a.local_expert.into(), a.from.into(), a.offset]);
-        row.push(maybe(a.count));
-        row.extend(a.token_flag_offset.map(|offset| offset.to_string()));
-        row
-    });
-    let head = flagged(&["slot", "local expert", "from", "offset", "count"]);
-    if dispatch.words.is_none() {
-        list("dispatch awaits", &head, awaits.collect());
-    }
     if let Some(sends) = &combine.sends {
-        let rows = sends.iter().map(|r| {
-            let [to, token, k] = [r.to, r.token, r.k].map(u64::from);
-            text(&[r.step as u64, r.row.into(), to, token, k, r.offset, r.bytes, r.flag_offset])
-        });
-        let head = ["step", "row", "to", "token", "k", "offset", "bytes", "flag offset"];
-        list("combine sends and publishes", &head, rows.collect());
+        let send = ["step", "row", "to", "token", "k", "offset", "bytes", "flag offset=flag_offset"];
+        parts.push(listed("combine sends and publishes", &send, sends));
     }
     if let Some(awaits) = &combine.awaits {
-        let rows = awaits.iter().map(|a| text(&[a.token.into(), a.k.into(), a.from.into(), a.offset]));
-        list("combine awaits", &["token", "k", "from", "offset"], rows.collect());
+        parts.push(listed("combine awaits", &["token", "k", "from", "offset"], awaits));
     }
     if let Some(pull) = &combine.pull {
-        let rows = pull.publishes.iter().map(|&(to, offset)| text(&[to.into(), offset]));
-        list("combine publishes: results are ready", &["to", "offset"], rows.collect());
-        let rows = pull.reads.iter().flatten().map(|r| {
-            let [token, k, from, row] = [r.token, r.k, r.from, r.row].map(u64::from);
-            text(&[token, k, from, row, r.offset, r.bytes, r.flag_offset])
-        });
-        let head = ["token", "k", "from", "row", "offset", "bytes", "flag offset"];
-        list("combine awaits and reads", &head, rows.collect());
+        let publish = ["to=0", "offset=1"];
+        parts.push(listed("combine publishes: results are ready", &publish, &pull.publishes));
+        let read = ["token", "k", "from", "row", "offset", "bytes", "flag offset=flag_offset"];
+        let reads = pull.reads.as_deref().unwrap_or_default();
+        parts.push(listed("combine awaits and reads", &read, reads));
     }
     if let Some(ports) = &plan.ports {
-        parts.push(format!("all cores of rank {}: {}", plan.rank, ports::table(ports, plan.port_offset)));
+        let ports = ports::table(ports, plan.port_offset);
+        parts.push(format!("all cores of rank {}: {ports}", plan.head.rank));
     }
     parts.join("\n\n")
 }

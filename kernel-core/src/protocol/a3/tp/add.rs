@@ -46,7 +46,6 @@ impl Add {
         Self { partition: Partition::P0, phase: Phase::Select }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

@@ -64,7 +64,6 @@ enum Part {
 }
 
 impl Gather {
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

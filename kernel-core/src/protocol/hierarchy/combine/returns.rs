@@ -41,7 +41,6 @@ impl Returns {
         Self { rows: 0..0, phase: Phase::Entered }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

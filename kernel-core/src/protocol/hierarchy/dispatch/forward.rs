@@ -42,7 +42,6 @@ impl Forwards {
         Self { phase: Phase::Entered }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

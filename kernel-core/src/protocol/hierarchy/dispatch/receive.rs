@@ -62,7 +62,6 @@ impl Receive {
         Self { slot: 0, before: 0, before_expert: 0, rows: 0, phase: Phase::Count }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

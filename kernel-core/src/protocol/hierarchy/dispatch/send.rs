@@ -44,7 +44,6 @@ impl Send {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
     }
 
-    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }

@@ -53,7 +53,6 @@ impl Memory {
         self.storage.members[rank.index()][spot.region()].truncate(len);
     }
 
-    /// Returns the transfers in flight.
     pub(crate) fn transfers(&self) -> Vec<FlightId> {
         let transfers = self.flights().filter(|(_, flight)| matches!(flight.kind, FlightKind::Transfer(_)));
         transfers.map(|(id, _)| id).collect()

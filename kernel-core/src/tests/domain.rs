@@ -182,7 +182,6 @@ impl Tensors {
     }
 }
 
-/// Returns a row of `len` elements.
 pub(crate) fn row(dtype: Dtype, len: u32, element: impl Fn(u32) -> f32) -> Vec<u8> {
     (0..len).flat_map(|i| numerics::to_bytes(dtype, element(i))).collect()
 }

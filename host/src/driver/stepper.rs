@@ -1,0 +1,105 @@
+//! A core and what it needs to step the machine of an operator.
+
+use super::Options;
+use crate::backend::{Backend, Told};
+use crate::global_rank;
+use crate::vector::RowUnit;
+use veriep_core::fabric::{Fabric, Progress, ProtocolError};
+use veriep_core::inputs::Inputs;
+use veriep_core::protocol::{self, Context, Env, Machine, Operands, Scratch};
+use veriep_core::shape::Shape;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::{CoreId, RankId};
+
+/// One core. It knows neither join nor experts: whoever steps it owes them.
+#[derive(Debug)]
+pub(crate) struct Stepper {
+    env: Option<Env<RowUnit>>,
+    machine: Option<Machine>,
+    /// Scratch.
+    words: Vec<u32>,
+    row: Vec<u8>,
+}
+
+impl Stepper {
+    /// A core before its first operator.
+    pub(crate) fn new(shape: &Shape) -> Self {
+        Self {
+            env: None,
+            machine: None,
+            words: vec![0; protocol::scratch_words(shape)],
+            row: vec![0; protocol::scratch_bytes(shape)],
+        }
+    }
+
+    /// The phase of its machine; none before its first operator.
+    pub(crate) const fn phase(&self) -> &'static str {
+        match &self.machine {
+            Some(machine) => machine.phase(),
+            None => "",
+        }
+    }
+
+    /// Begins an operator.
+    ///
+    /// # Errors
+    /// The shape or the memory does not have what the options ask for, which should have been seen before.
+    pub(crate) fn begin<B: Backend>(
+        &mut self,
+        (shape, options, backend): (&Shape, &Options, &B),
+        (rank, core): (RankId, CoreId),
+        planned: Planned,
+    ) -> Result<(), ProtocolError> {
+        backend.hears(rank, core, Told::Begins(planned));
+        let env = match self.env.take() {
+            Some(env) => env,
+            None => {
+                let Options { choices, vector, rows_idle, one_by_one, .. } = *options;
+                let vector = RowUnit((!rows_idle).then_some(vector));
+                let capabilities = backend.fabric(rank, core, 0).capabilities();
+                let core = (global_rank::ep_rank(shape, rank), core);
+                let env = Env::new(shape, core, choices, capabilities, vector);
+                let env = env.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?;
+                let env = env.with_tp_rank(global_rank::tp_rank(shape, rank));
+                if one_by_one { env.one_by_one() } else { env }
+            }
+        };
+        self.machine = Some(Machine::begin(planned.operator, self.env.insert(env)));
+        Ok(())
+    }
+
+    /// Steps the machine over the fabric of a core until it is pending or done; `None` when the steps are used up, or no
+    /// operator has begun.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub(crate) fn step<B: Backend>(
+        &mut self,
+        shape: &Shape,
+        mut fabric: B::Fabric<'_>,
+        (inputs, operands): (&Inputs<'_>, &Operands<'_>),
+        steps: u32,
+        done: &mut u32,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        let (Some(machine), Some(env)) = (&mut self.machine, &self.env) else { return Ok(None) };
+        let scratch = Scratch { words: &mut self.words, row: &mut self.row };
+        if B::INLINED {
+            let fabric = &mut fabric;
+            machine.run(&mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
+        } else {
+            let fabric: &mut dyn Fabric = &mut fabric;
+            run_on_any(machine, &mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
+        }
+    }
+}
+
+/// Steps over a fabric whose calls are found at run time: compiled once for all of them.
+#[inline(never)]
+fn run_on_any(
+    machine: &mut Machine,
+    cx: &mut Context<'_, Env<RowUnit>, dyn Fabric + '_>,
+    steps: u32,
+    done: &mut u32,
+) -> Result<Option<Progress>, ProtocolError> {
+    machine.run(cx, steps, done)
+}

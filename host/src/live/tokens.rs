@@ -1,0 +1,130 @@
+//! What a member brings to a round: any number of tokens up to `bs`, any of whose pairs may be left out.
+
+use crate::case::{OwnedMask, RankTensors, input_problem};
+use crate::config::Config;
+use crate::error::{Error, Problem};
+use crate::hints;
+use core::ops::ControlFlow;
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::shape::{Given, Limits, Shape};
+use veriep_core::units::RankId;
+
+/// In `expert_ids`: no expert.
+const NOBODY: i32 = -1;
+
+/// Tokens by reference, `n` of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tokens<'a> {
+    /// `[n, h]` dtype.
+    pub x: &'a [u8],
+    /// `[n, k]`; -1 is no expert.
+    pub expert_ids: &'a [i32],
+    /// `[n, k]`.
+    pub expert_scales: &'a [f32],
+    /// `[n]` or `[n, k]`.
+    pub mask: Mask<'a>,
+}
+
+fn refused(parameter: &str, seen: &str, rule: impl Into<String>) -> Error {
+    Error::Invalid { place: "Group".to_owned(), problems: vec![Problem::new(parameter, seen, rule)] }
+}
+
+impl Tokens<'_> {
+    /// The tensors of a rank with these tokens and inactive ones behind them; without `x` where that is of the right length
+    /// already, and combine does not read it.
+    pub(super) fn padded(&self, config: &Config, shape: &Shape, rank: RankId) -> Result<RankTensors, Error> {
+        let (bs, k, row) = (shape.bs(rank) as usize, shape.k() as usize, shape.row_bytes() as usize);
+        let n = self.expert_ids.len() / k;
+        if n > bs {
+            return Err(refused(
+                "expert_ids",
+                &format!(": {n} tokens"),
+                format!("must be at most bs = {bs}"),
+            ));
+        }
+        let pairs = n * k;
+        let lengths = [
+            ("expert_ids", self.expert_ids.len(), pairs),
+            ("expert_scales", self.expert_scales.len(), pairs),
+            ("x", self.x.len(), n * row),
+        ];
+        if let Some((name, seen, rule)) = lengths.into_iter().find(|(_, seen, rule)| seen != rule) {
+            let (what, rule) = if name == "x" { ("bytes", rule) } else { ("values", rule) };
+            return Err(refused(name, &format!(": {seen} {what}"), format!("must be {rule} for {n} tokens")));
+        }
+        let mask = self.mask_of(bs, k, n)?;
+        let given = match &mask {
+            OwnedMask::None => Given::empty(),
+            OwnedMask::Tokens(_) => Given::MASK_1D,
+            OwnedMask::Pairs(_) => Given::MASK_2D,
+        };
+        if !given.is_empty() {
+            // Fewer tokens or pairs are a mask, which not every layout has.
+            if !given.is_empty() {
+                // Fewer tokens or pairs are a mask, which not every layout has.
+                hints::shape(config, given, Limits::Product, "Group")?;
+            }
+        }
+        let mut expert_ids = self.expert_ids.to_vec();
+        let mut expert_scales = self.expert_scales.to_vec();
+        expert_scales.resize(bs * k, 0.0);
+        expert_ids.resize(bs * k, NOBODY);
+        for (ids, weights) in expert_ids.chunks_mut(k).zip(expert_scales.chunks_mut(k)) {
+            fill(ids, weights);
+        }
+        let is_needed = n < bs || shape.copy_expert_num() > 0;
+        let mut x = if is_needed { self.x.to_vec() } else { Vec::new() };
+        if is_needed {
+            x.resize(bs * row, 0);
+        }
+        Ok(RankTensors { x, expert_ids, expert_scales, mask, ..RankTensors::default() })
+    }
+
+    fn mask_of(&self, bs: usize, k: usize, n: usize) -> Result<OwnedMask, Error> {
+        let must_be = |seen: usize, rule: usize| {
+            let seen = format!(": {seen} values");
+            Err(refused("x_active_mask", &seen, format!("must be {rule} for {n} tokens")))
+        };
+        let mut active = match self.mask {
+            Mask::Tokens(mask) if mask.len() != n => return must_be(mask.len(), n),
+            Mask::Pairs(mask) if mask.len() != n * k => return must_be(mask.len(), n * k),
+            Mask::None => vec![true; n * k],
+            Mask::Tokens(mask) => mask.iter().flat_map(|&active| core::iter::repeat_n(active, k)).collect(),
+            Mask::Pairs(mask) => mask.to_vec(),
+        };
+        for (active, _) in active.iter_mut().zip(self.expert_ids).filter(|(_, id)| **id == NOBODY) {
+            *active = false;
+        }
+        active.resize(bs * k, false);
+        if active.iter().all(|&active| active) {
+            return Ok(OwnedMask::None);
+        }
+        // Whole tokens, those that are active first, are less to say.
+        let first = active.iter().position(|&active| !active).unwrap_or(bs * k);
+        if first % k == 0 && !active[first..].contains(&true) {
+            return Ok(OwnedMask::Tokens((0..bs).map(|token| token < first / k).collect()));
+        }
+        Ok(OwnedMask::Pairs(active))
+    }
+}
+
+/// Ids of masked pairs must be valid and distinct, too, and their weights numbers.
+fn fill(ids: &mut [i32], weights: &mut [f32]) {
+    for nth in 0..ids.len() {
+        if ids[nth] == NOBODY {
+            weights[nth] = 0.0;
+            // There are no more ids in the row than this.
+            ids[nth] = (0..).find(|id| !ids.contains(id)).unwrap_or(0);
+        }
+    }
+}
+
+/// Checks what all this comes to.
+pub(super) fn check(inputs: &Inputs<'_>, shape: &Shape, rank: RankId) -> Result<(), Error> {
+    let mut problems = Vec::new();
+    let _ = inputs.check_all(shape, rank, &mut |error| {
+        problems.push(input_problem(error.tensor(), &error));
+        ControlFlow::Continue(())
+    });
+    if problems.is_empty() { Ok(()) } else { Err(Error::Invalid { place: "Group".to_owned(), problems }) }
+}

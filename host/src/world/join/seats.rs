@@ -1,0 +1,101 @@
+//! The seats of a group that joins, and who sits there.
+
+use crate::world::World;
+use crate::world::board::{Board, OfProcess};
+use core::sync::atomic::Ordering;
+use rustix::process::getpid;
+use serde::{Deserialize, Serialize};
+
+/// A process of the system, which no later one of the same number is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::world) struct Identity {
+    pub(in crate::world) pid: u64,
+    began: u64,
+}
+
+impl Identity {
+    pub(super) fn own() -> Self {
+        let pid = u64::from(getpid().as_raw_nonzero().get().unsigned_abs());
+        Self { pid, began: began(pid).unwrap_or(0) }
+    }
+
+    pub(in crate::world) fn of(world: &World, process: usize) -> Self {
+        Seats(&world.board).of(process).unwrap_or(Self { pid: 0, began: 0 })
+    }
+
+    pub(in crate::world) fn sit(world: &World, process: usize) {
+        // It is its own, whoever sat there.
+        let _ = Seats(&world.board).take(process, |_| false);
+    }
+
+    /// Whether it still runs.
+    pub(in crate::world) fn runs(self) -> bool {
+        state(self.pid).is_some_and(|state| state.began == self.began && !state.is_dead)
+    }
+
+    /// How it has ended, as long as its parent has not asked for that.
+    pub(in crate::world) fn exit_code(self) -> Option<i32> {
+        let state = state(self.pid).filter(|state| state.began == self.began && state.is_dead)?;
+        state.exit_code
+    }
+}
+
+/// What the system tells of a process.
+struct State {
+    is_dead: bool,
+    began: u64,
+    exit_code: Option<i32>,
+}
+
+fn state(pid: u64) -> Option<State> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // A name may have brackets of its own. Behind it are numbers, of which the manual counts the first as the third.
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    Some(State {
+        is_dead: matches!(fields.first(), Some(&("Z" | "X"))),
+        began: fields.get(22 - 3)?.parse().ok()?,
+        exit_code: fields.get(52 - 3).and_then(|code| code.parse().ok()),
+    })
+}
+
+fn began(pid: u64) -> Option<u64> {
+    state(pid).map(|state| state.began)
+}
+
+/// Who has come.
+#[derive(Clone, Copy)]
+pub(super) struct Seats<'a>(pub(super) &'a Board);
+
+impl Seats<'_> {
+    pub(super) fn of(self, process: usize) -> Option<Identity> {
+        let word = |word| self.0.of(process, word).load(Ordering::Acquire);
+        let pid = word(OfProcess::Pid);
+        (pid != 0).then(|| Identity { pid, began: word(OfProcess::Began) })
+    }
+
+    /// Sits down, unless somebody sits there who `keeps` the seat.
+    pub(super) fn take(self, process: usize, keeps: impl Fn(Identity) -> bool) -> Result<(), Identity> {
+        if let Some(other) = self.of(process).filter(|&other| keeps(other)) {
+            return Err(other);
+        }
+        let own = Identity::own();
+        self.0.of(process, OfProcess::Began).store(own.began, Ordering::Relaxed);
+        self.0.of(process, OfProcess::Pid).store(own.pid, Ordering::Release);
+        Ok(())
+    }
+
+    pub(super) fn leave(self, process: usize) {
+        self.0.of(process, OfProcess::Pid).store(0, Ordering::Release);
+    }
+
+    pub(super) fn are_taken(self) -> bool {
+        (0..self.0.processes()).all(|process| self.of(process).is_some())
+    }
+
+    /// Who has not come, or has died since.
+    pub(super) fn empty(self) -> Vec<usize> {
+        let is_empty = |&process: &usize| !self.of(process).is_some_and(Identity::runs);
+        (0..self.0.processes()).filter(is_empty).collect()
+    }
+}
