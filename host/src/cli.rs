@@ -71,6 +71,9 @@ pub enum Verb {
     Inspect(InspectArgs),
     /// Say who owes what in a group that hangs, from dumps of its memory.
     Diagnose(DiagnoseArgs),
+    /// Compile what `run --backend mpi` needs of an MPI, by that MPI's compiler.
+    #[cfg(target_os = "linux")]
+    MpiShim(MpiShimArgs),
     /// Tell whether a record of events keeps the contract of the memory and the guards of its reuse.
     Conform(ConformArgs),
     /// Print a script with which a shell completes verbs and options.
@@ -87,6 +90,12 @@ impl Verb {
             Self::Schedule(_) => true,
             _ => false,
         }
+    }
+
+    /// Whether a launcher starts it as one process of several.
+    #[must_use]
+    pub const fn is_launched(&self) -> bool {
+        matches!(self, Self::Run(RunArgs { backend: BackendArg::Mpi, .. }))
     }
 
     /// Whether it dumps memory when it is asked to.
@@ -151,13 +160,15 @@ pub enum BackendArg {
     Weak,
     /// Processes of their own for parts of the ranks, over memory that all of them map (Linux).
     Processes,
+    /// The processes that mpirun or srun has started, perhaps on several machines (Linux).
+    Mpi,
 }
 
 impl BackendArg {
     /// Whether its time is real.
     #[must_use]
     pub const fn is_timed(self) -> bool {
-        matches!(self, Self::Threads | Self::Processes)
+        matches!(self, Self::Threads | Self::Processes | Self::Mpi)
     }
 
     /// Its name on the command line.
@@ -168,6 +179,7 @@ impl BackendArg {
             Self::Lockstep => "lockstep",
             Self::Weak => "weak",
             Self::Processes => "processes",
+            Self::Mpi => "mpi",
         }
     }
 }
@@ -314,13 +326,13 @@ pub struct RunArgs {
     /// Operators in order; a C combines the oldest dispatch not yet combined.
     #[arg(long, value_name = "SEQ", default_value = "DC")]
     pub schedule: String,
-    /// Schedules run back to back between two checks; left out: 1 on threads and processes, as many as memory allows else.
+    /// Schedules run back to back between two checks; left out: 1 where time is measured, as many as memory allows else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub chain: Option<u32>,
     /// Seed of the case in memory and of the lockstep scheduler.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
-    /// Give up when nothing has moved for so long; left out: 60 (threads, processes).
+    /// Give up when nothing has moved for so long; left out: 60 (threads, processes, mpi).
     #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true)]
     pub deadline: Option<f64>,
     /// Do not ask the oracle.
@@ -347,9 +359,13 @@ pub struct RunArgs {
     /// What works on rows; results are the same.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,
-    /// Processes, each for neighbouring ranks; left out: the smaller of ranks and processors (processes).
+    /// Processes, each for neighbouring ranks; left out: the smaller of ranks and processors (processes), or as many as were
+    /// started (mpi).
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub processes: Option<u32>,
+    /// Share no memory with any other process, also on one machine (mpi).
+    #[arg(long)]
+    pub all_far: bool,
     /// Worker threads of each process; left out: one per processor in all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -370,6 +386,18 @@ pub struct RunArgs {
     /// a folder of its own among the temporary files, removed when all ends well.
     #[arg(long = "record", value_name = "FOLDER|none")]
     pub flight: Option<PathBuf>,
+}
+
+/// `veriep mpi-shim`
+#[cfg(target_os = "linux")]
+#[derive(Args, Debug)]
+pub struct MpiShimArgs {
+    /// The MPI's C compiler; left out: all of mpicc.openmpi and mpicc.mpich that there are, else mpicc.
+    #[arg(long, value_name = "PROGRAM")]
+    pub mpicc: Option<PathBuf>,
+    /// Where the library goes; left out: ~/.local/share/veriep, where run looks for it.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
 }
 
 /// A number in a range.

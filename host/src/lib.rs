@@ -28,6 +28,8 @@ pub mod group;
 pub mod hints;
 pub mod interrupt;
 #[cfg(target_os = "linux")]
+pub mod launcher;
+#[cfg(target_os = "linux")]
 pub mod live;
 mod parallel;
 pub mod presets;

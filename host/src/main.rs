@@ -25,6 +25,10 @@ fn main() -> ExitCode {
     if veriep::world::is_seated() {
         unix::ignore_interrupts();
     }
+    #[cfg(target_os = "linux")]
+    if cli.verb.is_launched() {
+        unix::heed_launcher();
+    }
     #[cfg(unix)]
     if cli.verb.dumps() {
         unix::note_dumps();

@@ -41,6 +41,25 @@ pub(crate) fn ignore_interrupts() {
     }
 }
 
+/// A launcher has the terminal: what it sends to end the group asks for what there is. With SIGUSR1 some say that a process has
+/// died, which is seen anyway.
+#[cfg(target_os = "linux")]
+pub(crate) fn heed_launcher() {
+    extern "C" fn end(_: libc::c_int) {
+        veriep::interrupt::ask();
+    }
+    let handler: extern "C" fn(libc::c_int) = end;
+    for (signal, action) in [
+        (libc::SIGINT, handler as libc::sighandler_t),
+        (libc::SIGTERM, handler as libc::sighandler_t),
+        (libc::SIGUSR1, libc::SIG_IGN),
+    ] {
+        // SAFETY: the handler stores to an atomic, which one may do, and ignoring a signal runs no code; of these signals SIGINT
+        // alone has had a handler, which does no more.
+        unsafe { libc::signal(signal, action) };
+    }
+}
+
 /// A signal that ends the program unless it is noted asks for a dump.
 pub(crate) fn note_dumps() {
     extern "C" fn note(_: libc::c_int) {

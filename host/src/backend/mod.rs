@@ -13,6 +13,7 @@ use crate::case::Case;
 use crate::global_rank;
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
+use std::sync::Arc;
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Wait};
 use veriep_core::layout::outputs::capacity;
@@ -55,6 +56,41 @@ pub trait Backend: Sync {
 
     /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
     fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
+}
+
+/// A memory that others hold, too.
+impl<B: Backend + Send> Backend for Arc<B> {
+    const INLINED: bool = B::INLINED;
+
+    type Fabric<'b>
+        = B::Fabric<'b>
+    where
+        Self: 'b;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        (**self).fabric(rank, core, batch)
+    }
+
+    type Nic<'b>
+        = B::Nic<'b>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        (**self).nic(rank)
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
+        (**self).read_output(rank, batch, tensor, len, read);
+    }
+
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        (**self).hears(rank, core, told);
+    }
+
+    fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
+        (**self).steps(rank, core, planned, phase);
+    }
 }
 
 /// What a driver tells of a core. In lockstep only begins are told; [`Layer::stepped`] has the rest.

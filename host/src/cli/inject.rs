@@ -73,8 +73,8 @@ impl RunArgs {
         let given = self.inject.as_deref().and_then(|fault| fault.strip_prefix("killed="));
         let Some(given) = given else { return Ok(None) };
         let refuse = |why: &str| Err(Error::Request(format!("--inject killed={given}: {why}")));
-        if self.backend != BackendArg::Processes {
-            return refuse("only --backend processes has it");
+        if !matches!(self.backend, BackendArg::Processes | BackendArg::Mpi) {
+            return refuse("only --backend processes and mpi have it");
         }
         let numbers = |(rank, at): (&str, &str)| rank.parse::<u32>().ok().zip(at.parse::<u64>().ok());
         let Some((rank, at)) = given.split_once(':').and_then(numbers) else {

@@ -13,6 +13,8 @@ mod golden;
 #[cfg(target_os = "linux")]
 mod inspect;
 mod layout;
+#[cfg(target_os = "linux")]
+mod mpi_shim;
 mod plan;
 mod quantiles;
 mod record;
@@ -44,6 +46,8 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Export(args) => export::run(&args, report),
         Verb::Plan(args) => plan::run(&args, report),
         Verb::Simulate(args) => simulate::run(&args, report),
+        #[cfg(target_os = "linux")]
+        Verb::MpiShim(args) => mpi_shim::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),

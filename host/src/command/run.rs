@@ -45,6 +45,8 @@ mod flight;
 #[cfg(not(target_os = "linux"))]
 #[path = "run/no_flight.rs"]
 mod flight;
+#[cfg(target_os = "linux")]
+mod mpi;
 mod output;
 #[cfg(target_os = "linux")]
 mod processes;
@@ -89,6 +91,10 @@ struct Ran {
 
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
+    if args.backend == BackendArg::Mpi {
+        return mpi::run(args, report);
+    }
+    #[cfg(target_os = "linux")]
     if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
         processes::take_part(args, &seat, &memory);
     }
@@ -97,7 +103,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
-    let (job, schedule) = job(args)?;
+    let (job, schedule) = job(args, None)?;
     if args.deadline.is_some() && !args.backend.is_timed() {
         let backend = args.backend.name();
         note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
@@ -120,41 +126,57 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
             flight::around(&job, report, |folder| processes::run(&job, folder, &|| bar.inc(1)))
         }
         #[cfg(not(target_os = "linux"))]
-        BackendArg::Processes => Err(Error::Request("--backend processes: only Linux has it".to_owned())),
+        BackendArg::Processes => Err(only_linux(args)),
+        // On Linux it has been run.
+        BackendArg::Mpi => Err(only_linux(args)),
     };
     drop(bar);
-    let ran = ran.map_err(|error| match schedule.in_flight() {
+    summary::emit(report, &job, &ran.map_err(|error| hinted(error, &job, &schedule))?)
+}
+
+fn only_linux(args: &RunArgs) -> Error {
+    Error::Request(format!("--backend {}: only Linux has it", args.backend.name()))
+}
+
+/// An error with what may have led to it.
+fn hinted(error: Error, job: &Job<'_>, schedule: &Schedule) -> Error {
+    match schedule.in_flight() {
         in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
-            let order = &args.schedule;
+            let order = &job.args.schedule;
             error.with(&format!(
                 "; {in_flight} batches in flight: veriep schedule {order} tells whether that is safe"
             ))
         }
         _ => error,
-    });
-    summary::emit(report, &job, &ran?)
+    }
 }
 
-/// The request, checked.
-fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
+/// The request, checked; of a launcher that has started so many processes, if one has.
+fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
     let backend = args.backend.name();
-    let timed = "--backend threads and processes have";
+    let timed = "--backend threads, processes and mpi have";
+    let is_mpi = args.backend == BackendArg::Mpi;
     for (wrong, option, who) in [
         (args.threads.is_some() && !args.backend.is_timed(), "--threads", timed),
         (args.spread.is_some() && !args.backend.is_timed(), "--spread", timed),
         (
-            args.processes.is_some() && args.backend != BackendArg::Processes,
+            args.processes.is_some() && args.backend != BackendArg::Processes && !is_mpi,
             "--processes",
-            "--backend processes has",
+            "--backend processes and mpi have",
         ),
+        (args.all_far && !is_mpi, "--all-far", "--backend mpi has"),
+        (args.dump.is_some() && is_mpi, "--dump", "--backend threads, processes, lockstep and weak have"),
     ] {
         if wrong {
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
-    if !args.backend.is_timed() && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
-        return Err(Error::Request(format!("--record: only {timed} it, not {backend}; hint: --events")));
+    let is_recorded = matches!(args.backend, BackendArg::Threads | BackendArg::Processes);
+    if !is_recorded && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
+        let hint = if is_mpi { "" } else { "; hint: --events" };
+        let wrong = "--record: only --backend threads and processes have it, not";
+        return Err(Error::Request(format!("{wrong} {backend}{hint}")));
     }
     if args.backend.is_timed() && record::is_asked(&args.record) {
         let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
@@ -172,7 +194,7 @@ fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
     let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
     let (killed, slow) = (args.killed(&case)?, args.slow(&case)?);
     let choices = Choices { order: args.order.into(), flags, receive, stage };
-    let processes = processes(args, &case.shape)?;
+    let processes = processes(args, &case.shape, started)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
     Ok((Job { args, source, case, plan, processes, workers, silent, stray, killed, slow }, schedule))
@@ -340,8 +362,20 @@ fn workers(args: &RunArgs, processes: usize) -> Workers {
 }
 
 /// How many processes run a group of this shape.
-fn processes(args: &RunArgs, shape: &Shape) -> Result<usize, Error> {
+fn processes(args: &RunArgs, shape: &Shape, started: Option<usize>) -> Result<usize, Error> {
     let ranks = global_rank::count(shape);
+    if let Some(started) = started {
+        let asked = args.processes.filter(|&asked| asked as usize != started);
+        return match asked {
+            Some(asked) => Err(Error::Request(format!(
+                "--processes {asked}: must be {started}, the processes that the launcher has started, or be left out"
+            ))),
+            None if started > ranks as usize => Err(Error::Request(format!(
+                "{started} processes have been started: must be at most {ranks}, the ranks of the group"
+            ))),
+            None => Ok(started),
+        };
+    }
     match args.processes {
         _ if args.backend != BackendArg::Processes => Ok(1),
         Some(more) if more > ranks => Err(Error::Request(format!(

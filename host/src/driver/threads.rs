@@ -216,6 +216,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                     break;
                 }
             };
+            let has_come = world.carry();
             // In a world of several processes whoever watches them all says when it is enough.
             if self.shared.stop.load(Ordering::Relaxed) {
                 self.add_complaints();
@@ -229,7 +230,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             if has_moved {
                 rest.moved();
-            } else {
+            } else if !has_come {
                 world.count_pass_in_vain(self.number);
                 rest.in_vain();
             }

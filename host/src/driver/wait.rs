@@ -109,6 +109,7 @@ pub(crate) fn meet(world: &World) -> Result<(), Failure> {
         if world.is_stopped() {
             return Err(Failure::Stopped);
         }
+        world.carry();
         rest.in_vain();
     }
     world.enter(Phase::Starts);

@@ -9,6 +9,8 @@ use rustix::thread::futex::{self, Flags};
 
 /// Nobody sleeps longer, since a process that is stopped is not rung by those who died.
 const NAP: Duration = Duration::from_millis(5);
+/// Where something may come from processes elsewhere, which do not ring.
+const SHORT_NAP: Duration = Duration::from_micros(200);
 
 impl World {
     /// Asks other processes to ring. What the caller does not see after this call, somebody will ring for.
@@ -26,7 +28,8 @@ impl World {
 
     /// Sleeps until others have rung more often than that.
     pub(crate) fn sleep(&self, rung: u32) {
-        let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
+        let nap = if self.post.get().is_some() { SHORT_NAP } else { NAP };
+        let nap = Timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
         // Whatever ends it, the caller looks again.
         let _ = futex::wait(self.board.bell(self.me), Flags::empty(), rung, Some(&nap));
     }

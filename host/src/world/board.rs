@@ -1,6 +1,6 @@
 //! The words that the processes of a group leave for each other: a few lines for each process, one more for each of its
-//! workers. Every word has one writer, its owner, but for the bells; so a copy of a board in another machine's memory would be
-//! the same board a little later.
+//! workers. Every word has one writer, its owner, but for the bells; so a copy of a line in another machine's memory is the same
+//! line a little later.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -31,6 +31,8 @@ pub(super) enum OfGroup {
     What,
     First,
     Second,
+    /// Not 0: it has ended well, and what it has come to is written.
+    Over,
     /// Of processes that joined: not like that of any other group.
     Nonce,
     /// Of those that met at a file, not 0: all have come.
@@ -67,6 +69,24 @@ pub(super) enum OfProcess {
     Died,
 }
 
+impl OfProcess {
+    /// Those that its owner writes, in the order in which they are read to be sent: what was written before a meeting is at least
+    /// as new as that.
+    #[cfg(target_os = "linux")]
+    pub(super) const ROW: [Self; 10] = [
+        Self::Met,
+        Self::Last,
+        Self::Ended,
+        Self::Open,
+        Self::Phase,
+        Self::Unit,
+        Self::Checked,
+        Self::Batch,
+        Self::Experts,
+        Self::Beat,
+    ];
+}
+
 /// Words of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OfWorker {
@@ -76,6 +96,11 @@ pub(super) enum OfWorker {
     InVain,
     /// Not 0: it has something to do in this unit.
     Busy,
+}
+
+impl OfWorker {
+    #[cfg(target_os = "linux")]
+    pub(super) const ROW: [Self; 3] = [Self::Moved, Self::InVain, Self::Busy];
 }
 
 /// Lines of a process beside those of its workers.
@@ -92,8 +117,17 @@ enum Memory {
 #[derive(Debug)]
 pub(super) struct Board {
     memory: Memory,
+    /// Of processes that do not map it, what they have sent of their lines.
+    far: Option<Far>,
     processes: usize,
     workers: usize,
+}
+
+#[derive(Debug)]
+struct Far {
+    /// By process: it maps the board.
+    near: Vec<bool>,
+    lines: Box<[Line]>,
 }
 
 impl Board {
@@ -103,8 +137,11 @@ impl Board {
 
     /// A board of this process alone.
     pub(super) fn alone(workers: usize) -> Self {
-        let lines = (0..Self::lines_of(1, workers)).map(|_| Line::default()).collect();
-        Self { memory: Memory::Own(lines), processes: 1, workers }
+        Self { memory: Memory::Own(Self::own_lines(1, workers)), far: None, processes: 1, workers }
+    }
+
+    fn own_lines(processes: usize, workers: usize) -> Box<[Line]> {
+        (0..Self::lines_of(processes, workers)).map(|_| Line::default()).collect()
     }
 
     /// Bytes of a board.
@@ -120,7 +157,14 @@ impl Board {
     #[cfg(target_os = "linux")]
     pub(super) fn mapped(map: Arc<MmapRaw>, processes: usize, workers: usize) -> Self {
         assert!(Self::bytes(processes, workers) <= map.len() as u64, "the board does not fit");
-        Self { memory: Memory::Mapped(map), processes, workers }
+        Self { memory: Memory::Mapped(map), far: None, processes, workers }
+    }
+
+    /// The same for processes of which only these map it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn with_near(self, near: Vec<bool>) -> Self {
+        let lines = Self::own_lines(self.processes, self.workers);
+        Self { far: near.contains(&false).then_some(Far { near, lines }), ..self }
     }
 
     #[inline]
@@ -136,6 +180,12 @@ impl Board {
         }
     }
 
+    /// Whether a process maps the board.
+    #[cfg(target_os = "linux")]
+    pub(super) fn is_near(&self, process: usize) -> bool {
+        self.far.as_ref().is_none_or(|far| far.near[process])
+    }
+
     pub(super) const fn processes(&self) -> usize {
         self.processes
     }
@@ -146,7 +196,11 @@ impl Board {
 
     #[inline]
     fn line(&self, process: usize, nth: usize) -> &Line {
-        &self.lines()[1 + process * (OWN + self.workers) + nth]
+        let lines = match &self.far {
+            Some(far) if !far.near[process] => &far.lines,
+            _ => self.lines(),
+        };
+        &lines[1 + process * (OWN + self.workers) + nth]
     }
 
     #[inline]

@@ -6,13 +6,21 @@
 
 #[cfg(target_os = "linux")]
 mod bell;
+#[cfg(target_os = "linux")]
+mod beside;
 mod board;
+#[cfg(target_os = "linux")]
+mod cluster;
 mod gone;
+#[cfg(target_os = "linux")]
+mod greet;
 #[cfg(target_os = "linux")]
 pub mod join;
 mod patience;
 #[cfg(target_os = "linux")]
 mod peers;
+#[cfg(target_os = "linux")]
+mod post;
 #[cfg(target_os = "linux")]
 mod processes;
 #[cfg(all(test, target_os = "linux"))]
@@ -24,19 +32,25 @@ mod watch;
 
 #[cfg(target_os = "linux")]
 pub use crate::record::How;
+#[cfg(target_os = "linux")]
+pub use cluster::Cluster;
 pub use gone::Gone;
 pub(crate) use gone::list;
+#[cfg(target_os = "linux")]
+pub use greet::{Greeted, Hello, greet};
 pub use patience::Patience;
 #[cfg(target_os = "linux")]
 pub use peers::Peers;
 #[cfg(target_os = "linux")]
 pub use processes::{GroupMemory, Members, Seat, is_seated, record_folder};
 #[cfg(target_os = "linux")]
-pub use watch::{Departed, Outcome, watch};
+pub use watch::{Departed, Outcome, Watched, watch};
 
 use crate::interrupt;
 use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use veriep_core::units::RankId;
 
 /// What a process does.
@@ -90,6 +104,9 @@ pub struct World {
     operators: AtomicU64,
     /// Meetings until now.
     meetings: AtomicU64,
+    /// Who carries between this process and those whose memory it does not map, if there are any.
+    #[cfg(target_os = "linux")]
+    post: OnceLock<post::AnyPost>,
 }
 
 impl World {
@@ -110,6 +127,8 @@ impl World {
             units: zero(),
             operators: zero(),
             meetings: zero(),
+            #[cfg(target_os = "linux")]
+            post: OnceLock::new(),
         }
     }
 
@@ -362,6 +381,16 @@ impl World {
 
     fn is_asked(&self) -> bool {
         self.board.group(OfGroup::Asked).load(Ordering::Relaxed) != 0
+    }
+
+    /// Carries what is on its way to and from processes elsewhere. Whether something has come.
+    #[inline]
+    pub fn carry(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if let Some(post) = self.post.get() {
+            return post.carry();
+        }
+        false
     }
 
     /// Whether somebody outside of this process has ended the group.

@@ -84,7 +84,9 @@ impl Patience {
         let mut beats = Vec::new();
         world.count_beats(&mut beats);
         let is_silent = |&process: &usize| {
-            world.phase_of(process) != Phase::Ended && beats[process] == self.beats[process]
+            world.phase_of(process) != Phase::Ended
+                && beats[process] == self.beats[process]
+                && !world.is_deaf_to(process)
         };
         if self.last - self.since < least { Vec::new() } else { (0..beats.len()).filter(is_silent).collect() }
     }

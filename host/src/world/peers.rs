@@ -2,7 +2,7 @@
 
 use super::board::OfProcess;
 use super::join::Identity;
-use super::watch::how;
+use super::watch::{host, how};
 use super::{At, Departed, How, Phase, World};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -147,7 +147,7 @@ impl World {
 
     fn departed(&self, process: usize, how: How) -> Departed {
         let pid = Identity::of(self, process).pid as u32;
-        Departed { process, pid, how, at: self.place_of(process) }
+        Departed { process, pid, host: host(), how, at: self.place_of(process) }
     }
 
     /// Those without whom the operators up to that number, from 1 on, cannot end: the dead, or else those who have left

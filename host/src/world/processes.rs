@@ -4,7 +4,7 @@
 use super::World;
 use super::board::{Board, OfGroup, OfProcess};
 use super::twin::Duty;
-use super::watch::how;
+use super::watch::{self, Watched, how};
 use crate::record::{self, End, Folder, How, Notes};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -174,18 +174,18 @@ impl Seat {
 
 /// A process that this one has started.
 #[derive(Debug)]
-pub(super) struct Member {
+struct Member {
     child: Child,
     /// Lines that it says, until it closes its output.
     said: Receiver<Vec<u8>>,
     /// How it ended.
-    pub(super) end: Option<ExitStatus>,
+    end: Option<ExitStatus>,
 }
 
 /// All processes that this one has started; none of them outlives this value.
 #[derive(Debug)]
 pub struct Members {
-    pub(super) all: Vec<Member>,
+    all: Vec<Member>,
     /// Where they record, and where it is noted who has ended.
     record: Option<Arc<Folder>>,
 }
@@ -234,8 +234,25 @@ impl Members {
         Ok(members)
     }
 
-    /// Notes who has ended, also in the record.
-    pub(super) fn reap(&mut self) {
+    /// The next line that a process says, or an empty one when it will say no more.
+    pub fn said(&mut self, process: usize) -> Vec<u8> {
+        self.all[process].said.recv().unwrap_or_default()
+    }
+
+    /// The same if it has come already.
+    pub fn has_said(&mut self, process: usize) -> Option<Vec<u8>> {
+        self.all[process].said.try_recv().ok()
+    }
+
+    /// Whether all have ended.
+    #[must_use]
+    pub fn have_ended(&self) -> bool {
+        self.all.iter().all(|member| member.end.is_some())
+    }
+}
+
+impl Watched for Members {
+    fn reap(&mut self) {
         if Duty::Look.is_left_out() {
             return;
         }
@@ -251,15 +268,25 @@ impl Members {
         }
     }
 
-    /// Notes a process as gone.
-    pub(super) fn note_death(&self, process: usize, how: How) {
+    fn left(&self, process: usize) -> Option<How> {
+        self.all[process].end.filter(|end| !end.success()).map(how)
+    }
+
+    fn has_ended(&self, process: usize) -> bool {
+        self.all[process].end.is_some()
+    }
+
+    fn name(&self, process: usize) -> (u32, String) {
+        (self.all[process].child.id(), watch::host())
+    }
+
+    fn note_death(&self, process: usize, how: How) {
         if let Some(notes) = notes(self.record.as_ref(), process) {
             notes.died(how, record::wall_us());
         }
     }
 
-    /// Ends those that have not ended.
-    pub(super) fn kill(&mut self) {
+    fn kill(&mut self) {
         self.reap();
         for (process, member) in self.all.iter_mut().enumerate().filter(|(_, member)| member.end.is_none()) {
             if let Some(notes) = notes(self.record.as_ref(), process) {
@@ -268,27 +295,6 @@ impl Members {
             let _ = member.child.kill();
             member.end = member.child.wait().ok();
         }
-    }
-
-    /// The system's number of a process.
-    pub(super) fn pid(&self, process: usize) -> u32 {
-        self.all[process].child.id()
-    }
-
-    /// The next line that a process says, or an empty one when it will say no more.
-    pub fn said(&mut self, process: usize) -> Vec<u8> {
-        self.all[process].said.recv().unwrap_or_default()
-    }
-
-    /// The same if it has come already.
-    pub fn has_said(&mut self, process: usize) -> Option<Vec<u8>> {
-        self.all[process].said.try_recv().ok()
-    }
-
-    /// Whether all have ended.
-    #[must_use]
-    pub fn have_ended(&self) -> bool {
-        self.all.iter().all(|member| member.end.is_some())
     }
 }
 

@@ -1,6 +1,5 @@
 //! Watches the processes of a group: who has ended, who has died, whether anybody moves.
 
-use super::processes::Members;
 use super::{At, Gone, Patience, World};
 use crate::interrupt;
 use crate::record::How;
@@ -24,12 +23,14 @@ const SAYS: Duration = Duration::from_millis(200);
 const ENDS: Duration = Duration::from_secs(2);
 
 /// Somebody who has left, and where it was last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Departed {
     /// Its number in the group.
     pub process: usize,
     /// And in the system.
     pub pid: u32,
+    /// The machine that it ran on.
+    pub host: String,
     /// How.
     pub how: How,
     /// Where it was.
@@ -49,14 +50,30 @@ pub enum Outcome {
     Gone(Vec<Departed>),
 }
 
+/// The processes of a group as somebody sees them who watches.
+pub trait Watched {
+    /// Looks who has ended.
+    fn reap(&mut self);
+    /// How a process has ended, if it has and should not have.
+    fn left(&self, process: usize) -> Option<How>;
+    /// Whether nothing more is to be heard of a process.
+    fn has_ended(&self, process: usize) -> bool;
+    /// The system's number of a process, and its machine.
+    fn name(&self, process: usize) -> (u32, String);
+    /// Notes a process as gone, where somebody keeps a record.
+    fn note_death(&self, process: usize, how: How);
+    /// Ends those that have not ended, as far as that can be done from here.
+    fn kill(&mut self);
+}
+
 /// Waits until a group `is_done`, or has ended in another way: then ends what is left of it. A process that ended by itself
 /// with an error `has_told` of it in what it said, else it is gone.
-pub fn watch(
+pub fn watch<M: Watched>(
     world: &World,
-    members: &mut Members,
+    members: &mut M,
     deadline: Duration,
-    has_told: impl FnMut(usize, &mut Members) -> bool,
-    is_done: &mut dyn FnMut(&mut Members) -> bool,
+    has_told: impl FnMut(usize, &mut M) -> bool,
+    is_done: &mut dyn FnMut(&mut M) -> bool,
 ) -> Outcome {
     let mut patience = Patience::new(deadline);
     let mut watch = Watch { world, members, has_told };
@@ -76,14 +93,18 @@ pub fn watch(
         if is_done(watch.members) {
             return Outcome::Well;
         }
-        if patience.look(world) >= patience.deadline() {
+        // Who is asked to end and cannot says at once who does not let it.
+        let deadline = patience.deadline();
+        let limit = if interrupt::is_asked() { SILENT.min(deadline) } else { deadline };
+        let idle = patience.look(world);
+        if idle >= limit {
             let silent = patience.silent(world, SILENT);
             if !silent.is_empty() {
                 let gone = silent.into_iter().map(|process| watch.departed(process, How::Silent));
                 break Outcome::Gone(gone.collect());
             }
-            if patience.is_spent(world) {
-                break Outcome::Stuck(patience.deadline());
+            if idle >= deadline && (world.is_deaf() || patience.is_spent(world)) {
+                break Outcome::Stuck(deadline);
             }
         }
     };
@@ -94,8 +115,7 @@ pub fn watch(
         |process| matches!(&outcome, Outcome::Gone(gone) if gone.iter().any(|d| d.process == process));
     while since.elapsed() < limit {
         watch.members.reap();
-        let mut all = watch.members.all.iter().enumerate();
-        if all.all(|(process, member)| member.end.is_some() || is_silent(process)) {
+        if (0..world.processes()).all(|process| watch.members.has_ended(process) || is_silent(process)) {
             break;
         }
         thread::sleep(TICK);
@@ -113,26 +133,37 @@ impl Departed {
         name: &dyn Fn(RankId) -> RankId,
         (round, operator): (Option<usize>, Option<&'static str>),
     ) -> Gone {
-        let Self { process, pid, how, .. } = *self;
+        let Self { process, pid, host, how, .. } = self.clone();
         let ranks = world.ranks_of(process).map(|rank| name(rank).0).collect();
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Gone { process, pid, host, ranks, how: how.to_string(), round, operator }
     }
 }
 
-struct Watch<'w, F> {
+/// The name of this machine.
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// How a process has ended, as the system tells it.
+pub(super) fn how(end: ExitStatus) -> How {
+    match (end.signal(), end.code()) {
+        (Some(signal), _) => How::Signal(signal),
+        (None, status) => How::Exit(status.unwrap_or(-1)),
+    }
+}
+
+struct Watch<'w, M, F> {
     world: &'w World,
-    members: &'w mut Members,
+    members: &'w mut M,
     has_told: F,
 }
 
-impl<F: FnMut(usize, &mut Members) -> bool> Watch<'_, F> {
+impl<M: Watched, F: FnMut(usize, &mut M) -> bool> Watch<'_, M, F> {
     /// Those who died, and whether others failed and said why.
     fn ended_badly(&mut self) -> (Vec<Departed>, bool) {
         let (mut gone, mut failed) = (Vec::new(), false);
-        for process in 0..self.members.all.len() {
-            let Some(end) = self.members.all[process].end.filter(|end| !end.success()) else { continue };
-            let how = how(end);
+        for process in 0..self.world.processes() {
+            let Some(how) = self.members.left(process) else { continue };
             if matches!(how, How::Exit(_)) && (self.has_told)(process, self.members) {
                 failed = true;
             } else {
@@ -158,15 +189,8 @@ impl<F: FnMut(usize, &mut Members) -> bool> Watch<'_, F> {
     }
 
     fn departed(&self, process: usize, how: How) -> Departed {
-        let at = self.world.place_of(process);
+        let (pid, host) = self.members.name(process);
         self.members.note_death(process, how);
-        Departed { process, pid: self.members.pid(process), how, at }
-    }
-}
-
-pub(super) fn how(end: ExitStatus) -> How {
-    match (end.signal(), end.code()) {
-        (Some(signal), _) => How::Signal(signal),
-        (None, status) => How::Exit(status.unwrap_or(-1)),
+        Departed { process, pid, host, how, at: self.world.place_of(process) }
     }
 }

@@ -19,6 +19,8 @@ mod export;
 mod r#gen;
 mod generated_cases;
 mod kill;
+#[cfg(target_os = "linux")]
+mod mpi;
 mod nonsense;
 mod plan;
 mod processes;

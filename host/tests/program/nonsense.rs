@@ -7,17 +7,8 @@ use std::process::{Command, Stdio};
 use tempfile::tempdir;
 use veriep::cli::Cli;
 
-const VALUES: [&str; 9] = [
-    "",
-    "-1",
-    "nan",
-    "1e400",
-    "99999999999999999999",
-    "0x10",
-    "a=b=c",
-    "\u{1f980}\u{1b}[31m\n",
-    "no/such",
-];
+const VALUES: [&str; 9] =
+    ["", "-1", "nan", "1e400", "99999999999999999999", "0x10", "a=b=c", "\u{1f980}\u{1b}[31m\n", "no/such"];
 
 /// What a verb needs to do its work at all.
 fn usual(verb: &str) -> Option<&'static str> {

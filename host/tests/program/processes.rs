@@ -108,9 +108,9 @@ fn what_no_group_of_processes_can_be_is_refused_at_once() {
     let line = fails(2, &[&["run"], &SMALL[..], &["--backend", "processes", "--processes", "5"]].concat());
     assert_eq!(line, "error: --processes 5: must be at most 4, the ranks of the group");
     let line = fails(2, &["run", "--preset", "tiny", "--processes", "2"]);
-    assert_eq!(line, "error: --processes: only --backend processes has it, not threads");
+    assert_eq!(line, "error: --processes: only --backend processes and mpi have it, not threads");
     let line = fails(2, &["run", "--preset", "tiny", "--backend", "weak", "--threads", "2"]);
-    assert_eq!(line, "error: --threads: only --backend threads and processes have it, not weak");
+    assert_eq!(line, "error: --threads: only --backend threads, processes and mpi have it, not weak");
 }
 
 #[test]

@@ -319,7 +319,7 @@ fn as_many_rounds_run_as_are_asked_for() {
 fn what_a_backend_does_not_have_is_refused() {
     for option in [&["--threads", "2"][..], &["--spread", "cores"]] {
         let line = fails(2, &[&["run", "--preset", "tiny", "--backend", "weak"], option].concat());
-        assert!(line.contains("only --backend threads and processes have it"), "{line}");
+        assert!(line.contains("only --backend threads, processes and mpi have it"), "{line}");
     }
     let line =
         fails(2, &["run", "--preset", "tiny", "--set", "hccl_buffsize_mb=4294967295", "--backend", "weak"]);

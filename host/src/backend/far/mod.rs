@@ -4,21 +4,27 @@
 //! A stream keeps its order, which is more than rule 2 of the contract asks for. Quiet answers yes once the other process has
 //! applied what the core sent. Nothing arrives by itself: the driver of a group must call [`FarMemory::poll`].
 
+mod fabric;
+#[cfg(target_os = "linux")]
+pub mod mpi;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod wire;
 
+pub use fabric::{FarFabric, FarNic};
 pub use wire::{MemoryWire, Wire};
 
 use super::{Backend, Reader, Told};
 use crate::global_rank;
+use core::fmt::{self, Debug};
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
 use stream::{Entry, Incoming, Kind, Outgoing};
-use veriep_core::fabric::middleware::Middleware;
-use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp::{self, TP_STATE_BYTES};
 use veriep_core::place::{Place, Region, Tensor};
@@ -52,6 +58,17 @@ pub struct FarMemory<B, W> {
     failed: OnceLock<String>,
 }
 
+/// Takes a note: from which process, its tag, and what it says.
+pub type Hear = dyn FnMut(usize, u32, &[u8]) -> Result<(), String> + Send;
+
+struct Heard(Box<Hear>);
+
+impl Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Heard")
+    }
+}
+
 #[derive(Debug)]
 struct Engine<W> {
     wire: W,
@@ -59,6 +76,10 @@ struct Engine<W> {
     ways: Vec<(Outgoing, Incoming)>,
     /// By core of a member: the last entry to each process.
     last: HashMap<(RankId, CoreId), Vec<u64>>,
+    /// What is done with notes.
+    heard: Heard,
+    /// The wire has been left.
+    closed: bool,
     /// A twin: what has been sent counts as applied.
     #[cfg(test)]
     early: bool,
@@ -73,6 +94,8 @@ impl<B, W: Wire> FarMemory<B, W> {
             wire,
             ways,
             last: HashMap::new(),
+            heard: Heard(Box::new(|_, tag, _| Err(format!("a note {tag}: nobody takes notes here")))),
+            closed: false,
             #[cfg(test)]
             early: false,
         };
@@ -84,6 +107,13 @@ impl<B, W: Wire> FarMemory<B, W> {
     #[must_use]
     pub fn with_chunk(self, chunk: usize) -> Self {
         Self { chunk: chunk.max(1), ..self }
+    }
+
+    /// Whoever drives the group gets the notes of other processes, in their order with all else that they send.
+    #[must_use]
+    pub fn with_notes(self, hear: Box<Hear>) -> Self {
+        self.engine().heard = Heard(hear);
+        self
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine<W>> {
@@ -137,20 +167,47 @@ impl<B, W: Wire> FarMemory<B, W> {
             return Err(fault);
         }
         let mut engine = self.engine();
-        let Engine { wire, ways, last, .. } = &mut *engine;
+        if let Err(why) = self.push(&mut engine, process, (entry, parts)) {
+            self.failed.get_or_init(|| why);
+            return Err(fault);
+        }
+        if let Some(core) = core {
+            let Engine { ways, last, .. } = &mut *engine;
+            let entries = ways[process].0.entries;
+            last.entry(core).or_insert_with(|| vec![0; self.processes.near.len()])[process] = entries;
+        }
+        Ok(())
+    }
+
+    fn push(&self, engine: &mut Engine<W>, process: usize, entry: (Entry, [&[u8]; 2])) -> Result<(), String> {
+        let Engine { wire, ways, .. } = engine;
         let (out, came) = &mut ways[process];
         let mut ship = |out: &mut Outgoing| {
             came.told = came.applied;
             wire.send(process, out.close(self.processes.me, came.applied))
         };
-        if let Err(why) = out.add((entry, parts), self.chunk, &mut ship) {
+        out.add(entry, self.chunk, &mut ship)
+    }
+
+    /// Sends a note to a process, behind all that went there before.
+    pub fn note(&self, process: usize, tag: u32, note: &[u8]) {
+        let mut engine = self.engine();
+        if engine.closed || self.failed().is_some() {
+            return;
+        }
+        let entry =
+            Entry { kind: Kind::Note, member: RankId(tag), at: Place::state(0), len: note.len() as u64 };
+        if let Err(why) = self.push(&mut engine, process, (entry, [note, &[]])) {
             self.failed.get_or_init(|| why);
-            return Err(fault);
         }
-        if let Some(core) = core {
-            last.entry(core).or_insert_with(|| vec![0; self.processes.near.len()])[process] = out.entries;
+    }
+
+    /// Ends all processes, where the wire can; not if it does not come back from what it does.
+    pub fn abort(&self, status: u8) {
+        if let Ok(mut engine) = self.engine.try_lock() {
+            engine.closed = true;
+            engine.wire.abort(status);
         }
-        Ok(())
     }
 
     /// Whether all entries of a core have been applied.
@@ -173,6 +230,9 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
     pub fn poll(&self) -> bool {
         // Who holds it does just that.
         let Ok(mut engine) = self.engine.try_lock() else { return false };
+        if engine.closed || self.failed().is_some() {
+            return false;
+        }
         match self.turn(&mut engine) {
             Ok(moved) => moved,
             Err(why) => {
@@ -182,15 +242,47 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
         }
     }
 
+    /// Leaves the wire once all processes do the same, but for no longer than `limit`: what has not been taken then might trouble
+    /// the network. Whoever polls later does nothing.
+    ///
+    /// # Errors
+    /// The network has failed, somebody does not leave, or something that was sent has not left.
+    pub fn close(&self, limit: Duration) -> Result<(), String> {
+        let mut engine = self.engine();
+        engine.closed = true;
+        let others = (0..self.processes.near.len()).filter(|&process| process != self.processes.me);
+        let end = Entry { kind: Kind::End, member: RankId(0), at: Place::state(0), len: 0 };
+        for process in others.clone() {
+            self.push(&mut engine, process, (end, [&[], &[]]))?;
+        }
+        self.ship(&mut engine, |out, _| out.is_open())?;
+        let since = Instant::now();
+        while let Some(process) = others.clone().find(|&process| !engine.ways[process].1.ended) {
+            if since.elapsed() > limit {
+                return Err(format!("process {process} does not leave"));
+            }
+            if !self.receive(&mut engine)? {
+                thread::yield_now();
+            }
+        }
+        engine.wire.finish()
+    }
+
     fn turn(&self, engine: &mut Engine<W>) -> Result<bool, String> {
         self.ship(engine, |out, _| out.is_open())?;
+        let moved = self.receive(engine)?;
+        self.ship(engine, |_, came| came.applied > came.told)?;
+        Ok(moved)
+    }
+
+    /// Takes all that has come. Whether something has.
+    fn receive(&self, engine: &mut Engine<W>) -> Result<bool, String> {
+        let Engine { wire, ways, heard, .. } = engine;
         let mut moved = false;
-        let Engine { wire, ways, .. } = engine;
         while let Some((from, chunk)) = wire.receive()? {
             moved = true;
-            self.take(ways, from, chunk)?;
+            self.take((ways, heard), from, chunk)?;
         }
-        self.ship(engine, |_, came| came.applied > came.told)?;
         Ok(moved)
     }
 
@@ -206,14 +298,28 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
         Ok(())
     }
 
-    fn take(&self, ways: &mut [(Outgoing, Incoming)], from: usize, chunk: &[u8]) -> Result<(), String> {
+    fn take(
+        &self,
+        (ways, heard): (&mut [(Outgoing, Incoming)], &mut Heard),
+        from: usize,
+        chunk: &[u8],
+    ) -> Result<(), String> {
         let of = |why| format!("process {from} has sent {why}");
         let (out, came) =
             ways.get_mut(from).ok_or_else(|| of("something, and is none of the group".into()))?;
         let most = STATE_BYTES.max(TP_STATE_BYTES).max(self.shape.window_bytes());
         let legal = out.applied..=out.entries;
-        out.applied =
-            came.take(from, chunk, most, legal, &mut |entry, bytes| self.apply(entry, bytes)).map_err(of)?;
+        let mut ended = false;
+        let mut apply = |entry: Entry, bytes: &[u8]| match entry.kind {
+            Kind::Note => (heard.0)(from, entry.member.0, bytes),
+            Kind::End => {
+                ended = true;
+                Ok(())
+            }
+            Kind::Row | Kind::Words => self.apply(entry, bytes),
+        };
+        out.applied = came.take(from, chunk, most, legal, &mut apply).map_err(of)?;
+        came.ended |= ended;
         Ok(())
     }
 
@@ -230,7 +336,7 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
         let mut fabric = self.inner.fabric(member, CoreId(0), 0);
         let (words, rest) = bytes.as_chunks();
         let written = match kind {
-            Kind::Row => fabric.put(own, at, bytes, &[]),
+            Kind::Row | Kind::Note | Kind::End => fabric.put(own, at, bytes, &[]),
             Kind::Words if !rest.is_empty() => Err(Fault::new(member, at, len)),
             Kind::Words => (0..).step_by(8).zip(words).try_for_each(|(behind, word)| {
                 let at = Place { offset: at.offset.saturating_add(behind), ..at };
@@ -266,112 +372,5 @@ impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
 
     fn hears(&self, rank: RankId, core: CoreId, told: Told) {
         self.inner.hears(rank, core, told);
-    }
-}
-
-/// A core's view of memory of which some is far.
-#[derive(Debug)]
-pub struct FarFabric<'b, B: Backend + 'b, W> {
-    inner: B::Fabric<'b>,
-    memory: &'b FarMemory<B, W>,
-    own: RankId,
-    core: CoreId,
-}
-
-impl<B: Backend, W: Wire> FarFabric<'_, B, W> {
-    /// Where an entry goes, if the memory is far. Puts and publishes stay inside a server, messages do not.
-    fn far(
-        &self,
-        to: RankId,
-        at: Place,
-        len: u64,
-        is_message: bool,
-    ) -> Result<Option<(usize, RankId)>, Fault> {
-        let Some(far) = self.memory.far(self.own, to, at) else { return Ok(None) };
-        if self.memory.is_of_other_server(self.own, to) == is_message {
-            Ok(Some(far))
-        } else {
-            Err(Fault::new(to, at, len))
-        }
-    }
-}
-
-impl<'b, B: Backend, W: Wire> Middleware for FarFabric<'b, B, W> {
-    type Inner = B::Fabric<'b>;
-
-    fn inner(&self) -> &Self::Inner {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut Self::Inner {
-        &mut self.inner
-    }
-
-    /// Nobody reads what is not mapped.
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities().difference(Capabilities::PEER_BYTES)
-    }
-
-    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
-        Err(Fault::new(rank, at, len))
-    }
-
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        let len = (row.len() + tail.len()) as u64;
-        let Some((process, member)) = self.far(to, at, len, false)? else {
-            return self.inner.put(to, at, row, tail);
-        };
-        self.memory.add(
-            process,
-            Entry { kind: Kind::Row, member, at, len },
-            [row, tail],
-            Some((self.own, self.core)),
-        )
-    }
-
-    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        let Some((process, member)) = self.far(to, at, 8, false)? else {
-            return self.inner.publish(to, at, word);
-        };
-        let entry = Entry { kind: Kind::Words, member, at, len: 8 };
-        self.memory.add(process, entry, [&word.to_le_bytes(), &[]], Some((self.own, self.core)))
-    }
-
-    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let len = message.len() as u64;
-        let Some((process, member)) = self.far(to, at, len, true)? else {
-            return self.inner.send(to, at, message);
-        };
-        self.memory.add(process, Entry { kind: Kind::Words, member, at, len }, [message, &[]], None)
-    }
-
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        Ok(self.inner.quiet()? && self.memory.has_landed((self.own, self.core))?)
-    }
-}
-
-/// The interface of a rank's agent to memory of which some is far.
-#[derive(Debug)]
-pub struct FarNic<'b, B: Backend + 'b, W> {
-    inner: B::Nic<'b>,
-    memory: &'b FarMemory<B, W>,
-    own: RankId,
-}
-
-impl<B: Backend, W: Wire> Nic for FarNic<'_, B, W> {
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
-    }
-
-    /// The source is read now: earlier than it might be, which the contract allows.
-    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        let Transfer { to, from, at, len } = *transfer;
-        let Some((process, member)) = self.memory.far(self.own, to, at) else {
-            return self.inner.post(transfer);
-        };
-        transfer.check(self.own)?;
-        let fabric = self.memory.inner.fabric(self.own, CoreId(0), 0);
-        let entry = Entry { kind: Kind::Words, member, at, len };
-        self.memory.add(process, entry, [fabric.bytes(from, len)?, &[]], None).map(|()| Post::Posted)
     }
 }

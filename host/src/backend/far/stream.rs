@@ -22,6 +22,10 @@ pub(super) enum Kind {
     Row,
     /// As words, one after the other, each of which speaks for all before it.
     Words,
+    /// For whoever drives the group: not into memory. Its tag stands in place of a member.
+    Note,
+    /// Nothing: the sender sends no more.
+    End,
 }
 
 /// Where an entry lands.
@@ -47,7 +51,9 @@ impl Entry {
 
     fn read(head: &[u8; ENTRY_HEAD]) -> Option<Self> {
         let [first, offset, len] = words(head);
-        let kind = [Kind::Row, Kind::Words].into_iter().find(|&kind| kind as u64 == first >> 40)?;
+        let kind = [Kind::Row, Kind::Words, Kind::Note, Kind::End]
+            .into_iter()
+            .find(|&kind| kind as u64 == first >> 40)?;
         let region = *REGIONS.get((first >> 32 & 0xff) as usize)?;
         Some(Self { kind, member: RankId(first as u32), at: Place { region, offset }, len })
     }
@@ -129,6 +135,8 @@ pub(super) struct Incoming {
     pub(super) applied: u64,
     /// How many of these the other one has been told of.
     pub(super) told: u64,
+    /// It sends no more.
+    pub(super) ended: bool,
     /// The beginning of an entry whose end has not come.
     rest: Vec<u8>,
 }

@@ -17,7 +17,7 @@ use crate::world::World;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::panic::catch_unwind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
@@ -299,4 +299,44 @@ fn a_chunk_that_comes_twice_or_too_early_is_refused() {
     assert_eq!(take(&first).unwrap_err(), "chunk 1: must be 2");
     assert_eq!(take(&third).unwrap_err(), "chunk 3: must be 2");
     assert_eq!(take(&second), Ok(0));
+}
+
+#[test]
+fn notes_come_in_their_order_until_all_have_left() {
+    let shape = crate::conformance::shape();
+    let ends = |heard: Arc<Mutex<Vec<(usize, u32, usize)>>>| {
+        let shape = &shape;
+        let end = move |(me, wire)| {
+            let processes = Processes { me, of: vec![0, 1, 1], near: vec![me == 0, me == 1] };
+            let heard = heard.clone();
+            let hear = move |from, tag, note: &[u8]| {
+                heard.lock().unwrap().push((from, tag, note.len()));
+                Ok(())
+            };
+            FarMemory::new(SharedMemory::new(shape, 1).unwrap(), shape, processes, wire)
+                .with_chunk(13)
+                .with_notes(Box::new(hear))
+        };
+        MemoryWire::network(2, 1).into_iter().enumerate().map(end).collect::<Vec<_>>()
+    };
+    let heard = Arc::default();
+    let all = ends(Arc::clone(&heard));
+    for (tag, len) in [(7, 100), (8, 0), (9, 14)] {
+        all[0].note(1, tag, &vec![5; len]);
+    }
+    let leave = |far: &Far<MemoryWire>| far.close(Duration::from_secs(20)).unwrap();
+    std::thread::scope(|scope| all.iter().for_each(|far| drop(scope.spawn(move || leave(far)))));
+    assert_eq!(*heard.lock().unwrap(), [(0, 7, 100), (0, 8, 0), (0, 9, 14)]);
+    // Behind that nothing goes out.
+    all[0].note(1, 10, &[]);
+    assert!(!all[0].poll() && !all[1].poll() && all[1].failed().is_none());
+}
+
+#[test]
+fn who_waits_for_another_to_leave_does_not_wait_for_ever() {
+    let shape = crate::conformance::shape();
+    let wire = MemoryWire::network(2, 1).remove(0);
+    let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
+    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire);
+    assert_eq!(far.close(Duration::from_millis(20)).unwrap_err(), "process 1 does not leave");
 }

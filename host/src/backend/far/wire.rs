@@ -19,6 +19,17 @@ pub trait Wire: Debug + Send {
     /// # Errors
     /// The network has failed.
     fn receive(&mut self) -> Result<Option<(usize, &[u8])>, String>;
+
+    /// Leaves the network once all that was sent has left: the last call.
+    ///
+    /// # Errors
+    /// Something has not.
+    fn finish(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Ends all processes of the network, where it can.
+    fn abort(&mut self, _status: u8) {}
 }
 
 type Links = Vec<Mutex<VecDeque<Vec<u8>>>>;

@@ -23,6 +23,33 @@ fn capacity_rows(shape: &Shape, rank: RankId) -> u64 {
     shape.rows_max(global_rank::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
 }
 
+/// Bytes of an output of a rank that received so many `rows`.
+fn len(shape: &Shape, rank: RankId, rows: usize, tensor: Tensor) -> u64 {
+    let all = capacity(shape, global_rank::ep_rank(shape, rank), tensor);
+    if tensor.is_of_received_rows() {
+        all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows as u64
+    } else if tensor == Tensor::EpRecvCounts {
+        ep_recv_counts_bytes(shape, global_rank::ep_rank(shape, rank))
+    } else {
+        all
+    }
+}
+
+/// Reads the outputs of a rank that received so many `rows` in batch number `batch` of the last unit.
+pub(super) fn read<B: Backend>(
+    shape: &Shape,
+    backend: &B,
+    (rank, rows): (RankId, usize),
+    batch: usize,
+) -> [Vec<u8>; Tensor::ALL.len()] {
+    Tensor::ALL.map(|tensor| {
+        let mut bytes = Vec::new();
+        let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);
+        backend.read_output(rank, batch, tensor, len(shape, rank, rows, tensor) as usize, read);
+        bytes
+    })
+}
+
 /// Writes what batch number `batch` of the last unit has left; each rank received so many `rows` in it.
 pub(super) fn write<B: Backend>(
     path: &Path,
@@ -31,28 +58,19 @@ pub(super) fn write<B: Backend>(
     rows: &[usize],
     batch: usize,
 ) -> Result<(), Error> {
+    write_read(path, case, rows, |rank, rows| read(&case.shape, backend, (rank, rows), batch))
+}
+
+/// The same with outputs that `read` reads, of a rank with so many rows.
+pub(super) fn write_read(
+    path: &Path,
+    case: &Case,
+    rows: &[usize],
+    mut read: impl FnMut(RankId, usize) -> [Vec<u8>; Tensor::ALL.len()],
+) -> Result<(), Error> {
     let shape = &case.shape;
-    let owned: Vec<_> = (0..)
-        .map(RankId)
-        .zip(rows)
-        .map(|(rank, &rows)| {
-            let tensors = Tensor::ALL.map(|tensor| {
-                let all = capacity(shape, global_rank::ep_rank(shape, rank), tensor);
-                let len = if tensor.is_of_received_rows() {
-                    all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows as u64
-                } else if tensor == Tensor::EpRecvCounts {
-                    ep_recv_counts_bytes(shape, global_rank::ep_rank(shape, rank))
-                } else {
-                    all
-                };
-                let mut bytes = Vec::new();
-                let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);
-                backend.read_output(rank, batch, tensor, len as usize, read);
-                bytes
-            });
-            Owned { rows, tensors }
-        })
-        .collect();
+    let all = (0..).map(RankId).zip(rows);
+    let owned: Vec<_> = all.map(|(rank, &rows)| Owned { rows, tensors: read(rank, rows) }).collect();
     let results: Vec<_> = (0..)
         .map(RankId)
         .zip(&owned)

@@ -3,14 +3,15 @@
 
 use super::flight::{self, Own};
 use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
-use crate::backend::Layer;
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
+use crate::backend::{Backend, Layer};
 use crate::batch::Batch;
 use crate::cli::RunArgs;
 use crate::command::of_memory;
 use crate::command::traffic::Bytes;
+use crate::driver::threads::Workers;
 use crate::driver::{self, Failure, Hang, Missing, RankState, Unit};
 use crate::error::Error;
 use crate::global_rank;
@@ -32,21 +33,26 @@ use veriep_core::units::{CoreId, RankId};
 
 /// What a process tells its parent at its end.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Told {
+pub(super) struct Told {
     costs: Option<Costs>,
     /// Rows that each of its ranks received in the last batch.
-    rows: Vec<(u32, usize)>,
+    pub(super) rows: Vec<(u32, usize)>,
     moved: Option<[Moved; 2]>,
     /// Exit status and line, if it failed by itself.
-    error: Option<(u8, String)>,
+    pub(super) error: Option<(u8, String)>,
     /// What its cores miss: in which unit, and each.
     unit: usize,
     missing: Vec<(u32, u32, usize, u32, u32, [u32; 3])>,
 }
 
 impl Told {
-    fn read(said: &[u8]) -> Option<Self> {
+    pub(super) fn read(said: &[u8]) -> Option<Self> {
         serde_json::from_slice(said).ok()
+    }
+
+    /// Whether it has ended all rounds of the request.
+    pub(super) fn ran_all(&self, job: &Job<'_>) -> bool {
+        self.costs.as_ref().is_some_and(|costs| costs.rounds == job.plan.rounds())
     }
 
     fn add(&mut self, hang: &Hang) {
@@ -66,7 +72,7 @@ impl Told {
 }
 
 /// What all processes must have alike.
-fn fingerprint(job: &Job<'_>) -> u64 {
+pub(super) fn fingerprint(job: &Job<'_>) -> u64 {
     Fingerprints::new(&job.case.shape, job.plan.options.choices).whole()
 }
 
@@ -89,37 +95,48 @@ pub(super) fn take_part(args: &RunArgs, seat: &Seat, memory: &GroupMemory) -> ! 
 }
 
 fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> Result<(), Error> {
-    let (job, _) = super::job(args)?;
+    let (job, _) = super::job(args, None)?;
     if fingerprint(&job) != seat.fingerprint {
         let source = &job.source;
         return Err(Error::Request(format!("{source}: has changed since the group was started")));
     }
-    let Job { case, plan, .. } = &job;
-    let world = seat.world(memory, global_rank::count(&case.shape));
-    let workers = driver::threads::Workers { count: seat.workers, ..job.workers };
+    let world = seat.world(memory, global_rank::count(&job.case.shape));
+    let workers = Workers { count: seat.workers, ..job.workers };
+    let job = Job { workers, ..job };
     let own = Own::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
     let shared = shared(memory, seat.processes, seat.workers, &job)?;
-    let backend = layers(&job, own.layer().over(shared));
+    rounds(&job, &world, (shared, &own), told)
+}
+
+/// Drives the ranks of a process to the end of all rounds, on a memory, and records what it does.
+pub(super) fn rounds<B: Backend>(
+    job: &Job<'_>,
+    world: &World,
+    (memory, own): (B, &Own),
+    told: &mut Told,
+) -> Result<(), Error> {
+    let backend = layers(job, own.layer().over(memory));
     let (mut units, mut moved) = (0, None);
     let drive = |unit: &Unit<'_, _>| {
         told.unit = units;
-        own.begins_unit(plan.unit(units).0);
+        own.begins_unit(job.plan.unit(units).0);
         units += 1;
-        let ran = counted(unit, &mut moved, || driver::threads::run(unit, &workers));
+        let ran = counted(unit, &mut moved, || driver::threads::run(unit, &job.workers));
         if let Err(Failure::Hang(hang)) = &ran {
             told.add(hang);
         }
         ran
     };
-    let (costs, ranks) = group::run(&case.shape, plan, traffic(&job), (&world, &backend), drive, &|| ())?;
-    let rows = super::rows(&job, &ranks);
+    let (costs, ranks) =
+        group::run(&job.case.shape, &job.plan, traffic(job), (world, &backend), drive, &|| ())?;
+    let rows = super::rows(job, &ranks);
     told.rows = world.ranks().map(|rank| (rank.0, rows[rank.index()])).collect();
     (told.costs, told.moved) = (Some(costs), moved);
     Ok(())
 }
 
 /// The group's memory behind its board.
-fn shared(
+pub(super) fn shared(
     memory: &GroupMemory,
     processes: usize,
     workers: usize,
@@ -179,19 +196,11 @@ pub(super) fn run(
 /// All ended well: what they cost together, and the result.
 fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Result<Ran, Error> {
     let Job { args, case, plan, .. } = job;
-    let all = told.iter().filter_map(|told| told.costs.clone());
-    let costs = all.reduce(Costs::beside).unwrap_or_default();
-    let moved = told.iter().map(|told| told.moved).reduce(|all, more| {
-        let ([a, b], [c, d]) = (all?, more?);
-        Some([a.with(c), b.with(d)])
-    });
-    let ran = Ran { costs, roofline: None, moved: moved.flatten() };
+    let (ran, rows) = together(job, told);
     // The last round's result is the case's, and its rows are what bare copies copy.
     if ran.costs.rounds < plan.rounds() {
         return Ok(ran);
     }
-    let mut rows = vec![0; global_rank::count(&case.shape) as usize];
-    told.iter().flat_map(|told| &told.rows).for_each(|&(rank, n)| rows[rank as usize] = n);
     let backend = RankRemap::of(case).over(view);
     if let Some(path) = &args.out {
         output::write(path, case, &backend, &rows, plan.last_rounds() - 1)?;
@@ -211,8 +220,22 @@ fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Re
     Ok(Ran { roofline: Some(roofline), ..ran })
 }
 
+/// What all processes have cost together, and the rows of each rank.
+pub(super) fn together(job: &Job<'_>, told: &[Told]) -> (Ran, Vec<usize>) {
+    let all = told.iter().filter_map(|told| told.costs.clone());
+    let costs = all.reduce(Costs::beside).unwrap_or_default();
+    let moved = told.iter().map(|told| told.moved).reduce(|all, more| {
+        let ([a, b], [c, d]) = (all?, more?);
+        Some([a.with(c), b.with(d)])
+    });
+    let ran = Ran { costs, roofline: None, moved: moved.flatten() };
+    let mut rows = vec![0; global_rank::count(&job.case.shape) as usize];
+    told.iter().flat_map(|told| &told.rows).for_each(|&(rank, n)| rows[rank as usize] = n);
+    (ran, rows)
+}
+
 /// The error of the lowest process that has one of its own.
-fn failed(told: &[Told]) -> Error {
+pub(super) fn failed(told: &[Told]) -> Error {
     let mut errors = told.iter().filter_map(|told| told.error.clone());
     match errors.find(|&(status, _)| status < 3) {
         Some((1, line)) => Error::Wrong(line),
@@ -222,7 +245,7 @@ fn failed(told: &[Told]) -> Error {
 }
 
 /// Nobody moves, and nobody died: as threads say it.
-fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
+pub(super) fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
     let missing = told.iter().flat_map(Told::missing).collect();
     let hang = Failure::Hang(Hang { after, missing }).renamed(&|rank| job.case.name(rank));
     let unit = told.iter().filter(|told| !told.missing.is_empty()).map(|told| told.unit).max();
@@ -231,7 +254,7 @@ fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
 }
 
 /// Somebody died: who, where, and which cores wait for it. What the others miss of each other follows from that.
-fn gone(job: &Job<'_>, world: &World, told: &[Told], departed: &[Departed]) -> Error {
+pub(super) fn gone(job: &Job<'_>, world: &World, told: &[Told], departed: &[Departed]) -> Error {
     let Job { case, plan, .. } = job;
     let name = |rank| case.name(rank);
     let gone: Vec<_> = departed.iter().map(|one| one.told(world, &name, place(plan, one.at))).collect();

@@ -178,7 +178,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         source: source.clone(),
         set: args.config.set.clone(),
         backend: args.backend.name(),
-        processes: (args.backend == BackendArg::Processes).then_some(job.processes),
+        processes: matches!(args.backend, BackendArg::Processes | BackendArg::Mpi).then_some(job.processes),
         threads: timed.then_some(job.workers.count),
         vector: plan.options.vector.name(),
         seed: args.seed,

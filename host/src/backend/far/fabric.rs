@@ -1,0 +1,117 @@
+//! What a core and an agent see of memory of which some is far.
+
+use super::stream::{Entry, Kind};
+use super::{FarMemory, Wire};
+use crate::backend::Backend;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::Place;
+use veriep_core::units::{CoreId, RankId};
+
+/// A core's view of memory of which some is far.
+#[derive(Debug)]
+pub struct FarFabric<'b, B: Backend + 'b, W> {
+    pub(super) inner: B::Fabric<'b>,
+    pub(super) memory: &'b FarMemory<B, W>,
+    pub(super) own: RankId,
+    pub(super) core: CoreId,
+}
+
+impl<B: Backend, W: Wire> FarFabric<'_, B, W> {
+    /// Where an entry goes, if the memory is far. Puts and publishes stay inside a server, messages do not.
+    fn far(
+        &self,
+        to: RankId,
+        at: Place,
+        len: u64,
+        is_message: bool,
+    ) -> Result<Option<(usize, RankId)>, Fault> {
+        let Some(far) = self.memory.far(self.own, to, at) else { return Ok(None) };
+        if self.memory.is_of_other_server(self.own, to) == is_message {
+            Ok(Some(far))
+        } else {
+            Err(Fault::new(to, at, len))
+        }
+    }
+}
+
+impl<'b, B: Backend, W: Wire> Middleware for FarFabric<'b, B, W> {
+    type Inner = B::Fabric<'b>;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut self.inner
+    }
+
+    /// Nobody reads what is not mapped.
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities().difference(Capabilities::PEER_BYTES)
+    }
+
+    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
+        Err(Fault::new(rank, at, len))
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        let len = (row.len() + tail.len()) as u64;
+        let Some((process, member)) = self.far(to, at, len, false)? else {
+            return self.inner.put(to, at, row, tail);
+        };
+        self.memory.add(
+            process,
+            Entry { kind: Kind::Row, member, at, len },
+            [row, tail],
+            Some((self.own, self.core)),
+        )
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let Some((process, member)) = self.far(to, at, 8, false)? else {
+            return self.inner.publish(to, at, word);
+        };
+        let entry = Entry { kind: Kind::Words, member, at, len: 8 };
+        self.memory.add(process, entry, [&word.to_le_bytes(), &[]], Some((self.own, self.core)))
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let len = message.len() as u64;
+        let Some((process, member)) = self.far(to, at, len, true)? else {
+            return self.inner.send(to, at, message);
+        };
+        self.memory.add(process, Entry { kind: Kind::Words, member, at, len }, [message, &[]], None)
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        Ok(self.inner.quiet()? && self.memory.has_landed((self.own, self.core))?)
+    }
+}
+
+/// The interface of a rank's agent to memory of which some is far.
+#[derive(Debug)]
+pub struct FarNic<'b, B: Backend + 'b, W> {
+    pub(super) inner: B::Nic<'b>,
+    pub(super) memory: &'b FarMemory<B, W>,
+    pub(super) own: RankId,
+}
+
+impl<B: Backend, W: Wire> Nic for FarNic<'_, B, W> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    /// The source is read now: earlier than it might be, which the contract allows.
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        let Some((process, member)) = self.memory.far(self.own, to, at) else {
+            return self.inner.post(transfer);
+        };
+        transfer.check(self.own)?;
+        let fabric = self.memory.inner.fabric(self.own, CoreId(0), 0);
+        let entry = Entry { kind: Kind::Words, member, at, len };
+        self.memory.add(process, entry, [fabric.bytes(from, len)?, &[]], None).map(|()| Post::Posted)
+    }
+}

@@ -1,0 +1,281 @@
+//! `--backend mpi`: the processes that a launcher has started. Each drives its ranks and watches the others; the first that lives
+//! reports for all.
+
+use super::flight::Own;
+use super::processes::{self, Told};
+use super::{Job, Ran, hinted, output, summary};
+use crate::atomic_file;
+use crate::backend::Layer;
+use crate::backend::far::mpi::MpiWire;
+use crate::backend::rank_remap::RankRemap;
+use crate::backend::shared::SharedMemory;
+use crate::cli::RunArgs;
+use crate::command::of_memory;
+use crate::command::source::keep_inputs;
+use crate::driver::schedule::Schedule;
+use crate::error::Error;
+use crate::global_rank;
+use crate::launcher::{Launched, launched};
+use crate::report::{Report, progress};
+use crate::world::{Cluster, Outcome, Phase, greet, watch};
+use core::time::Duration;
+use std::process::exit;
+use std::thread;
+use std::time::Instant;
+use veriep_core::place::Tensor;
+use veriep_core::units::RankId;
+
+/// What a process has that another one may begin with.
+type Whole = Cluster<MpiWire>;
+
+/// How long the first process may take to say why it cannot begin.
+const SAYS: Duration = Duration::from_secs(1);
+/// How long a launcher may take to pass a line on, and this process to hear of a death.
+const HEARS: Duration = Duration::from_millis(150);
+/// How often somebody looks who waits for that.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long somebody who has nothing more to say waits for the end of all.
+const ENDS: Duration = Duration::from_secs(3);
+
+pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
+    let no_launcher = "--backend mpi: no mpirun or srun has started this process; \
+                       hint: mpirun -n 2 veriep run --backend mpi ...";
+    let launched = launched().ok_or_else(|| Error::Request(no_launcher.to_owned()))?;
+    let wire = MpiWire::start(&launched).map_err(|why| Error::Request(format!("--backend mpi: {why}")));
+    let wire = of_first(&launched, wire)?;
+    let (me, all) = (wire.process(), wire.processes());
+    let job = prepare(args, me, all);
+    let asked = match &job {
+        Ok((job, _)) => Ok((processes::fingerprint(job), args.threads.map(|threads| threads as usize))),
+        Err(error) => Err((error.status(), error.lines().join("; "))),
+    };
+    let greeted = greet(wire, (me, all), args.all_far, asked)
+        .map_err(|why| Error::Request(format!("--backend mpi: {why}")));
+    let launched = Launched { process: me, ..launched };
+    let mut greeted = of_first(&launched, greeted)?;
+    let differs = greeted.differs();
+    let refused = greeted.hellos.iter().enumerate().find_map(|(process, hello)| {
+        let (status, line) = hello.error.clone()?;
+        let line = if process == 0 { line } else { format!("process {process} on {}: {line}", hello.host) };
+        Some(if status == 1 { Error::Wrong(line) } else { Error::Request(line) })
+    });
+    let refused = refused.or_else(|| {
+        let line = format!("process {}: must be asked for the same as process 0", differs?);
+        Some(Error::Request(line))
+    });
+    let refused = refused.or_else(|| {
+        let (job, _) = job.as_ref().ok()?;
+        let direct = job.plan.options.choices.receive.is_direct() && greeted.nodes() > 1;
+        let nodes = greeted.nodes();
+        direct.then(|| {
+            let name = job.plan.options.choices.receive.name();
+            Error::Request(format!(
+                "--receive {name}: its ranks read each other's memory, and those of this group are on {nodes} nodes: \
+                 must be one node, or --receive copy or in-place"
+            ))
+        })
+    });
+    if let Some(error) = refused {
+        // All have come to the same, and only the first one says so. It says its own error as it is.
+        use crate::backend::far::Wire;
+        let _ = greeted.finish();
+        let own = job.err().filter(|_| me == 0);
+        return of_first(&launched, Err(own.unwrap_or(error)));
+    }
+    let (mut job, schedule) = job?;
+    job.workers.count = greeted.workers();
+    let cluster = begin(&job, greeted, me).map_err(|e| of_memory(&e))?;
+    take_part(&job, &schedule, &cluster, me, report)
+}
+
+/// Process 0 says why it cannot begin; the others only end.
+fn of_first<T>(launched: &Launched, result: Result<T, Error>) -> Result<T, Error> {
+    match result {
+        Err(error) if launched.process != 0 => {
+            // A launcher ends all as soon as one has failed, also the first before it has said why.
+            thread::sleep(SAYS);
+            exit(error.status().into())
+        }
+        result => result,
+    }
+}
+
+/// The request, checked.
+fn prepare(args: &RunArgs, me: usize, processes: usize) -> Result<(Job<'_>, Schedule), Error> {
+    if let Some(path) = args.out.as_ref().filter(|_| me == 0) {
+        atomic_file::check_writable(path)?;
+        keep_inputs(&args.config, path)?;
+    }
+    super::job(args, Some(processes))
+}
+
+fn begin(job: &Job<'_>, greeted: crate::world::Greeted<MpiWire>, me: usize) -> std::io::Result<Whole> {
+    let (case, batches) = (&job.case, job.plan.unit.batches());
+    let bytes = SharedMemory::bytes(case, batches)?;
+    let (processes, workers) = (job.processes, greeted.workers());
+    let map = |memory: &_| {
+        processes::shared(memory, processes, workers, job).map_err(|e| std::io::Error::other(e.to_string()))
+    };
+    Cluster::begin(greeted, me, bytes, map, (&case.shape, &members(job)))
+}
+
+/// Of every member of the group, also those that are gone, its rank.
+fn members(job: &Job<'_>) -> Vec<Option<RankId>> {
+    match &job.case.elastic {
+        None => global_rank::all(&job.case.shape).map(Some).collect(),
+        Some(elastic) => {
+            (0..elastic.left.whole_world_size()).map(|rank| elastic.left.new_id(RankId(rank))).collect()
+        }
+    }
+}
+
+/// Drives the ranks of this process, watches the others, and ends as all end.
+fn take_part(
+    job: &Job<'_>,
+    schedule: &Schedule,
+    cluster: &Whole,
+    me: usize,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let world = &cluster.world;
+    let all = world.processes();
+    let bar = (me == 0 && job.plan.check.is_some()).then(|| {
+        progress(job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)), "ranks checked")
+    });
+    thread::scope(|scope| {
+        scope.spawn(|| drive(job, cluster, me));
+        let mut ticked = 0;
+        let mut is_done = |cluster: &mut &Whole| {
+            let checked = world.checked();
+            bar.iter().for_each(|bar| bar.inc(checked - ticked));
+            ticked = checked;
+            match me {
+                0 => (0..all).all(|process| cluster.said(process).is_some()),
+                _ => world.is_over(),
+            }
+        };
+        let mut watched = cluster;
+        let deadline = job.workers.deadline;
+        let outcome = watch(world, &mut watched, deadline, |_, _| true, &mut is_done);
+        drop(bar);
+        let told = |process| cluster.said(process).and_then(|said| Told::read(&said)).unwrap_or_default();
+        let told: Vec<_> = (0..all).map(told).collect();
+        let gone: Vec<_> = match &outcome {
+            Outcome::Gone(departed) => departed.iter().map(|one| one.process).collect(),
+            _ => Vec::new(),
+        };
+        let error = match outcome {
+            Outcome::Well if me == 0 => match ended(job, cluster, &told) {
+                Ok(ran) => {
+                    let said = summary::emit(report, job, &ran);
+                    leave(cluster);
+                    return said;
+                }
+                Err(error) => error,
+            },
+            Outcome::Well => {
+                leave(cluster);
+                exit(0);
+            }
+            Outcome::Failed => processes::failed(&told),
+            Outcome::Stuck(after) => processes::stuck(job, &told, after),
+            Outcome::Gone(departed) => processes::gone(job, world, &told, &departed),
+        };
+        let error = hinted(error, job, schedule);
+        let first = (0..all).find(|process| !gone.contains(process));
+        if first != Some(me) {
+            // Whoever reports ends all.
+            let since = Instant::now();
+            while !world.is_over() && since.elapsed() < ENDS {
+                thread::sleep(LOOK);
+            }
+            exit(error.status().into());
+        }
+        let status = report.fail(&error);
+        world.set_over();
+        // The launcher passes the report on, and drops what it has not read when it ends the group.
+        thread::sleep(HEARS);
+        cluster.far.abort(status);
+        exit(status.into())
+    })
+}
+
+/// Runs the rounds and says to others what became of them.
+fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
+    let world = &cluster.world;
+    let mut told = Told::default();
+    let own = Own::begin(None, me, job, world, &job.workers);
+    let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
+        Err(error) => Err(error),
+        Ok(near) if cluster.is_one_node() => processes::rounds(job, world, (near, &own), &mut told),
+        Ok(_) => processes::rounds(job, world, (cluster.far.clone(), &own), &mut told),
+    };
+    if ran.is_ok() {
+        // Nobody waits for this process, and it is not at an end.
+        world.enter(Phase::Starts);
+    }
+    let status = ran.err().map_or(0, |error| {
+        let error = match cluster.far.failed() {
+            Some(why) => {
+                // Perhaps since somebody has died, which says more.
+                thread::sleep(HEARS);
+                Error::Wrong(format!("--backend mpi: {why}"))
+            }
+            None => error,
+        };
+        told.error = Some((error.status(), error.lines().join("; ")));
+        error.status()
+    });
+    if status == 0 && me != 0 && job.args.out.is_some() && told.ran_all(job) {
+        send_outputs(job, cluster, &told);
+    }
+    let said = serde_json::to_vec(&told).unwrap_or_default();
+    match status {
+        0 => cluster.say([0, me].into_iter().take(1 + usize::from(me != 0)), &said, status),
+        _ => cluster.say(0..world.processes(), &said, status),
+    }
+}
+
+/// This process's memory, by ranks.
+fn view(job: &Job<'_>, cluster: &Whole) -> Result<impl crate::backend::Backend, Error> {
+    let shared = processes::shared(&cluster.memory, job.processes, cluster.workers(), job)?;
+    Ok(RankRemap::of(&job.case).over(shared))
+}
+
+fn send_outputs(job: &Job<'_>, cluster: &Whole, told: &Told) {
+    let Ok(view) = view(job, cluster) else { return };
+    for &(rank, rows) in &told.rows {
+        let rank = RankId(rank);
+        let tensors = output::read(&job.case.shape, &view, (rank, rows), job.plan.last_rounds() - 1);
+        for (tensor, bytes) in Tensor::ALL.into_iter().zip(tensors) {
+            cluster.send_output(rank, tensor, &bytes);
+        }
+    }
+}
+
+/// All ended well: what they cost together, and the result.
+fn ended(job: &Job<'_>, cluster: &Whole, told: &[Told]) -> Result<Ran, Error> {
+    let (ran, rows) = processes::together(job, told);
+    let Some(path) = job.args.out.as_ref().filter(|_| ran.costs.rounds == job.plan.rounds()) else {
+        return Ok(ran);
+    };
+    let view = view(job, cluster)?;
+    output::write_read(path, &job.case, &rows, |rank, rows| {
+        if cluster.world.is_here(rank) {
+            output::read(&job.case.shape, &view, (rank, rows), job.plan.last_rounds() - 1)
+        } else {
+            Tensor::ALL.map(|tensor| cluster.output(rank, tensor))
+        }
+    })?;
+    Ok(ran)
+}
+
+/// Leaves the MPI, but for no longer than that: what it waits for may never come.
+fn leave(cluster: &Whole) {
+    let _ = thread::Builder::new().spawn(|| {
+        thread::sleep(2 * ENDS);
+        exit(0)
+    });
+    // The results are there: what the MPI has to say of its end changes nothing.
+    let _ = cluster.leave(ENDS);
+}

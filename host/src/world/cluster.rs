@@ -1,0 +1,345 @@
+//! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
+//! how each sees the others.
+
+use super::beside::Peer;
+use super::board::Board;
+use super::greet::{Greeted, Hello};
+use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
+use super::watch::Watched;
+use super::{GroupMemory, World};
+use crate::backend::far::{FarMemory, Processes, Wire};
+use crate::backend::shared::SharedMemory;
+use crate::global_rank;
+use crate::record::How;
+use core::time::Duration;
+use rustix::fs::ftruncate;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+use veriep_core::place::Tensor;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
+
+/// The exit status of who misses something, or was stopped because others do.
+const STOPPED: u8 = 3;
+/// Bytes of a part of something long.
+const PART: usize = 32 << 10;
+
+/// What others have sent to this process beside memory.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// By process, what it says at its end, and its status once it has said all.
+    said: Vec<(Vec<u8>, Option<u8>)>,
+    /// By rank and tensor.
+    outputs: BTreeMap<(u32, u32), Vec<u8>>,
+}
+
+/// A group as one of its processes sees it.
+#[derive(Debug)]
+pub struct Cluster<W> {
+    /// Who is in it.
+    pub world: Arc<World>,
+    /// What carries between nodes, and is its memory where they are several.
+    pub far: Arc<FarMemory<SharedMemory, Greeted<W>>>,
+    /// The memory of this node.
+    pub memory: GroupMemory,
+    post: Arc<FarPost<SharedMemory, Greeted<W>>>,
+    hellos: Vec<Hello>,
+    /// By process, those of the own machine.
+    peers: Vec<Option<Peer>>,
+    me: usize,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+impl<W: Wire + 'static> Cluster<W> {
+    /// Begins, after all have greeted each other without an error. `bytes` are those of all regions, which `map` finds in the
+    /// memory of a node behind a board for so many workers of each process; `members` are the members of `shape` by the number of
+    /// their rank in the group.
+    ///
+    /// # Errors
+    /// The system refuses memory.
+    pub fn begin(
+        greeted: Greeted<W>,
+        me: usize,
+        bytes: u64,
+        map: impl Fn(&GroupMemory) -> io::Result<SharedMemory>,
+        (shape, members): (&Shape, &[Option<RankId>]),
+    ) -> io::Result<Self> {
+        let processes = greeted.hellos.len();
+        let near: Vec<_> = (0..processes).map(|process| greeted.are_near(me, process)).collect();
+        let workers = greeted.workers();
+        let lead = greeted.lead(me);
+        let file = if lead == me {
+            greeted.file.try_clone()?
+        } else {
+            let Hello { pid, file, .. } = &greeted.hellos[lead];
+            let path = format!("/proc/{pid}/fd/{file}");
+            let named = |e| io::Error::other(format!("{path}: {e}; --all-far does without it"));
+            File::options().read(true).write(true).open(&path).map_err(named)?
+        };
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let whole = GroupMemory::start(processes, workers).checked_add(bytes).ok_or_else(too_many)?;
+        // Whoever comes first; for all others it has that size already.
+        ftruncate(&file, whole)?;
+        let memory = GroupMemory::of(file)?;
+        let board = Board::mapped(memory.map().clone(), processes, workers).with_near(near.clone());
+        let crowded = greeted.beside(me).count() * workers > greeted.processors(me);
+        let ranks = global_rank::count(shape);
+        let world = Arc::new(World { crowded, ..World::of(board, me, ranks) });
+        let hellos = greeted.hellos.clone();
+        let peer = |(process, hello): (usize, &Hello)| {
+            let is_beside = hello.machine == hellos[me].machine && process != me;
+            is_beside.then(|| Peer::new(hello.pid)).transpose()
+        };
+        let peers = hellos.iter().enumerate().map(peer).collect::<io::Result<_>>()?;
+        let inbox = Inbox { said: vec![(Vec::new(), None); processes], ..Inbox::default() };
+        let inbox = Arc::new(Mutex::new(inbox));
+        let of = members.iter().map(|rank| rank.map_or(me, |rank| world.process_of(rank))).collect();
+        let to = (0..processes).filter(|&process| !near[process]).collect();
+        let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, greeted)
+            .with_notes(Box::new(hear(world.clone(), inbox.clone())));
+        let far = Arc::new(far);
+        let post = Arc::new(FarPost::new(far.clone(), world.clone(), to));
+        if !post.to.is_empty() {
+            // The first and only one.
+            let _ = world.post.set(post.clone());
+        }
+        post.start()?;
+        Ok(Self { world, far, memory, post, hellos, peers, me, inbox })
+    }
+
+    /// Whether all processes map the same memory.
+    #[must_use]
+    pub fn is_one_node(&self) -> bool {
+        self.post.to.is_empty()
+    }
+
+    /// Workers of each process.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.world.board.workers()
+    }
+
+    /// Tells all that the group has ended well, and leaves the network when all do, but for no longer than `limit`.
+    ///
+    /// # Errors
+    /// Somebody does not leave, or something does not go out.
+    pub fn leave(&self, limit: Duration) -> Result<(), String> {
+        self.world.set_over();
+        self.post.flush();
+        self.far.close(limit)
+    }
+
+    /// Sends this process's output of a rank to the first one.
+    pub fn send_output(&self, rank: RankId, tensor: Tensor, bytes: &[u8]) {
+        let head = [u64::from(rank.0), tensor as u64].map(u64::to_le_bytes).concat();
+        for part in bytes.chunks(PART) {
+            self.far.note(0, OUTPUT, &[&head, part].concat());
+        }
+    }
+
+    /// An output that another process has sent.
+    #[must_use]
+    pub fn output(&self, rank: RankId, tensor: Tensor) -> Vec<u8> {
+        lock(&self.inbox).outputs.remove(&(rank.0, tensor as u32)).unwrap_or_default()
+    }
+
+    /// Says to those processes what this one has come to, and with which status it ends.
+    pub fn say(&self, to: impl Iterator<Item = usize>, what: &[u8], status: u8) {
+        for process in to {
+            if process == self.me {
+                lock(&self.inbox).said[process] = (what.to_vec(), Some(status));
+                continue;
+            }
+            what.chunks(PART).for_each(|part| self.far.note(process, SAID, part));
+            self.far.note(process, STATUS, &bytes(&[status.into()]));
+        }
+    }
+
+    /// What a process has said, if it has said all.
+    #[must_use]
+    pub fn said(&self, process: usize) -> Option<Vec<u8>> {
+        let inbox = lock(&self.inbox);
+        let (said, status) = &inbox.said[process];
+        status.map(|_| said.clone())
+    }
+
+    fn status(&self, process: usize) -> Option<u8> {
+        lock(&self.inbox).said[process].1
+    }
+}
+
+/// What is done with notes of other processes. Whatever they say is foreign.
+fn hear(
+    world: Arc<World>,
+    inbox: Arc<Mutex<Inbox>>,
+) -> impl FnMut(usize, u32, &[u8]) -> Result<(), String> + Send {
+    move |from, tag, note| {
+        match tag {
+            ROW => world.take_row(from, note)?,
+            GROUP => world.take_group(note)?,
+            LEFT => {
+                let words = words(note, 2)?;
+                let process = usize::try_from(words[0]).ok().filter(|&process| process < world.processes());
+                let process = process.ok_or_else(|| format!("that process {} is gone", words[0]))?;
+                world.set_left(process, words[1]);
+            }
+            SAID => lock(&inbox).said[from].0.extend_from_slice(note),
+            STATUS => lock(&inbox).said[from].1 = Some(words(note, 1)?[0] as u8),
+            OUTPUT => {
+                let Some((head, part)) = note.split_at_checked(16) else {
+                    return Err(format!("{} bytes of an output", note.len()));
+                };
+                let head = words(head, 2)?;
+                let key = (head[0] as u32, head[1] as u32);
+                lock(&inbox).outputs.entry(key).or_default().extend_from_slice(part);
+            }
+            _ => return Err(format!("a note {tag}: no such kind")),
+        }
+        Ok(())
+    }
+}
+
+impl<W: Wire + 'static> Watched for &Cluster<W> {
+    fn reap(&mut self) {
+        // Here, since this thread never waits for the network.
+        self.world.beat();
+        for (process, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_ref().filter(|peer| peer.has_ended()) else { continue };
+            // Else it has ended as all may.
+            let how = peer.end().unwrap_or(How::Ended).word();
+            let is_due = self.world.is_over() || self.status(process).is_some_and(|status| status > 0);
+            if !is_due {
+                self.world.set_left(process, how);
+            }
+        }
+    }
+
+    fn left(&self, process: usize) -> Option<How> {
+        // Who was stopped has not failed by itself.
+        let failed = self.status(process).filter(|status| (1..STOPPED).contains(status));
+        failed.map(|status| How::Exit(status.into())).or_else(|| How::of_word(self.world.how_left(process)))
+    }
+
+    fn has_ended(&self, process: usize) -> bool {
+        self.status(process).is_some() || self.world.how_left(process) != 0
+    }
+
+    fn name(&self, process: usize) -> (u32, String) {
+        let Hello { pid, host, .. } = &self.hellos[process];
+        (*pid, host.clone())
+    }
+
+    fn note_death(&self, _process: usize, _how: How) {}
+
+    /// They end by themselves once they are stopped, or with the first of them that lives.
+    fn kill(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Backend;
+    use crate::backend::far::MemoryWire;
+    use crate::conformance::shape;
+    use crate::world::{Phase, greet};
+    use std::thread;
+    use std::time::Instant;
+    use veriep_core::fabric::Fabric;
+    use veriep_core::place::Place;
+    use veriep_core::units::CoreId;
+
+    type Clusters = Vec<Cluster<MemoryWire>>;
+
+    /// Three processes, all of them this one: 0 and 1 share memory, 2 shares it with nobody.
+    fn clusters() -> Clusters {
+        let begin = |(me, wire)| {
+            thread::spawn(move || {
+                let shape = shape();
+                let greeted = greet(wire, (me, 3), me == 2, Ok((7, Some(1)))).unwrap();
+                assert_eq!((greeted.nodes(), greeted.workers(), greeted.differs()), (2, 1, None));
+                let members: Vec<_> = global_rank::all(&shape).map(Some).collect();
+                let map = |memory: &GroupMemory| {
+                    SharedMemory::within(memory.map(), GroupMemory::start(3, 1), &shape, 1)
+                };
+                let bytes = SharedMemory::bytes(&shape, 1).unwrap();
+                Cluster::begin(greeted, me, bytes, map, (&shape, &members)).unwrap()
+            })
+        };
+        let wires = MemoryWire::network(3, 5).into_iter().enumerate();
+        let all: Vec<_> = wires.map(begin).collect();
+        all.into_iter().map(|process| process.join().unwrap()).collect()
+    }
+
+    fn until(what: &str, is_so: impl Fn() -> bool) {
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < Duration::from_secs(20), "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn boards_of_two_nodes_are_the_same_a_little_later() {
+        let all = clusters();
+        assert_eq!(all.iter().map(|cluster| cluster.world.ranks().count()).sum::<usize>(), 3);
+        all[2].world.enter(Phase::Drives);
+        all[0].world.enter(Phase::Checks);
+        all[2].world.count_move(0);
+        until("phases and moves", || {
+            all[0].world.phase_of(2) == Phase::Drives
+                && all[2].world.phase_of(0) == Phase::Checks
+                && all.iter().all(|cluster| cluster.world.progress() == 1)
+        });
+        let nth: Vec<_> = all[..2].iter().map(|cluster| cluster.world.arrive()).collect();
+        thread::sleep(Duration::from_millis(30));
+        assert!(!all[2].world.all_have_come(nth[0]) && !all[0].world.all_have_come(nth[0]));
+        all[2].world.arrive();
+        until("all have come", || all.iter().all(|cluster| cluster.world.all_have_come(nth[0])));
+        // Whoever stops the group stops all.
+        all[2].world.stop();
+        until("all are stopped", || all.iter().all(|cluster| cluster.world.is_stopped()));
+    }
+
+    #[test]
+    fn memory_of_another_node_is_reached_and_what_is_said_comes() {
+        let all = clusters();
+        let word = |rank| all[rank as usize].far.fabric(RankId(rank), CoreId(0), 0).observe(Place::state(64));
+        all[1].far.fabric(RankId(1), CoreId(0), 0).publish(RankId(0), Place::state(64), 5).unwrap();
+        assert_eq!(word(0).unwrap(), 5, "the same memory");
+        all[2].far.fabric(RankId(2), CoreId(0), 0).publish(RankId(1), Place::state(64), 6).unwrap();
+        until("the word comes", || word(1).unwrap() == 6);
+        let long = vec![3; 3 * PART + 1];
+        all[2].send_output(RankId(2), Tensor::XOut, &long);
+        all[2].say([0].into_iter(), &long, 0);
+        until("all is said", || all[0].said(2).is_some());
+        assert_eq!((all[0].said(2), all[0].said(1)), (Some(long.clone()), None));
+        assert_eq!(all[0].output(RankId(2), Tensor::XOut), long);
+        // Somebody who died, as process 1 has seen it.
+        all[1].world.set_left(0, How::Signal(9).word());
+        until("all have heard of it", || {
+            all.iter().all(|cluster| Watched::left(&cluster, 0) == Some(How::Signal(9)))
+        });
+    }
+
+    #[test]
+    fn who_was_asked_for_something_else_is_named() {
+        let wires = MemoryWire::network(2, 1).into_iter().enumerate();
+        let greets = wires.map(|(me, wire)| {
+            thread::spawn(move || greet(wire, (me, 2), false, Ok((me as u64, None))).unwrap().differs())
+        });
+        let differs: Vec<_> = greets.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
+        assert_eq!(differs, [Some(1), Some(1)]);
+    }
+
+    #[test]
+    fn a_note_that_lies_is_refused() {
+        let all = clusters();
+        let mut hear = hear(all[0].world.clone(), all[0].inbox.clone());
+        assert!(hear(2, ROW, &[1, 2, 3]).unwrap_err().contains("must be words"));
+        assert_eq!(hear(2, LEFT, &bytes(&[9, 1])).unwrap_err(), "that process 9 is gone");
+        assert_eq!(hear(2, 77, &[]).unwrap_err(), "a note 77: no such kind");
+        assert!(hear(2, OUTPUT, &[0; 7]).is_err());
+    }
+}

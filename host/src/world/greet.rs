@@ -1,0 +1,185 @@
+//! What the processes of a group tell each other before they begin: who they are, which of them can map the same memory, and what
+//! they were asked for.
+
+use super::watch;
+use crate::backend::far::Wire;
+use core::time::Duration;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Instant;
+
+/// How long all may take to say who they are.
+const GREETS: Duration = Duration::from_secs(60);
+
+/// What a process says of itself before the group begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Its number in the system, and its machine.
+    pub pid: u32,
+    /// See above.
+    pub host: String,
+    /// What all of its machine have alike, and that it shares memory with nobody.
+    pub(super) machine: String,
+    alone: bool,
+    /// The number of its file for the memory of a node.
+    pub(super) file: i32,
+    /// Processors that it may use, and how many of them at a time.
+    processors: BTreeSet<usize>,
+    at_a_time: usize,
+    /// Workers that it was asked for.
+    workers: Option<usize>,
+    /// Of what all must have alike.
+    fingerprint: u64,
+    /// Why it cannot begin: exit status and line.
+    pub error: Option<(u8, String)>,
+}
+
+/// A wire, and what has come on it too early.
+#[derive(Debug)]
+pub struct Greeted<W> {
+    wire: W,
+    early: VecDeque<(usize, Vec<u8>)>,
+    came: Vec<u8>,
+    /// What each process has said.
+    pub hellos: Vec<Hello>,
+    pub(super) file: File,
+}
+
+impl<W: Wire> Wire for Greeted<W> {
+    fn send(&mut self, to: usize, chunk: Vec<u8>) -> Result<(), String> {
+        self.wire.send(to, chunk)
+    }
+
+    fn receive(&mut self) -> Result<Option<(usize, &[u8])>, String> {
+        let Some((from, chunk)) = self.early.pop_front() else { return self.wire.receive() };
+        self.came = chunk;
+        Ok(Some((from, &self.came)))
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.wire.finish()
+    }
+
+    fn abort(&mut self, status: u8) {
+        self.wire.abort(status);
+    }
+}
+
+/// What names this machine, its present run, and the part of it in which numbers of processes mean the same.
+fn machine(host: &str) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{host} {} {}", boot.trim(), space.display())
+}
+
+/// Tells all processes who this one is, what it was asked for and perhaps why it cannot begin, and waits until they have told the
+/// same. With `alone` it shares memory with nobody.
+///
+/// # Errors
+/// The wire has failed, or somebody says nothing.
+pub fn greet<W: Wire>(
+    mut wire: W,
+    (me, processes): (usize, usize),
+    alone: bool,
+    asked: Result<(u64, Option<usize>), (u8, String)>,
+) -> Result<Greeted<W>, String> {
+    let of = |e: rustix::io::Errno| format!("memory of the group: {}", io::Error::from(e));
+    let file = File::from(memfd_create("veriep", MemfdFlags::CLOEXEC).map_err(of)?);
+    let allowed = sched_getaffinity(None).map_err(of)?;
+    let host = watch::host();
+    let (fingerprint, workers, error) = match asked {
+        Ok((fingerprint, workers)) => (fingerprint, workers, None),
+        Err(error) => (0, None, Some(error)),
+    };
+    let hello = Hello {
+        pid: std::process::id(),
+        machine: machine(&host),
+        alone,
+        host,
+        file: file.as_raw_fd(),
+        processors: (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect(),
+        at_a_time: thread::available_parallelism().map_or(1, core::num::NonZero::get),
+        workers,
+        fingerprint,
+        error,
+    };
+    let said = serde_json::to_vec(&hello).map_err(|e| e.to_string())?;
+    for process in (0..processes).filter(|&process| process != me) {
+        wire.send(process, said.clone())?;
+    }
+    let mut hellos: Vec<Option<Hello>> = vec![None; processes];
+    hellos[me] = Some(hello);
+    let (mut early, since) = (VecDeque::new(), Instant::now());
+    while let Some(missing) = hellos.iter().position(Option::is_none) {
+        let Some((from, chunk)) = wire.receive()? else {
+            if since.elapsed() > GREETS {
+                return Err(format!("process {missing} has not said who it is for {} s", GREETS.as_secs()));
+            }
+            thread::yield_now();
+            continue;
+        };
+        match hellos.get_mut(from) {
+            Some(hello @ None) => {
+                let read = serde_json::from_slice(chunk);
+                *hello = Some(read.map_err(|e| format!("process {from} has not said who it is: {e}"))?);
+            }
+            // It has heard all, and has begun.
+            Some(_) => early.push_back((from, chunk.to_vec())),
+            None => return Err(format!("process {from} is none of {processes}")),
+        }
+    }
+    let hellos = hellos.into_iter().flatten().collect();
+    Ok(Greeted { wire, early, came: Vec::new(), hellos, file })
+}
+
+impl<W> Greeted<W> {
+    /// Whether a process maps the same memory as another one.
+    pub(super) fn are_near(&self, a: usize, b: usize) -> bool {
+        let (first, second) = (&self.hellos[a], &self.hellos[b]);
+        a == b || first.machine == second.machine && !first.alone && !second.alone
+    }
+
+    /// The first process that maps the same memory as `process`.
+    pub(super) fn lead(&self, process: usize) -> usize {
+        (0..process).find(|&other| self.are_near(process, other)).unwrap_or(process)
+    }
+
+    /// How many memories there are.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        (0..self.hellos.len()).filter(|&process| self.lead(process) == process).count()
+    }
+
+    /// What processes of the same machine have said.
+    pub(super) fn beside(&self, process: usize) -> impl Iterator<Item = &Hello> {
+        self.hellos.iter().filter(move |hello| hello.machine == self.hellos[process].machine)
+    }
+
+    /// Processors of a process's machine, as far as the group may use them.
+    pub(super) fn processors(&self, process: usize) -> usize {
+        let all: BTreeSet<_> = self.beside(process).flat_map(|hello| &hello.processors).collect();
+        let Hello { at_a_time, processors, .. } = &self.hellos[process];
+        if *at_a_time < processors.len() { *at_a_time } else { all.len() }
+    }
+
+    /// The first process that was asked for something else than process 0.
+    #[must_use]
+    pub fn differs(&self) -> Option<usize> {
+        let of = |hello: &Hello| (hello.fingerprint, hello.workers);
+        self.hellos.iter().position(|hello| of(hello) != of(&self.hellos[0]))
+    }
+
+    /// Workers of each process: as many as all nodes have processors for, if nobody was asked for a number.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        let share = |process| self.processors(process) / self.beside(process).count();
+        let shares = (0..self.hellos.len()).map(share).min();
+        self.hellos[0].workers.or(shares).unwrap_or(1).max(1)
+    }
+}
