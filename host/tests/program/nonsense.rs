@@ -23,6 +23,7 @@ fn usual(verb: &str) -> Option<&'static str> {
         "compare" => "case result",
         "diagnose" => "dump --preset tiny",
         "inspect" => "record",
+        "mpi-shim" => "--mpicc mpicc --out made",
         "completions" => "bash",
         "conform" => "trace",
         _ => return None,
