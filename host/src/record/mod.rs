@@ -2,7 +2,7 @@
 //!
 //! A group has a folder with a file for each process. The file is mapped, and never grows: it has a place for each core, which
 //! holds what the core is in and waits for, and for each worker a ring of the last [`Event`](crate::events::Event)s of
-//! the cores that it polls, 32 bytes each. Rows and own words are left out. [`layout`] says what lies where, [`writer`] records, [`notes`]
+//! the cores that it polls, 32 bytes each. Rows and own words are left out. [`layout`] says what lies where, `writer` records, [`notes`]
 //! makes the files and writes down who died, and [`reader`] takes them for what they are after a crash: foreign bytes.
 //!
 //! Nothing is flushed: the system keeps what a process has stored in a shared mapping, however the process ends. A machine that

@@ -48,7 +48,7 @@ struct Ring {
 }
 
 impl Writer {
-    /// Takes the file that was [made](super::Folder::file) for this process. `worker_of` tells which worker polls a core of the
+    /// Takes the file that was made for this process. `worker_of` tells which worker polls a core of the
     /// `nth` rank, or with `None` its agent.
     ///
     /// # Errors
