@@ -85,6 +85,9 @@ impl fmt::Display for Broken {
 /// What breaks a guard, and the line of the event that it clashes with.
 type Refused = (Guard, Option<usize>);
 
+/// Clocks take the square of this.
+const ACTORS_MAX: usize = 4096;
+
 /// By actor that published and rank: when it published, who of the rank observed that, and when.
 type Arrivals = HashMap<(usize, u32), Vec<(u32, usize, u32)>>;
 
@@ -120,6 +123,12 @@ struct Reader<'t> {
 /// The record is not one of such a group.
 pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
     let actors = Actors::of(shape);
+    if actors.count() > ACTORS_MAX {
+        let seen = actors.count();
+        return Err(
+            trace.error(1, &format!("{seen} cores, agents and experts: must be at most {ACTORS_MAX}"))
+        );
+    }
     let mut reader = Reader {
         states: (0..actors.count()).map(|_| State { clock: actors.clock(), ..State::default() }).collect(),
         joined: (0..actors.ranks).map(|_| actors.clock()).collect(),

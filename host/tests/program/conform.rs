@@ -183,6 +183,10 @@ fn what_is_no_record_is_refused_with_its_line() {
         (String::new(), "line 1: must be the header"),
         ("{}".to_owned(), "line 1: schema: must be \"veriep.events/1\""),
         (good.replace("\"k\"", "\"kk\""), "kk"),
+        (
+            good.replace(":2,", ":256,").replace(":4,", ":256,").replace(":2}", ":2,\"aiv_num\":48}"),
+            "must be at most 4096",
+        ),
         (format!("{good}\n{event}\n{{"), "line 3: "),
         (format!("{good}\n{}", event.replace("\"rank\":0", "\"rank\":2")), "line 2: no such rank or core"),
         (format!("{good}\n{}", event.replace("quiet\"", "store\",\"word\":\"7\"")), "must be 0x"),
