@@ -6,6 +6,7 @@ use core::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use veriep::error::Error;
 use veriep::live::{self, Plan, Tokens};
@@ -50,17 +51,35 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
 /// A store of `torch.distributed`, or whatever has `set` and `get` like one.
 struct PyStore<'a>(&'a Py<PyAny>);
 
+impl PyStore<'_> {
+    /// Whether a key is there, as far as the store tells: theirs wait for one that is not. Older ones have no `check`, but
+    /// numbers that can be asked for without waiting, so `set` leaves one beside the key.
+    fn is_there(store: &Bound<'_, PyAny>, key: &str) -> PyResult<bool> {
+        if store.hasattr("check")? {
+            return store.call_method1("check", (vec![key],))?.extract();
+        }
+        Ok(!store.hasattr("add")?
+            || store.call_method1("add", (format!("{key}.set"), 0))?.extract::<i64>()? > 0)
+    }
+}
+
 impl Store for PyStore<'_> {
     fn set(&self, key: &str, value: &str) -> Result<(), String> {
-        let set = |py: Python<'_>| self.0.call_method1(py, "set", (key, value)).map(drop);
-        Python::attach(set).map_err(|error| error.to_string())
+        let set = |py: Python<'_>| {
+            let store = self.0.bind(py);
+            store.call_method1("set", (key, value))?;
+            if !store.hasattr("check")? && store.hasattr("add")? {
+                store.call_method1("add", (format!("{key}.set"), 1))?;
+            }
+            Ok(())
+        };
+        Python::attach(set).map_err(|error: PyErr| error.to_string())
     }
 
     fn get(&self, key: &str) -> Result<Option<String>, String> {
         let get = |py: Python<'_>| {
             let store = self.0.bind(py);
-            // Theirs wait for a key that is not there.
-            if store.hasattr("check")? && !store.call_method1("check", (vec![key],))?.extract::<bool>()? {
+            if !Self::is_there(store, key)? {
                 return Ok(None);
             }
             let value = store.call_method1("get", (key,))?;
@@ -74,9 +93,11 @@ impl Store for PyStore<'_> {
     }
 }
 
-/// Runs something without the interpreter's lock, which asks now and then whether a signal has come.
+/// Runs something without the interpreter's lock, which asks now and then whether a signal has come, or somebody wants it to
+/// end.
 fn waiting<T: Send>(
     py: Python<'_>,
+    closes: &AtomicBool,
     run: impl FnOnce(live::GoesOn<'_>) -> Result<T, Error> + Send,
 ) -> PyResult<T> {
     let mut signal = None;
@@ -86,7 +107,7 @@ fn waiting<T: Send>(
             Ok(())
         };
         signal = Python::attach(served).err();
-        signal.is_none()
+        signal.is_none() && !closes.load(Ordering::Relaxed)
     };
     let ran = py.detach(|| run(&mut goes_on));
     match (ran, signal) {
@@ -99,15 +120,15 @@ fn waiting<T: Send>(
 fn plan(py: Python<'_>, preset: Option<&str>, keys: &Keys, deadline: f64) -> PyResult<Plan> {
     let is_fixed = keys.iter().any(|(key, _)| matches!(key.as_str(), "hccl_buffsize_mb" | "HCCL_BUFFSIZE"));
     let config = config(preset, keys)?;
-    let deadline = Duration::try_from_secs_f64(deadline).unwrap_or(Duration::MAX);
+    let deadline = Duration::from_secs_f64(deadline);
     let vector = Unit::Auto.find();
     let plan = vector.and_then(|vector| Plan::new(config, is_fixed, vector, deadline));
     plan.map_err(|error| raised(py, &error))
 }
 
-/// A rank of a live group.
+/// A rank of a live group, and whether it is to leave it.
 #[pyclass(frozen)]
-pub(crate) struct Member(Mutex<live::Member>);
+pub(crate) struct Member(Mutex<live::Member>, AtomicBool);
 
 /// A batch between its dispatch and its combine.
 #[pyclass(frozen)]
@@ -134,8 +155,8 @@ impl Member {
             ));
             return Err(raised(py, &error));
         }
-        let patience = Duration::try_from_secs_f64(patience).unwrap_or(Duration::MAX);
-        let member = waiting(py, |goes_on| {
+        let patience = Duration::from_secs_f64(patience);
+        let member = waiting(py, &AtomicBool::new(false), |goes_on| {
             let store = store.as_ref().map(PyStore);
             let rendezvous = match (&path, &store) {
                 (Some(path), _) => Rendezvous::File(path),
@@ -144,14 +165,15 @@ impl Member {
             };
             plan.join(RankId(rank), rendezvous, patience, goes_on)
         })?;
-        Ok(Self(Mutex::new(member)))
+        Ok(Self(Mutex::new(member), AtomicBool::new(false)))
     }
 
     /// All ranks of a group of threads.
     #[staticmethod]
     fn local(py: Python<'_>, preset: Option<&str>, keys: Keys, deadline: f64) -> PyResult<Vec<Self>> {
         let members = plan(py, preset, &keys, deadline)?.local().map_err(|error| raised(py, &error))?;
-        Ok(members.into_iter().map(|member| Self(Mutex::new(member))).collect())
+        let member = |member| Self(Mutex::new(member), AtomicBool::new(false));
+        Ok(members.into_iter().map(member).collect())
     }
 
     /// Rank, ranks, `bs`, `k`, `h`, and whether rows are bf16, and received ones int8.
@@ -181,7 +203,7 @@ impl Member {
         let [x, ids, weights] = given;
         let mut free = self.free()?;
         let member = &mut *free;
-        let of = waiting(py, |goes_on| {
+        let of = waiting(py, &self.1, |goes_on| {
             // SAFETY: `_group.py` passes contiguous arrays that it refers to until this returns, and its users are told not to
             // write them meanwhile.
             let (x, ids, weights) = unsafe { (bytes(x), bytes(ids), bytes(weights)) };
@@ -210,16 +232,16 @@ impl Member {
     fn combine(&self, py: Python<'_>, of: &Handle, y: Array, x_out: Array) -> PyResult<()> {
         let mut member = self.free()?;
         let (member, of) = (&mut *member, of.0);
-        waiting(py, move |goes_on| {
+        waiting(py, &self.1, move |goes_on| {
             // SAFETY: as in `dispatch`; `x_out` is an array that `_group.py` has made for this and given to nobody yet.
             let (y, x_out) = unsafe { (bytes(y), bytes_mut(x_out)) };
             member.combine(of, y, x_out, goes_on)
         })
     }
 
-    /// Leaves the group.
+    /// Leaves the group. A call that runs in another thread ends with an error, and then leaves it.
     fn close(&self) {
-        // A call that runs goes on to its end, and there is none at the end of the process.
+        self.1.store(true, Ordering::Relaxed);
         if let Ok(mut member) = self.0.try_lock() {
             member.close();
         }

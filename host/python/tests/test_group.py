@@ -142,7 +142,7 @@ def nothing(group):
 
 def test_a_layout_without_masks_takes_whole_batches_alone():
     group, _other = veriep.Group.local(**TINY, comm_alg="fullmesh_v2")
-    with pytest.raises(veriep.Violation, match="x_active_mask"):
+    with pytest.raises(veriep.Violation, match="expert_ids: 0 tokens, .*must be bs = 4 tokens"):
         group.dispatch(*nothing(group))
 
 
@@ -154,6 +154,25 @@ def test_who_does_not_come_in_time_is_missing():
     assert {missing["source_rank"] for missing in raised.value.missing} == {1}
     with pytest.raises(veriep.Timeout):
         groups[0].dispatch(*sent(case, 0))
+
+
+def test_times_are_numbers_of_seconds():
+    for wrong in (0, -1, float("nan"), float("inf"), 1e30):
+        with pytest.raises(ValueError, match="must be in"):
+            veriep.Group.local(**TINY, deadline=wrong)
+        with pytest.raises(ValueError, match="join_timeout"):
+            veriep.Group(0, 2, "/nowhere", join_timeout=wrong, **TINY)
+
+
+def test_closing_ends_a_call_of_another_thread():
+    groups = veriep.Group.local(**TINY)
+    threading.Timer(0.2, groups[0].close).start()
+    start = time.monotonic()
+    with pytest.raises(ValueError, match="interrupted"):
+        groups[0].dispatch(*nothing(groups[0]))
+    assert time.monotonic() - start < 5
+    with pytest.raises(veriep.Gone):
+        groups[1].dispatch(*nothing(groups[1]))
 
 
 def test_ctrl_c_ends_a_call(tmp_path):
@@ -276,8 +295,34 @@ class Store:
         return self.words[key]
 
 
-def test_a_store_is_a_rendezvous_again_and_again():
-    store, case = Store(), reference.make_case(reference.Group(veriep.Shape(**TINY).config))
+class OldStore:
+    """One whose ``get`` waits and which cannot be asked whether a key is there, but for its numbers."""
+
+    def __init__(self):
+        self.words, self.numbers = {}, {}
+
+    def set(self, key, value):
+        self.words[key] = value.encode()
+
+    def add(self, key, number):
+        self.numbers[key] = self.numbers.get(key, 0) + number
+        return self.numbers[key]
+
+    def get(self, key):
+        return self.words[key]
+
+
+def test_a_store_that_nobody_invites_in_is_left_in_time():
+    for store in (Store(), OldStore()):
+        start = time.monotonic()
+        with pytest.raises(veriep.Timeout):
+            veriep.Group(1, 2, store, join_timeout=0.3, **TINY)
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("store", [Store(), OldStore()])
+def test_a_store_is_a_rendezvous_again_and_again(store):
+    case = reference.make_case(reference.Group(veriep.Shape(**TINY).config))
 
     def run(rank):
         for _ in range(3):

@@ -448,6 +448,10 @@ impl Member {
         if !silent.is_empty() {
             return self.gone(silent);
         }
+        if hang.missing.is_empty() {
+            let line = "the group has ended: another rank has waited for its deadline".to_owned();
+            return self.fails(Error::NoProgress { line, missing: Vec::new() }, Phase::GivenUp);
+        }
         hang.missing.iter_mut().for_each(|missing| missing.operator = nth);
         self.fails(group::of_failure(round, &round_trip(), &Failure::Hang(hang)), Phase::GivenUp)
     }

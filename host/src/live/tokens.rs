@@ -60,10 +60,13 @@ impl Tokens<'_> {
         };
         if !given.is_empty() {
             // Fewer tokens or pairs are a mask, which not every layout has.
-            if !given.is_empty() {
-                // Fewer tokens or pairs are a mask, which not every layout has.
-                hints::shape(config, given, Limits::Product, "Group")?;
+            let masked = hints::shape(config, given, Limits::Product, "Group");
+            if masked.is_err() && matches!(self.mask, Mask::None) {
+                let seen = format!(": {n} tokens, {} of {pairs} ids -1", count(self.expert_ids));
+                let rule = format!("must be bs = {bs} tokens and no -1: this layout has no masks");
+                return Err(refused("expert_ids", &seen, rule));
             }
+            masked?;
         }
         let mut expert_ids = self.expert_ids.to_vec();
         let mut expert_scales = self.expert_scales.to_vec();
@@ -106,6 +109,10 @@ impl Tokens<'_> {
         }
         Ok(OwnedMask::Pairs(active))
     }
+}
+
+fn count(ids: &[i32]) -> usize {
+    ids.iter().filter(|id| **id == NOBODY).count()
 }
 
 /// Ids of masked pairs must be valid and distinct, too, and their weights numbers.

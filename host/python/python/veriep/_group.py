@@ -38,7 +38,8 @@ class Received:
 
     x: Any
     """``[n, h]``: the rows for the experts of the rank, expert by expert; int8 where the configuration quantises. They lie in the
-    group's memory, and are good until the batch is combined: experts may write results over them."""
+    group's memory, and are good until the batch is combined: experts may write results over them. Who writes there later spoils
+    another batch."""
     counts: Any
     """``[local experts]``, int64: how many rows each expert has. With ``expert_token_nums_type=0`` one past its last row."""
     handle: Handle
@@ -70,7 +71,7 @@ class Group:
     The rank meets the others at ``rendezvous``: a path where no file is, or a store of ``torch.distributed``. Keywords are those of
     ``Shape``; ``ep_world_size`` follows from ``world_size``, and ``hccl_buffsize_mb`` is as large as it must be unless it is
     given. ``join_timeout`` is how many seconds the others are waited for, ``deadline`` how long a call may wait while nobody
-    moves: longer than any rank works between two calls.
+    moves: longer than any rank works between two calls; both at most a million.
 
     Raises:
         Violation: the configuration breaks rules.
@@ -106,7 +107,13 @@ class Group:
         is_path = isinstance(rendezvous, (str, os.PathLike))
         place = (os.fspath(rendezvous), None) if is_path else (None, rendezvous)
         self._begin(
-            _native.Member.join((rank, world_size), place, preset, keys(config), (join_timeout, deadline))
+            _native.Member.join(
+                (rank, world_size),
+                place,
+                preset,
+                keys(config),
+                (_seconds("join_timeout", join_timeout), _seconds("deadline", deadline)),
+            )
         )
 
     @classmethod
@@ -128,7 +135,7 @@ class Group:
         True
         """
         groups = []
-        for member in _native.Member.local(preset, keys(config), deadline):
+        for member in _native.Member.local(preset, keys(config), _seconds("deadline", deadline)):
             group = cls.__new__(cls)
             group._begin(member)
             groups.append(group)
@@ -163,18 +170,20 @@ class Group:
 
         ``x`` is ``[n, h]`` of the configuration's type, with n from 0 to ``bs``; ``topk_ids`` is ``[n, k]`` of int32 or int64,
         where -1 is no expert; ``topk_weights`` is ``[n, k]``; ``mask`` of bool says which tokens ``[n]`` or pairs ``[n, k]``
-        count. All may be ``torch`` tensors: what comes back is like ``x``. Contiguous rows are read where they are, and must
+        count. All may be ``torch`` tensors without gradients: what comes back is like ``x``. Contiguous rows are read where they are, and must
         not change before this returns.
 
         Raises:
             Violation: the tensors break rules. Nothing has been sent.
-            ValueError: two batches are in flight.
+            ValueError: two batches are in flight, or a tensor has a gradient.
             TypeError: a tensor is of another type or shape.
             Gone: a rank has died, or has left the group. The group has ended.
             Timeout: nobody has moved for the deadline. The group has ended.
         """
         import numpy as np
 
+        for name, tensor in (("x", x), ("topk_weights", topk_weights)):
+            _has_no_gradient(name, tensor)
         rows, ids, weights = _array(x), _array(topk_ids), _array(topk_weights)
         n = rows.shape[0] if rows.ndim else -1
         _must_be("x", rows, (n, self.h), self.dtype)
@@ -220,6 +229,7 @@ class Group:
         """
         import numpy as np
 
+        _has_no_gradient("y", y)
         rows = np.ascontiguousarray(_array(y))
         _must_be("y", rows, (handle.rows, self.h), self.dtype)
         x_out = np.empty((self.bs, self.h), self.dtype)
@@ -228,7 +238,8 @@ class Group:
         return _torch(summed) if handle._as_torch else summed
 
     def close(self) -> None:
-        """Leaves the group. Others go on as far as they do not need this rank."""
+        """Leaves the group. Others go on as far as they do not need this rank. A call that waits in another thread raises
+        ``ValueError``."""
         self._finalizer()
 
     def __enter__(self) -> Group:
@@ -246,6 +257,20 @@ class Group:
         import numpy as np
 
         return np.asarray(_Memory(self._member, where[0], shape, typestr))
+
+
+def _seconds(name: str, value: float) -> float:
+    if not 0 < value <= 1e6:
+        raise ValueError(f"{name} = {value}: must be in (0, 1000000] seconds")
+    return float(value)
+
+
+def _has_no_gradient(name: str, value: Any) -> None:
+    if is_torch(value) and value.requires_grad:
+        import torch
+
+        if torch.is_grad_enabled():
+            raise ValueError(f"{name}: wants a gradient, and operators have no backward: pass {name}.detach()")
 
 
 def _address(array: np.ndarray[Any, Any]) -> tuple[int, int]:
