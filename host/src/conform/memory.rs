@@ -82,13 +82,9 @@ impl Memory {
         words.push(word);
     }
 
-    /// The last word with that value; a 0 says something only where it was published: epochs of a barrier pass it.
-    pub(super) fn with_value(&mut self, place: &Place, value: u64) -> Option<&mut Word> {
-        self.words
-            .get_mut(place)?
-            .iter_mut()
-            .rev()
-            .find(|word| word.value == value && (value != 0 || !word.is_store))
+    /// Words at a place, the last one first.
+    pub(super) fn words(&mut self, place: &Place) -> impl Iterator<Item = &mut Word> {
+        self.words.get_mut(place).into_iter().flat_map(|words| words.iter_mut().rev())
     }
 
     /// What an event touches in the memory of a rank, in the order of places.

@@ -77,7 +77,8 @@ pub struct Broken {
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {:?}: {}", self.line, self.guard, self.guard.about())?;
+        let name = format!("{:?}", self.guard).to_lowercase();
+        write!(f, "line {}: {name}: {}", self.line, self.guard.about())?;
         self.against.map_or(Ok(()), |line| write!(f, " (line {line})"))
     }
 }
@@ -139,7 +140,10 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
         experts: HashMap::new(),
     };
     for (number, event) in (2..).zip(&trace.events) {
-        let actor = reader.actors.actor(event).ok_or_else(|| trace.error(number, "no such rank or core"))?;
+        let actor = reader
+            .actors
+            .actor(event)
+            .ok_or_else(|| trace.error(number, "no such rank, core or peer in this group"))?;
         reader.states[actor].clock.tick(actor);
         if let Err((guard, against)) = reader.take(number, event, actor) {
             let event = trace.texts.get(number - 2).cloned().unwrap_or_default();
@@ -161,6 +165,7 @@ impl Reader<'_> {
         }
         match event.kind.as_str() {
             "begin" if is_core => self.begin(event, actor),
+            "end" if is_core && self.states[actor].doing.is_none() => Err((Guard::Inside, None)),
             "end" if is_core => {
                 let State { clock, doing, ended, .. } = &mut self.states[actor];
                 *doing = None;
@@ -309,7 +314,24 @@ impl Reader<'_> {
         let value = event.word.unwrap_or(0);
         let (now, rank) = (self.now(actor), event.rank);
         let key = event.place(rank);
-        if let Some(word) = self.memory.with_value(&key, value) {
+        let state = &self.states[actor];
+        let (mut found, mut newer) = (None, None);
+        for word in self.memory.words(&key) {
+            if word.value == value {
+                found = Some(word);
+                break;
+            }
+            // Nobody sees an older word than one that is known to be there.
+            if is_there(&self.states, word, (actor, &state.clock)) {
+                newer = Some(word.line);
+                break;
+            }
+        }
+        if let Some(word) = found {
+            // A clear tells nothing; a 0 that was published does: epochs of a barrier pass it.
+            if value == 0 && word.is_store {
+                return Ok(());
+            }
             word.observers.push((actor, now));
             let (clock, from) = (Rc::clone(&word.clock), (word.actor, word.tick, word.is_store));
             self.states[actor].clock.join(&clock);
@@ -318,12 +340,13 @@ impl Reader<'_> {
             }
             return Ok(());
         }
-        if value == 0 {
+        if value == 0 && newer.is_none() {
             return Ok(());
         }
         // A word inside a transfer or a message, whose value is not in the record.
-        let Some(piece) = self.memory.overlapping(rank, event).last() else {
-            return Err((Guard::Flag, None));
+        let pieces = self.memory.overlapping(rank, event);
+        let Some(piece) = pieces.filter(|piece| newer.is_none_or(|line| piece.line > line)).last() else {
+            return Err((Guard::Flag, newer));
         };
         piece.readers.push((actor, now));
         let (clock, from, tick) = (Rc::clone(&piece.clock), piece.actor, piece.tick);
@@ -359,6 +382,15 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a core or agent with that clock knows that a word has landed.
+fn is_there(states: &[State], word: &Word, (actor, clock): (usize, &Clock)) -> bool {
+    if !word.is_store {
+        return word.observers.iter().any(|&(who, when)| clock.of(who) >= when);
+    }
+    let quiet = states[word.actor].quiets.iter().find(|&&quiet| quiet > word.tick);
+    word.actor == actor || quiet.is_some_and(|&quiet| clock.of(word.actor) >= quiet)
 }
 
 /// Whether whoever has that clock knows that a piece has landed.

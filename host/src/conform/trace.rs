@@ -6,6 +6,8 @@ use crate::events::SCHEMA;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use veriep_core::place::{Region, Tensor};
+use veriep_core::protocol::Receive;
 
 /// An event.
 #[derive(Clone, Debug, Deserialize)]
@@ -35,6 +37,26 @@ pub struct Line {
     pub word: Option<u64>,
 }
 
+/// What an event can be, and what it must have then.
+const KINDS: [(&str, &str); 14] = [
+    ("begin", "batch operator"),
+    ("end", ""),
+    ("put", "peer region length"),
+    ("send", "peer region length"),
+    ("post", "peer region length"),
+    ("publish", "peer region word"),
+    ("store", "region word"),
+    ("observe", "region word"),
+    ("deliver", "region length"),
+    ("write", "region length"),
+    ("quiet", ""),
+    ("land", ""),
+    ("await", ""),
+    ("experts", ""),
+];
+/// No region is larger.
+const BYTES_MAX: u64 = 1 << 52;
+
 /// Rank, region and offset of a word.
 pub(super) type Place = (u32, String, u64);
 
@@ -42,6 +64,44 @@ impl Line {
     /// Its place in the memory of a rank.
     pub(super) fn place(&self, rank: u32) -> Place {
         (rank, self.region.clone(), self.offset)
+    }
+
+    /// What is wrong with it by itself, if anything is.
+    fn problem(&self) -> Option<String> {
+        let Some((_, needs)) = KINDS.iter().find(|(kind, _)| *kind == self.kind) else {
+            let all: Vec<_> = KINDS.iter().map(|(kind, _)| *kind).collect();
+            return Some(format!("kind {:?}: must be one of {}", self.kind, all.join(", ")));
+        };
+        if let Some(operator) =
+            self.operator.as_deref().filter(|name| !["dispatch", "combine"].contains(name))
+        {
+            return Some(format!("operator {operator:?}: must be dispatch or combine"));
+        }
+        let is_core = self.core.is_some();
+        let has = |field: &str| match field {
+            "peer" => self.peer.is_some(),
+            "length" => self.length.is_some_and(|length| length > 0),
+            "word" => self.word.is_some(),
+            "batch" => !is_core || self.batch.is_some(),
+            "operator" => !is_core || self.operator.is_some(),
+            _ => !self.region.is_empty(),
+        };
+        if let Some(missing) = needs.split_whitespace().find(|field| !has(field)) {
+            return Some(format!("{}: must have {missing}", self.kind));
+        }
+        let shared = [Region::State, Region::Window, Region::WindowOut, Region::TpState, Region::TpWindow];
+        let outputs = Tensor::ALL.map(Region::Output);
+        let mut regions = shared.iter().chain(&outputs).map(|region| region.name());
+        if !self.region.is_empty() && !regions.any(|name| name == self.region) {
+            return Some(format!("region {:?}: there is no such region", self.region));
+        }
+        let is_word = needs.contains("word");
+        let length = if is_word { 8 } else { self.length.unwrap_or(1) };
+        if self.offset.checked_add(length).is_none_or(|end| end > BYTES_MAX) {
+            return Some(format!("offset {}: must end below {BYTES_MAX}", self.offset));
+        }
+        (is_word && !self.offset.is_multiple_of(8))
+            .then(|| format!("offset {}: a word's must be a multiple of 8", self.offset))
     }
 
     /// Whether it changes memory.
@@ -97,12 +157,22 @@ impl Trace {
         let config = toml::to_string(&header["config"])
             .map_err(|error| at(1, format!("config: {error}")))
             .and_then(|text| Config::of_text(path, &text))?;
+        if header["unit"] == "ns" {
+            return Err(at(1, "holds the last events alone, which cannot be judged".to_owned()));
+        }
         let receive = header["options"]["receive"].as_str().unwrap_or("copy");
+        if Receive::MODES.iter().all(|mode| mode.name() != receive) {
+            return Err(at(1, format!("receive {receive:?}: there is no such way to receive")));
+        }
         let texts: Vec<_> = lines.map(str::to_owned).collect();
         let event = |(number, text): (usize, &String)| {
-            serde_json::from_str(text).map_err(|error| at(number, error.to_string()))
+            let event: Line = serde_json::from_str(text).map_err(|error| at(number, error.to_string()))?;
+            event.problem().map_or(Ok(event), |problem| Err(at(number, problem)))
         };
-        let events = (2..).zip(&texts).map(event).collect::<Result<_, _>>()?;
+        if texts.is_empty() {
+            return Err(at(1, "must be followed by events".to_owned()));
+        }
+        let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
         Ok(Self { path: path.to_owned(), config, keeps_rows: receive != "copy", events, texts })
     }
 

@@ -138,10 +138,13 @@ impl Record {
     pub fn first(&self) -> Vec<&Process> {
         // Whoever is gone without a note was there after the last look of who writes them.
         let time = |process: &&Process| process.died_at_us.unwrap_or(u64::MAX);
-        let first = self.gone().map(|process| time(&process)).min();
-        self.gone().filter(|process| Some(time(process)) == first).collect()
+        let Some(first) = self.gone().map(|process| time(&process)).min() else { return Vec::new() };
+        self.gone().filter(|process| time(process) - first <= ALIKE_US).collect()
     }
 }
+
+/// Deaths so near to each other were seen one after the other, which tells nothing of their order.
+const ALIKE_US: u64 = 20_000;
 
 /// The bytes of a file.
 struct Bytes<'p> {
@@ -179,11 +182,12 @@ impl Process {
 
     fn read(path: &Path) -> Result<Self, Error> {
         let io = |e| Error::io(path, "read", &e);
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
+        // Before it is opened: a pipe would wait for somebody who writes.
+        if !fs::metadata(path).map_err(io)?.is_file() {
             return Err(Error::file(path, "is no file"));
         }
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
         let len = metadata.len();
         if len > FILE_MAX {
             return Err(Error::file(path, format_args!("{len} bytes: must be at most {FILE_MAX}")));

@@ -186,7 +186,7 @@ fn nobody_is_the_first_of_those_who_were_gone_at_once() {
     assert_eq!(first(), [1]);
     folder.notes(0).unwrap().died(How::Signal(9), 1000);
     assert_eq!(first(), [0], "nobody was left to see the other one go");
-    folder.notes(1).unwrap().died(How::Signal(9), 1000);
+    folder.notes(1).unwrap().died(How::Signal(9), 21_000);
     assert_eq!(first(), [0, 1]);
 }
 

@@ -57,15 +57,17 @@ impl Record {
         event.kind == "publish" && self.cleared.contains(&place)
     }
 
-    /// Some of the early events of a kind, evenly spread.
+    /// Some of the early events of a kind, or of all flags, evenly spread.
     fn some(&self, kind: &str) -> Vec<usize> {
         let is_so = |event: &Line| match kind {
             "flag" => self.is_flag(event),
             kind => event.kind == kind,
         };
         let events = self.trace.events.iter().enumerate();
-        let all: Vec<_> =
-            events.filter(|(_, event)| Self::is_early(event) && is_so(event)).map(|(at, _)| at).collect();
+        let all: Vec<_> = events
+            .filter(|(_, event)| (kind == "flag" || Self::is_early(event)) && is_so(event))
+            .map(|(at, _)| at)
+            .collect();
         assert!(!all.is_empty(), "no {kind}");
         let every = all.len().div_ceil(TRIED);
         all.into_iter().step_by(every).collect()
@@ -184,12 +186,49 @@ fn what_is_no_record_is_refused_with_its_line() {
         ("{}".to_owned(), "line 1: schema: must be \"veriep.events/1\""),
         (good.replace("\"k\"", "\"kk\""), "kk"),
         (
-            good.replace(":2,", ":256,").replace(":4,", ":256,").replace(":2}", ":2,\"aiv_num\":48}"),
+            good.replace(":2,", ":256,").replace(":4,", ":256,").replace(":2}", ":2,\"aiv_num\":48}")
+                + "\n"
+                + event,
             "must be at most 4096",
         ),
         (format!("{good}\n{event}\n{{"), "line 3: "),
-        (format!("{good}\n{}", event.replace("\"rank\":0", "\"rank\":2")), "line 2: no such rank or core"),
+        (
+            format!("{good}\n{}", event.replace("\"rank\":0", "\"rank\":2")),
+            "line 2: no such rank, core or peer",
+        ),
         (format!("{good}\n{}", event.replace("quiet\"", "store\",\"word\":\"7\"")), "must be 0x"),
+        (good.to_owned(), "must be followed by events"),
+        (good.replace("events\",", "ns\",") + "\n" + event, "cannot be judged"),
+        (good.replace("{}}", "{\"receive\":\"teleport\"}}") + "\n" + event, "no such way to receive"),
+        (
+            format!("{good}\n{}", event.replace("quiet", "xput")),
+            "kind \"xput\": must be one of begin, end, put",
+        ),
+        (format!("{good}\n{}", event.replace("quiet", "put")), "put: must have peer"),
+        (
+            format!(
+                "{good}\n{}",
+                event.replace("quiet\"", "store\",\"word\":\"0x7\",\"region\":\"nowhere\"")
+            ),
+            "no such region",
+        ),
+        (
+            format!(
+                "{good}\n{}",
+                event.replace("quiet\"", "store\",\"word\":\"0x7\",\"region\":\"state\",\"offset\":3")
+            ),
+            "multiple of 8",
+        ),
+        (
+            format!(
+                "{good}\n{}",
+                event.replace(
+                    "quiet\"",
+                    "store\",\"word\":\"0x7\",\"region\":\"state\",\"offset\":18446744073709551608"
+                )
+            ),
+            "must end below",
+        ),
     ] {
         std::fs::write(&file, &text).unwrap();
         let line = fails(2, &["conform", file.to_str().unwrap()]);

@@ -60,7 +60,8 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         Some(if status == 1 { Error::Wrong(line) } else { Error::Request(line) })
     });
     let refused = refused.or_else(|| {
-        let line = format!("process {}: must be asked for the same as process 0", differs?);
+        let line =
+            format!("process {}: must have the same case, seed, rounds and options as process 0", differs?);
         Some(Error::Request(line))
     });
     let refused = refused.or_else(|| {

@@ -22,8 +22,10 @@ use crate::traffic_audit::Moved;
 use crate::world::{
     At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, record_folder, watch,
 };
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
+use std::hash::DefaultHasher;
 use std::io::Write;
 use std::sync::Arc;
 use veriep_core::fabric::{Flag, Wait};
@@ -73,7 +75,16 @@ impl Told {
 
 /// What all processes must have alike.
 pub(super) fn fingerprint(job: &Job<'_>) -> u64 {
-    Fingerprints::new(&job.case.shape, job.plan.options.choices).whole()
+    let RunArgs { rounds, schedule, chain, seed, .. } = job.args;
+    let mut all = DefaultHasher::new();
+    Fingerprints::new(&job.case.shape, job.plan.options.choices).whole().hash(&mut all);
+    (rounds, schedule, chain, seed).hash(&mut all);
+    // Two cases of one shape differ in who sends what to whom.
+    for rank in &job.case.ranks {
+        rank.expert_ids.hash(&mut all);
+        rank.expert_scales.iter().for_each(|scale| scale.to_bits().hash(&mut all));
+    }
+    all.finish()
 }
 
 /// A process of a group: drives its ranks, says what they cost and ends.
