@@ -102,6 +102,11 @@ impl Own {
         Self(begun.map(Arc::new).map_err(|error| unrecorded(folder, &error)).ok())
     }
 
+    /// Whether it does.
+    pub(super) const fn records(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// What stands in front of the memory.
     pub(super) fn layer(&self) -> Recording<Writer> {
         Recording(self.0.clone())

@@ -43,6 +43,10 @@ impl Own {
         Self
     }
 
+    pub(super) const fn records(&self) -> bool {
+        false
+    }
+
     pub(super) const fn layer(&self) -> Recording<Log> {
         Recording(None)
     }
