@@ -37,6 +37,9 @@ pub trait Backend: Sync {
     /// call it by a table.
     const INLINED: bool = false;
 
+    /// Whether anybody wants to hear what a core waits for: else nobody need look whether that has changed.
+    const WAITS: bool = false;
+
     /// The fabric of a core that works on batch number `batch`.
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_>;
 
@@ -61,6 +64,8 @@ pub trait Backend: Sync {
 /// A memory that others hold, too.
 impl<B: Backend + Send> Backend for Arc<B> {
     const INLINED: bool = B::INLINED;
+
+    const WAITS: bool = B::WAITS;
 
     type Fabric<'b>
         = B::Fabric<'b>
@@ -122,6 +127,9 @@ pub trait Layer: Sync + Sized {
     /// Whether machines are compiled for its fabric, if they are for the one behind it.
     const INLINED: bool = true;
 
+    /// Whether it wants to hear what a core waits for.
+    const WAITS: bool = false;
+
     /// A core's fabric in front of `F`.
     type Fabric<'b, F: Fabric + 'b>: Fabric
     where
@@ -169,6 +177,8 @@ pub struct Layered<L, B> {
 
 impl<L: Layer, B: Backend> Backend for Layered<L, B> {
     const INLINED: bool = L::INLINED && B::INLINED;
+
+    const WAITS: bool = L::WAITS || B::WAITS;
 
     type Fabric<'b>
         = L::Fabric<'b, B::Fabric<'b>>

@@ -293,7 +293,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             polled.ended = stop == Some(Stop::End);
             let wait = if let Some(Stop::Wait(wait)) = stop { Some(wait) } else { None };
-            if wait != polled.told {
+            if B::WAITS && wait != polled.told {
                 polled.told = wait;
                 let told = wait.map_or(Told::Moves, |wait| Told::Waits(wait, polled.task.phase()));
                 self.unit.backend.hears(rank, core, told);

@@ -182,6 +182,8 @@ impl<B> Recording<B> {
 }
 
 impl<B: Book + Send> Layer for Recording<B> {
+    const WAITS: bool = true;
+
     type Fabric<'b, F: Fabric + 'b>
         = Recorder<'b, F, B>
     where

@@ -348,6 +348,8 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
 }
 
 impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
+    const WAITS: bool = B::WAITS;
+
     type Fabric<'b>
         = FarFabric<'b, B, W>
     where
