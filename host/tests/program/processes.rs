@@ -202,7 +202,11 @@ fn a_killed_process_is_named_whenever_it_dies() {
     let kills = std::env::var("VERIEP_KILLS").map_or(4, |kills| kills.parse().unwrap());
     let mut random = ChaCha8Rng::seed_from_u64(27);
     let (mut slowest, mut waited_for) = (Duration::ZERO, 0);
-    for nth in 0..kills {
+    // On a busy machine others may have made their checks meanwhile: more trials, until somebody has waited.
+    for nth in 0..kills + 40 {
+        if nth >= kills && waited_for > 0 {
+            break;
+        }
         let work = tempdir().unwrap();
         let more: &[&str] = [&[][..], &["--receive", "direct"], &["--chain", "8"]][nth % 3];
         let long = Long::start(work.path(), 4, more);
