@@ -288,13 +288,10 @@ impl Reader<'_> {
         } else if self.memory.is_cleared(&key) && !is_store {
             match last {
                 Some(word) if word.value != 0 => return Err((Guard::Cleared, Some(word.line))),
-                Some(clear) => {
-                    let landed = self.states[clear.actor].quiets.iter().find(|&&quiet| quiet > clear.tick);
-                    if landed.is_none_or(|&quiet| state.clock.of(clear.actor) < quiet) {
-                        return Err((Guard::Cleared, Some(clear.line)));
-                    }
+                Some(clear) if !was_quiet(&self.states, (clear.actor, clear.tick), &state.clock) => {
+                    return Err((Guard::Cleared, Some(clear.line)));
                 }
-                None => {}
+                _ => {}
             }
         }
         let word = Word {
@@ -333,10 +330,9 @@ impl Reader<'_> {
                 return Ok(());
             }
             word.observers.push((actor, now));
-            let (clock, from) = (Rc::clone(&word.clock), (word.actor, word.tick, word.is_store));
-            self.states[actor].clock.join(&clock);
-            if !from.2 {
-                self.arrivals.entry((from.0, rank)).or_default().push((from.1, actor, now));
+            self.states[actor].clock.join(&word.clock);
+            if !word.is_store {
+                self.arrivals.entry((word.actor, rank)).or_default().push((word.tick, actor, now));
             }
             return Ok(());
         }
@@ -349,9 +345,8 @@ impl Reader<'_> {
             return Err((Guard::Flag, newer));
         };
         piece.readers.push((actor, now));
-        let (clock, from, tick) = (Rc::clone(&piece.clock), piece.actor, piece.tick);
-        self.states[actor].clock.join(&clock);
-        self.arrivals.entry((from, rank)).or_default().push((tick, actor, now));
+        self.states[actor].clock.join(&piece.clock);
+        self.arrivals.entry((piece.actor, rank)).or_default().push((piece.tick, actor, now));
         Ok(())
     }
 
@@ -389,15 +384,20 @@ fn is_there(states: &[State], word: &Word, (actor, clock): (usize, &Clock)) -> b
     if !word.is_store {
         return word.observers.iter().any(|&(who, when)| clock.of(who) >= when);
     }
-    let quiet = states[word.actor].quiets.iter().find(|&&quiet| quiet > word.tick);
-    word.actor == actor || quiet.is_some_and(|&quiet| clock.of(word.actor) >= quiet)
+    word.actor == actor || was_quiet(states, (word.actor, word.tick), clock)
+}
+
+/// Whether whoever has that clock knows that an actor was quiet after it did something.
+fn was_quiet(states: &[State], (actor, tick): (usize, u32), clock: &Clock) -> bool {
+    let quiets = &states[actor].quiets;
+    let next = quiets.partition_point(|&quiet| quiet <= tick);
+    quiets.get(next).is_some_and(|&quiet| clock.of(actor) >= quiet)
 }
 
 /// Whether whoever has that clock knows that a piece has landed.
 fn landed(states: &[State], arrivals: &Arrivals, piece: &Piece, clock: &Clock) -> bool {
     let (from, tick) = (piece.actor, piece.tick);
-    let quiet = states[from].quiets.iter().find(|&&quiet| quiet > tick);
-    let by_quiet = piece.kind != "send" && quiet.is_some_and(|&quiet| clock.of(from) >= quiet);
+    let by_quiet = piece.kind != "send" && was_quiet(states, (from, tick), clock);
     // The last word of a task covers the task itself; a core sees at once what it has written itself.
     let own = u32::from(piece.kind == "post");
     by_quiet

@@ -76,7 +76,7 @@ struct Engine<W> {
     ways: Vec<(Outgoing, Incoming)>,
     /// By core of a member: the last entry to each process.
     last: HashMap<(RankId, CoreId), Vec<u64>>,
-    /// What is done with notes.
+    /// Takes the notes that other processes send.
     heard: Heard,
     /// The wire has been left.
     closed: bool,
