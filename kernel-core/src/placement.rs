@@ -1,7 +1,7 @@
 //! The placement of experts on ranks.
 //!
 //! Shared-expert ranks come first (`0 .. Rs`). MoE expert `e` lives on rank `Rs + e / L` as local expert
-//! `e % L` (floor: the seed's `Ceil` sends expert 1 of rank 0 to rank 1, see `docs/SEEDS.md`). Each shared
+//! `e % L` (floor: the seed's `Ceil` sends expert 1 of rank 0 to rank 1, see `docs/internals/sources.md`). Each shared
 //! expert has `n = Rs / S` replicas; rank `s` sends all its active tokens to shared expert `j` on rank
 //! `j * n + s % n` (seed 004 section 2.1, all-in).
 

@@ -2,7 +2,7 @@
 //! what they mean and panics where something is wrong. The thin programs in `fuzz/fuzz_targets` hand it what libFuzzer
 //! makes up; the tests hand it the seeds, on any toolchain.
 //!
-//! `docs/FUZZING.md` tells how to run the targets.
+//! `docs/doubt/fuzzing.md` tells how to run the targets.
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 

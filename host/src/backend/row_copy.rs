@@ -1,4 +1,4 @@
-//! How this processor copies rows fastest, as far as we have measured (`docs/PERFORMANCE.md`).
+//! How this processor copies rows fastest, as far as we have measured (`docs/reference/performance.md`).
 
 use veriep_core::fabric::raw::RowCopy;
 

@@ -116,7 +116,7 @@ fn hard_values_tell_apart_what_is_nearly_right() {
     assert!(wrong(&case, rounded_at_every_addition, 1, &[]) > 1000);
 }
 
-/// The tolerance that docs/NUMERICS.md states.
+/// The tolerance that docs/generate/numerics.md states.
 #[test]
 fn another_order_of_a_sum_in_f32_is_within_the_stated_tolerance_and_rounded_sums_are_not() {
     for more in [&["--hard"][..], &[]] {

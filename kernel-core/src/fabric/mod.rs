@@ -5,7 +5,7 @@
 //! offsets and byte slices only, so that a C table of functions can carry it, and it is object safe.
 //!
 //! # The contract
-//! The guarantees of a backend and, more important, their limits. `docs/FABRIC.md` explains them with pictures; the host's
+//! The guarantees of a backend and, more important, their limits. `docs/embed/fabric.md` explains them with pictures; the host's
 //! litmus suite tests them.
 //!
 //! 1. A [`put`](Fabric::put) may arrive late, in pieces and in any order, among puts and with everything else

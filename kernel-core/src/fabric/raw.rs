@@ -83,7 +83,7 @@ pub struct Peer {
 pub type Outputs = [Segment; Tensor::ALL.len()];
 
 /// The way in which rows of a cache line or more are copied. The fastest one depends on the processor:
-/// `docs/PERFORMANCE.md`.
+/// `docs/reference/performance.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RowCopy {
     /// Through the caches, with lines of both ends prefetched.

@@ -1,4 +1,4 @@
-//! Bad input, row by row of docs/BAD_INPUT.md: what is wrong, what the user reads, the exit status.
+//! Bad input, row by row of docs/reference/errors.md: what is wrong, what the user reads, the exit status.
 //!
 //! What a machine does not let a test make (a mount, a user without rights) is left out there, which the test says.
 //! A row without a test fails, and so does a test without its row or with another message. With `VERIEP_ROWS=1` in the
@@ -17,7 +17,7 @@ use room::Room;
 use std::collections::BTreeSet;
 use std::process::Output;
 
-const PAGE: &str = include_str!("../../../../docs/BAD_INPUT.md");
+const PAGE: &str = include_str!("../../../../docs/reference/errors.md");
 
 /// A test for each row, named by what is wrong.
 macro_rules! rows {
