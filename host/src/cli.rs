@@ -359,6 +359,9 @@ pub struct RunArgs {
     /// What works on rows; results are the same.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,
+    /// How rows are copied (threads, processes, mpi); left out: auto.
+    #[arg(long, value_enum)]
+    pub row_copy: Option<RowCopyArg>,
     /// Processes, each for neighbouring ranks; left out: the smaller of ranks and processors (processes), or as many as were
     /// started (mpi).
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]

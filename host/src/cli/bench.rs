@@ -1,7 +1,6 @@
 //! What `veriep bench` can be asked.
 
 use super::{ConfigArgs, ExpertsArg, number, receive};
-use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
 use clap::{Args, ValueEnum};
@@ -35,7 +34,7 @@ pub enum LiveArg {
 /// How the machines' rows are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub enum RowCopyArg {
-    /// As is fastest on this processor for so many rows.
+    /// As is measured to be fastest before the ranks meet; if that would not pay, as it usually is on such a processor.
     Auto,
     /// Through the caches, their lines asked for ahead.
     Ahead,
@@ -46,14 +45,14 @@ pub enum RowCopyArg {
 }
 
 impl RowCopyArg {
-    /// What it stands for where rows lie in so many bytes.
+    /// The way that is named, if one is.
     #[must_use]
-    pub fn of(self, bytes: u64) -> RowCopy {
+    pub const fn named(self) -> Option<RowCopy> {
         match self {
-            Self::Auto => row_copy::fastest(bytes),
-            Self::Ahead => RowCopy::Ahead,
-            Self::Plain => RowCopy::Plain,
-            Self::Streaming => RowCopy::Streaming,
+            Self::Auto => None,
+            Self::Ahead => Some(RowCopy::Ahead),
+            Self::Plain => Some(RowCopy::Plain),
+            Self::Streaming => Some(RowCopy::Streaming),
         }
     }
 

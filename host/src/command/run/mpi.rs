@@ -205,6 +205,7 @@ fn take_part(
 fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
     let world = &cluster.world;
     let mut told = Told::default();
+    let _ = job.row_copy.set(super::unmeasured(job));
     let own = Own::begin(None, me, job, world, &job.workers);
     let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
         Err(error) => Err(error),

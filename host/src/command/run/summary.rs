@@ -2,7 +2,7 @@
 
 use super::{Job, Ran};
 use crate::case::Case;
-use crate::cli::{BackendArg, ExpertsArg};
+use crate::cli::{BackendArg, ExpertsArg, RowCopyArg};
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
 use crate::error::Error;
@@ -38,6 +38,9 @@ struct Summary {
     schedule: String,
     receive: &'static str,
     experts: &'static str,
+    /// Only where time is real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row_copy: Option<&'static str>,
     rounds: usize,
     interrupted: bool,
     checked: bool,
@@ -190,6 +193,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         schedule: args.schedule.clone(),
         receive: receive.name(),
         experts: ExpertsArg::name(receive),
+        row_copy: job.row_copy.get().map(|&way| RowCopyArg::from(way).name()),
         rounds: costs.rounds,
         interrupted: costs.rounds < plan.rounds(),
         checked: plan.check.is_some(),
@@ -240,6 +244,7 @@ fn table(summary: &Summary) -> String {
         ("experts", summary.experts.to_owned()),
         ("steps", summary.steps.to_string()),
     ];
+    about.extend(summary.row_copy.map(|way| ("row copy", way.to_owned())));
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
     about.extend(summary.stage.map(|stage| ("stage", stage.to_string())));
     for Operator { operator, servers, .. } in &summary.operators {
