@@ -20,6 +20,15 @@ pub enum Baseline {
     /// The same, with the lines of rows asked for ahead.
     #[value(name = "c-shared-window-ahead", alias = "c-ahead")]
     CSharedWindowAhead,
+    /// C over one shared window in which experts write over the rows that they read.
+    #[value(name = "c-one-place", alias = "c-one")]
+    COnePlace,
+    /// The same, with the lines of rows asked for ahead.
+    #[value(name = "c-one-place-ahead", alias = "c-one-ahead")]
+    COnePlaceAhead,
+    /// MPI_Put of each row and of a flag, MPI_Get of each result.
+    #[value(name = "mpi-put", alias = "put")]
+    MpiPut,
 }
 
 /// Where the machines run.
@@ -79,6 +88,12 @@ impl From<RowCopy> for RowCopyArg {
 }
 
 impl Baseline {
+    /// Whether it has int8 dispatch.
+    #[must_use]
+    pub const fn quantises(self) -> bool {
+        matches!(self, Self::CSharedWindow | Self::CSharedWindowAhead)
+    }
+
     /// The name of the program, and of the system in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -86,6 +101,9 @@ impl Baseline {
             Self::MpiAlltoallv => "mpi-alltoallv",
             Self::CSharedWindow => "c-shared-window",
             Self::CSharedWindowAhead => "c-shared-window-ahead",
+            Self::COnePlace => "c-one-place",
+            Self::COnePlaceAhead => "c-one-place-ahead",
+            Self::MpiPut => "mpi-put",
         }
     }
 }
