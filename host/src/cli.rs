@@ -385,8 +385,8 @@ pub struct RunArgs {
     /// The record of events (lockstep, weak).
     #[command(flatten)]
     pub record: RecordArgs,
-    /// Record what all cores did last (threads, processes), in a folder that is kept, or none. Left out: over processes in
-    /// a folder of its own among the temporary files, removed when all ends well.
+    /// Record what all cores did last (threads, processes, mpi), in a folder that is kept, or none. Left out: over processes and
+    /// mpi in a folder of its own among the temporary files, removed when all ends well.
     #[arg(long = "record", value_name = "FOLDER|none")]
     pub flight: Option<PathBuf>,
 }

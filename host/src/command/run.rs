@@ -170,17 +170,14 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
             "--backend processes and mpi have",
         ),
         (args.all_far && !is_mpi, "--all-far", "--backend mpi has"),
-        (args.dump.is_some() && is_mpi, "--dump", "--backend threads, processes, lockstep and weak have"),
     ] {
         if wrong {
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
-    let is_recorded = matches!(args.backend, BackendArg::Threads | BackendArg::Processes);
-    if !is_recorded && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
-        let hint = if is_mpi { "" } else { "; hint: --events" };
-        let wrong = "--record: only --backend threads and processes have it, not";
-        return Err(Error::Request(format!("{wrong} {backend}{hint}")));
+    if !args.backend.is_timed() && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
+        let wrong = "--record: only --backend threads, processes and mpi have it, not";
+        return Err(Error::Request(format!("{wrong} {backend}; hint: --events")));
     }
     if args.backend.is_timed() && record::is_asked(&args.record) {
         let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
