@@ -83,6 +83,8 @@ fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
         "--preset tiny --cluster a3",
         "--preset tiny --cluster a3 --schedule DDCC --rounds 3 --order plain",
         "--preset tiny --cluster a3 --flags separate --skew 30 --seed 7",
+        "--preset tiny --cluster a3 --receive in-place",
+        "--preset tiny --cluster a3 --receive in-place --schedule DDCC --rounds 3 --set quant_mode=2",
         "--preset tiny --cluster a3 --set comm_alg=fullmesh_v2 --set quant_mode=2",
         "--preset tiny --cluster a3 --set moe_expert_num=6 --set shared_expert_rank_num=1 --set comm_quant_mode=2",
         "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2 --rounds 2",
@@ -227,6 +229,7 @@ fn what_cannot_be_simulated_is_one_line() {
         assert!(said.contains(words), "{said}");
     };
     let tiny = "--preset tiny --cluster FILE";
+    says(preset, &format!("{tiny} --receive direct"), "--receive direct: what is read in other ranks' memory");
     says(&preset.replace("port_gbs", "prot_gbs"), tiny, "cluster.toml: unknown field `prot_gbs`");
     says(
         &preset.replace("port_gbs = 28.0", "port_gbs = -1.0"),
