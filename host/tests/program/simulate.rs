@@ -229,7 +229,11 @@ fn what_cannot_be_simulated_is_one_line() {
         assert!(said.contains(words), "{said}");
     };
     let tiny = "--preset tiny --cluster FILE";
-    says(preset, &format!("{tiny} --receive direct"), "--receive direct: what is read in other ranks' memory");
+    says(
+        preset,
+        &format!("{tiny} --receive direct"),
+        "--receive direct: what is read in other ranks' memory",
+    );
     says(&preset.replace("port_gbs", "prot_gbs"), tiny, "cluster.toml: unknown field `prot_gbs`");
     says(
         &preset.replace("port_gbs = 28.0", "port_gbs = -1.0"),
