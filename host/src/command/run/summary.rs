@@ -8,7 +8,7 @@ use crate::command::traffic;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
-use crate::report::{Report, columns, pairs};
+use crate::report::{Report, columns, note, pairs};
 use crate::traffic_audit::Moved;
 use core::time::Duration;
 use serde::Serialize;
@@ -141,6 +141,12 @@ struct Waited {
 
 pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
     let (run, all) = (ran.costs.rounds, job.plan.rounds());
+    if let Some((rank, at)) = job.killed.filter(|_| run == all) {
+        let rank = job.case.name(rank);
+        note(&format!(
+            "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: nobody was killed"
+        ));
+    }
     let verdict = match (run < all, &job.args.out) {
         (false, _) => Ok(()),
         (true, None) => Err(Error::Interrupted(format!("after {run} of {all} rounds"))),
