@@ -1,6 +1,6 @@
 /* Processes over one shared window; with ROWS_AHEAD the strongest we know on one machine. Counts first, then every row straight to
  * its final place, one copy; combine sums the rows where the experts left them. No flags: two barriers of all ranks
- * in dispatch, one in combine. */
+ * in dispatch, one in combine. With ONE_PLACE the experts write over the rows that they read. */
 #include "common.h"
 
 #include <stdlib.h>
@@ -90,7 +90,12 @@ int main(int argc, char **argv) {
     size_t rows = (size_t)job.bs * job.ranks * of_token, pairs = (size_t)job.bs * job.k;
     scales_at = up(rows * job.payload_bytes);
     y_at = scales_at + up(rows * 4);
+#ifdef ONE_PLACE
+    size_t window = y_at;
+    y_at = 0;
+#else
     size_t window = y_at + up(rows * job.row_bytes);
+#endif
     windows = calloc(job.ranks, sizeof *windows);
     void **parts = calloc(job.ranks, sizeof *parts);
     shared_pages(window, windows);

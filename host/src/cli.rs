@@ -359,6 +359,9 @@ pub struct RunArgs {
     /// What works on rows; results are the same.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,
+    /// How rows are copied (threads, processes, mpi); left out: auto.
+    #[arg(long, value_enum)]
+    pub row_copy: Option<RowCopyArg>,
     /// Processes, each for neighbouring ranks; left out: the smaller of ranks and processors (processes), or as many as were
     /// started (mpi).
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -382,8 +385,8 @@ pub struct RunArgs {
     /// The record of events (lockstep, weak).
     #[command(flatten)]
     pub record: RecordArgs,
-    /// Record what all cores did last (threads, processes), in a folder that is kept, or none. Left out: over processes in
-    /// a folder of its own among the temporary files, removed when all ends well.
+    /// Record what all cores did last (threads, processes, mpi), in a folder that is kept, or none. Left out: over processes and
+    /// mpi in a folder of its own among the temporary files, removed when all ends well.
     #[arg(long = "record", value_name = "FOLDER|none")]
     pub flight: Option<PathBuf>,
 }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use veriep_core::place::Region;
 use veriep_core::protocol::{Choices, Flags, Stage};
+use veriep_core::units::RankId;
 
 /// The name of the file with the group's [`Options`].
 pub const OPTIONS_NAME: &str = "options.toml";
@@ -89,7 +90,6 @@ pub fn file(folder: &Path, rank: u32, region: Region) -> PathBuf {
 pub(crate) type Mapped = [(usize, u64); REGIONS.len()];
 
 /// What a live group writes, and where.
-#[derive(Debug)]
 pub(crate) struct Dump<'a> {
     folder: &'a Path,
     case: &'a Case,
@@ -98,6 +98,8 @@ pub(crate) struct Dump<'a> {
     mapped: Vec<Mapped>,
     /// The file that is mapped, and where, if other processes write there.
     file: Option<(&'a fs::File, usize)>,
+    /// Whether this process writes the files of a rank; another one does otherwise.
+    writes: Box<dyn Fn(RankId) -> bool + Sync + 'a>,
 }
 
 impl<'a> Dump<'a> {
@@ -108,7 +110,13 @@ impl<'a> Dump<'a> {
         mapped: Vec<Mapped>,
     ) -> Self {
         let options = Options::of(choices, case.config.port_offset, in_flight as u32);
-        Self { folder, case, options, mapped, file: None }
+        Self { folder, case, options, mapped, file: None, writes: Box::new(|_| true) }
+    }
+
+    /// Other processes write the files of other ranks.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_ranks(self, writes: impl Fn(RankId) -> bool + Sync + 'a) -> Self {
+        Self { writes: Box::new(writes), ..self }
     }
 
     /// The memory is that of a file which is mapped at that address, and other processes write there.
@@ -155,7 +163,7 @@ impl<'a> Dump<'a> {
             .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
         let config = folder.join(FILE_NAME);
         crate::atomic_file::remove_file(&config)?;
-        for member in global_rank::all(&self.case.shape) {
+        for member in global_rank::all(&self.case.shape).filter(|&member| (self.writes)(member)) {
             let number = self.case.name(member).0;
             let mapped = self.mapped.get(number as usize).into_iter().flatten();
             for (region, &(address, len)) in REGIONS.into_iter().zip(mapped).filter(|(_, (_, len))| *len > 0)

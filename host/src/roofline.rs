@@ -2,8 +2,11 @@
 //! machines or sums; what TP peers lend each other is not among them. What a round takes beyond them is the protocol's and
 //! the cache's.
 
-use crate::backend::Backend;
+use crate::backend::rank_remap::RankRemap;
+use crate::backend::shared::SharedMemory;
+use crate::backend::{Backend, Layer, row_copy};
 use crate::batch::Batch;
+use crate::case::Case;
 use crate::driver::idle;
 use crate::driver::pin::pin;
 use crate::driver::threads::StopOnPanic;
@@ -23,7 +26,7 @@ use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::route::{self, Send, Sends};
 use veriep_core::plan::split;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::Shape;
+use veriep_core::shape::{Product, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// The bare copies' times.
@@ -46,6 +49,10 @@ pub struct Traffic<'a> {
     received: Vec<Vec<(RankId, Send)>>,
     /// By source rank, of each row that it sends: its number where it is received.
     rows: Vec<Vec<u32>>,
+    /// Whether experts return rows in each round, before combine. Without it what they have returned once stands.
+    experts_return: bool,
+    /// Whether rows are zeros instead.
+    is_blank: bool,
 }
 
 /// What is copied between two meetings of all threads.
@@ -53,11 +60,22 @@ pub struct Traffic<'a> {
 enum Phase {
     Send,
     CopyOut,
+    /// What experts return with direct placement, which is no part of an operator.
+    Results,
     GiveBack,
     TakeBack,
 }
 
-const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
+const PHASES: [Phase; 5] = [Phase::Send, Phase::CopyOut, Phase::Results, Phase::GiveBack, Phase::TakeBack];
+
+/// Bytes of rows from which on it matters how they are copied.
+const MEASURED_FROM: u64 = 1 << 20;
+/// Turns of each way to copy rows.
+const TURNS: usize = 3;
+/// Rounds of such a turn: one that finds the caches as the way before has left them, and one of each partition.
+const ROUNDS: usize = 3;
+/// Rounds from which on a run gains more by the right way than it takes to find it.
+pub const WORTH_MEASURING: usize = 20;
 
 /// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
 pub fn measure(
@@ -71,6 +89,49 @@ pub fn measure(
     let times = Traffic::new(shape, batch.clone(), receive).times(memory, ranks, threads, rounds)?;
     let median = |operator: fn(&Roofline) -> Duration| median(times.iter().map(operator).collect());
     Ok(Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) })
+}
+
+/// The memory of a group that copies rows in the way in which bare copies of `batch`'s rows take least time on it: each way
+/// by turns, on as many threads as the group has workers. The memory must be new, and is as it was afterwards. On A2, whose rows
+/// an interface carries, and of few bytes nothing is measured, and it stays as it is.
+///
+/// # Errors
+/// The system starts no thread.
+pub fn fastest(
+    memory: SharedMemory,
+    case: &Case,
+    (batch, receive): (&Batch<'_>, Receive),
+    threads: usize,
+) -> Result<SharedMemory, Failure> {
+    let shape = &case.shape;
+    let mut traffic = Traffic::new(shape, batch.clone(), receive);
+    let rows = traffic.received.iter().map(Vec::len);
+    if shape.product() == Product::A2
+        || (rows.clone().sum::<usize>() as u64) * shape.payload_bytes() < MEASURED_FROM
+    {
+        return Ok(memory);
+    }
+    let returned = |of: u8| {
+        let of_rank = |n| RankState::with_returned(vec![of; n * shape.row_bytes() as usize]);
+        rows.clone().map(of_rank).collect::<Vec<_>>()
+    };
+    // Not zeros, which the system does not give memory to.
+    let (ranks, blank) = (returned(1), returned(0));
+    traffic.experts_return = receive.is_direct();
+    let mut group = RankRemap::of(case).over(memory);
+    let mut least = row_copy::ALL.map(|way| (Duration::MAX, way));
+    for _ in 0..TURNS {
+        for (time, way) in &mut least {
+            group.inner = group.inner.with_row_copy(*way);
+            let turn = traffic.times(&group, &ranks, threads, ROUNDS)?;
+            *time = (*time).min(turn.iter().skip(1).map(|round| round.dispatch + round.combine).sum());
+        }
+    }
+    traffic.is_blank = true;
+    traffic.times(&group, &blank, threads, 2)?;
+    let [first, rest @ ..] = least;
+    let (_, way) = rest.into_iter().fold(first, |best, other| if other.0 < best.0 { other } else { best });
+    Ok(group.inner.with_row_copy(way))
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -115,7 +176,7 @@ impl Traffic<'_> {
             let times: Vec<_> = (0..rounds).map(of_round).collect();
             outcome.map(|()| times)
         };
-        let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| -> Result<_, Failure> {
+        let by_worker: Vec<Vec<[Duration; PHASES.len()]>> = thread::scope(|scope| -> Result<_, Failure> {
             let _stop_if_panicking = StopOnPanic(&stop);
             let work = &work;
             let start = |w| {
@@ -136,7 +197,7 @@ impl Traffic<'_> {
         let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
         let both =
             |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
-        let of_round = |round| Roofline { dispatch: both(round, [0, 1]), combine: both(round, [2, 3]) };
+        let of_round = |round| Roofline { dispatch: both(round, [0, 1]), combine: both(round, [3, 4]) };
         Ok((0..rounds).map(of_round).collect())
     }
 }
@@ -164,7 +225,16 @@ impl<'a> Traffic<'a> {
         };
         let rows = all_ranks().zip(&sent);
         let rows = rows.map(|(rank, sends)| sends.iter().map(|send| number(rank, send)).collect()).collect();
-        Self { shape, receive, batch, sent, received, rows }
+        Self {
+            shape,
+            receive,
+            batch,
+            sent,
+            received,
+            rows,
+            experts_return: receive.overwrites(),
+            is_blank: false,
+        }
     }
 
     fn copy(
@@ -177,11 +247,12 @@ impl<'a> Traffic<'a> {
         match phase {
             Phase::Send => self.send(memory, p, rank),
             Phase::CopyOut if !self.receive.keeps_rows() => self.copy_out(memory, p, rank),
+            Phase::Results if self.experts_return => self.results(memory, (rank, state)),
             Phase::GiveBack if !self.receive.is_direct() => self.give_back(memory, p, rank, state),
             Phase::TakeBack if self.receive.is_direct() => self.pull(memory, rank),
             Phase::TakeBack => self.take_back(memory, p, rank),
             // Rows stay where they are.
-            Phase::CopyOut | Phase::GiveBack => Ok(()),
+            Phase::CopyOut | Phase::Results | Phase::GiveBack => Ok(()),
         }
     }
 
@@ -189,6 +260,7 @@ impl<'a> Traffic<'a> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         let inputs = self.batch.inputs(rank);
         let payload = self.shape.payload_bytes() as usize;
+        let zeros = vec![0; payload];
         let mut sent = self.sent[rank.index()].iter().zip(&self.rows[rank.index()]);
         sent.try_for_each(|(&Send { pair, home, slot }, &number)| {
             let at = if self.receive.is_direct() {
@@ -196,7 +268,7 @@ impl<'a> Traffic<'a> {
             } else {
                 dispatch_record(self.shape, p, home, global_rank::ep_rank(self.shape, rank), slot)
             };
-            let row = inputs.row(self.shape, pair.token);
+            let row = if self.is_blank { &zeros } else { inputs.row(self.shape, pair.token) };
             fabric.put(home.rank, at, row.get(..payload).unwrap_or(row), &[])
         })
     }
@@ -209,6 +281,13 @@ impl<'a> Traffic<'a> {
             let at = dispatch_record(self.shape, p, home, *source, send.slot);
             fabric.deliver(outputs::expand_x(self.shape, row), at, self.shape.payload_bytes())
         })
+    }
+
+    /// As experts return them: all at once.
+    fn results(&self, memory: &impl Backend, (rank, state): (RankId, &RankState)) -> Result<(), Fault> {
+        let own = global_rank::ep_rank(self.shape, rank);
+        let at = Parts::of(self.shape, own, self.receive.area(Partition::P0)).result(0);
+        state.with_y(0, |y| memory.fabric(rank, CoreId(0), 0).write(at, y))
     }
 
     fn give_back(
@@ -288,4 +367,36 @@ fn sends_of(shape: &Shape, batch: &Batch<'_>, rank: RankId) -> Vec<Send> {
         all.extend(sends.iter(&inputs, &slots));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{self, generate};
+    use crate::presets::preset;
+    use veriep_core::layout::outputs::capacity;
+    use veriep_core::place::{Place, Tensor};
+
+    #[test]
+    fn memory_on_which_copies_were_measured_is_as_new() {
+        let (mut config, _) = preset("tiny").unwrap();
+        for set in ["h=7168", "bs=48", "hccl_buffsize_mb=64"] {
+            config.set(set).unwrap();
+        }
+        let case = generate(config, generate::Options { seed: 1, ..Default::default() }, "test").unwrap();
+        let direct = [Receive::Direct { areas: 1 }, Receive::Overwrite { areas: 1 }];
+        for receive in [Receive::Copy, Receive::InPlace].into_iter().chain(direct) {
+            let (new, batch) = (SharedMemory::new(&case, 1).unwrap(), Batch::new(&case));
+            let memory = fastest(new, &case, (&batch, receive), 2).unwrap();
+            for rank in global_rank::all(&case.shape) {
+                let fabric = memory.fabric(rank, CoreId(0), 0);
+                let is_zero = |bytes: &[u8]| assert!(bytes.iter().all(|&byte| byte == 0), "{receive:?}");
+                is_zero(fabric.bytes(Place::window(0), case.shape.window_bytes()).unwrap());
+                for tensor in Tensor::ALL {
+                    let len = capacity(&case.shape, rank, tensor) as usize;
+                    memory.read_output(rank, 0, tensor, len, &mut |bytes| is_zero(bytes));
+                }
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Proof: the machines that run are the machines that are checked.
 //!
 //! [`explorer`] visits every state of tiny groups of real machines. [`loom`] runs them under every order that C11
-//! allows. [`smt`] proves the reuse of partitions for any number of ranks. `docs/PROTOCOL.md` has the claims,
+//! allows. [`smt`] proves the reuse of partitions for any number of ranks. `docs/doubt/protocol.md` has the claims,
 //! with their bounds.
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]

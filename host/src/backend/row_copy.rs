@@ -1,13 +1,16 @@
-//! How this processor copies rows fastest, as far as we have measured (`docs/reference/performance.md`).
+//! How rows are copied where nobody has measured it on the memory at hand, as [`roofline::fastest`](crate::roofline::fastest) does.
 
 use veriep_core::fabric::raw::RowCopy;
 
-/// How rows that stay in so many bytes of memory, those of all ranks together, are copied fastest here.
+/// All ways to copy rows.
+pub const ALL: [RowCopy; 3] = [RowCopy::Ahead, RowCopy::Plain, RowCopy::Streaming];
+
+/// How a processor of this kind usually copies rows fastest that stay in so many bytes of memory, those of all ranks together.
 ///
 /// AMD's processors with a fast short `rep movsb` write whole lines without fetching them first, and past the caches what does
 /// not stay there anyway. Intel's gain most where lines are asked for ahead, however many rows there are.
 #[must_use]
-pub fn fastest(bytes: u64) -> RowCopy {
+pub fn usual(bytes: u64) -> RowCopy {
     match last_cache_of_amd() {
         Some(cache) if bytes > cache / 2 => RowCopy::Streaming,
         Some(_) => RowCopy::Plain,
@@ -49,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_leaves_the_caches_goes_past_them_or_never_does() {
-        let of = |bytes| fastest(bytes);
+        let of = usual;
         match last_cache_of_amd() {
             Some(cache) => {
                 assert!((1 << 20..1 << 40).contains(&cache), "{cache} bytes of cache");

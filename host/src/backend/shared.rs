@@ -154,7 +154,7 @@ impl SharedMemory {
             tp,
             tp_world_size,
             server_ranks,
-            row_copy: row_copy::fastest(0),
+            row_copy: row_copy::usual(0),
             outputs,
             _maps: maps,
         })
@@ -208,10 +208,15 @@ impl SharedMemory {
         }
     }
 
-    /// The same with rows copied so, and not as is [fastest](row_copy::fastest) for few of them.
+    /// The same with rows copied so, and not as is [usual](row_copy::usual) for few of them.
     #[must_use]
     pub fn with_row_copy(self, row_copy: RowCopy) -> Self {
         Self { row_copy, ..self }
+    }
+
+    /// How rows are copied.
+    pub const fn row_copy(&self) -> RowCopy {
+        self.row_copy
     }
 }
 

@@ -1,7 +1,6 @@
 //! What `veriep bench` can be asked.
 
 use super::{ConfigArgs, ExpertsArg, number, receive};
-use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
 use clap::{Args, ValueEnum};
@@ -21,6 +20,15 @@ pub enum Baseline {
     /// The same, with the lines of rows asked for ahead.
     #[value(name = "c-shared-window-ahead", alias = "c-ahead")]
     CSharedWindowAhead,
+    /// C over one shared window in which experts write over the rows that they read.
+    #[value(name = "c-one-place", alias = "c-one")]
+    COnePlace,
+    /// The same, with the lines of rows asked for ahead.
+    #[value(name = "c-one-place-ahead", alias = "c-one-ahead")]
+    COnePlaceAhead,
+    /// MPI_Put of each row and of a flag, MPI_Get of each result.
+    #[value(name = "mpi-put", alias = "put")]
+    MpiPut,
 }
 
 /// Where the machines run.
@@ -35,7 +43,7 @@ pub enum LiveArg {
 /// How the machines' rows are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub enum RowCopyArg {
-    /// As is fastest on this processor for so many rows.
+    /// As is measured to be fastest before the ranks meet; if that would not pay, as it usually is on such a processor.
     Auto,
     /// Through the caches, their lines asked for ahead.
     Ahead,
@@ -46,14 +54,14 @@ pub enum RowCopyArg {
 }
 
 impl RowCopyArg {
-    /// What it stands for where rows lie in so many bytes.
+    /// The way that is named, if one is.
     #[must_use]
-    pub fn of(self, bytes: u64) -> RowCopy {
+    pub const fn named(self) -> Option<RowCopy> {
         match self {
-            Self::Auto => row_copy::fastest(bytes),
-            Self::Ahead => RowCopy::Ahead,
-            Self::Plain => RowCopy::Plain,
-            Self::Streaming => RowCopy::Streaming,
+            Self::Auto => None,
+            Self::Ahead => Some(RowCopy::Ahead),
+            Self::Plain => Some(RowCopy::Plain),
+            Self::Streaming => Some(RowCopy::Streaming),
         }
     }
 
@@ -80,6 +88,12 @@ impl From<RowCopy> for RowCopyArg {
 }
 
 impl Baseline {
+    /// Whether it has int8 dispatch.
+    #[must_use]
+    pub const fn quantises(self) -> bool {
+        matches!(self, Self::CSharedWindow | Self::CSharedWindowAhead)
+    }
+
     /// The name of the program, and of the system in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -87,6 +101,9 @@ impl Baseline {
             Self::MpiAlltoallv => "mpi-alltoallv",
             Self::CSharedWindow => "c-shared-window",
             Self::CSharedWindowAhead => "c-shared-window-ahead",
+            Self::COnePlace => "c-one-place",
+            Self::COnePlaceAhead => "c-one-place-ahead",
+            Self::MpiPut => "mpi-put",
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The options of `veriep simulate`.
 
-use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs, RecordArgs, SharedArg, TensorArgs, number};
+use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs, RecordArgs, SharedArg, TensorArgs, number, receive};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
+use veriep_core::protocol::Receive;
 
 /// Whether a simulation keeps rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,6 +38,9 @@ pub struct SimulateArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
+    /// How rows are received: copy or in-place.
+    #[arg(long, value_parser = receive(), default_value = "copy")]
+    pub receive: Receive,
     /// How dispatch of the plain layout tells of records and of their number; left out: joint.
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,

@@ -13,7 +13,7 @@ use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::{Case, support};
-use crate::cli::{BackendArg, RunArgs};
+use crate::cli::{BackendArg, RowCopyArg, RunArgs};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options, RankState};
@@ -34,7 +34,8 @@ use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use flight::{Folder, Own};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::units::RankId;
@@ -78,6 +79,8 @@ struct Job<'a> {
     killed: Option<(RankId, u64)>,
     /// Whose experts take so long more.
     slow: Option<(RankId, Duration)>,
+    /// How rows are copied, once that is known.
+    row_copy: OnceLock<RowCopy>,
 }
 
 /// What a run that ended well has cost.
@@ -159,6 +162,7 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let is_mpi = args.backend == BackendArg::Mpi;
     for (wrong, option, who) in [
         (args.threads.is_some() && !args.backend.is_timed(), "--threads", timed),
+        (args.row_copy.is_some() && !args.backend.is_timed(), "--row-copy", timed),
         (args.spread.is_some() && !args.backend.is_timed(), "--spread", timed),
         (
             args.processes.is_some() && args.backend != BackendArg::Processes && !is_mpi,
@@ -166,17 +170,14 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
             "--backend processes and mpi have",
         ),
         (args.all_far && !is_mpi, "--all-far", "--backend mpi has"),
-        (args.dump.is_some() && is_mpi, "--dump", "--backend threads, processes, lockstep and weak have"),
     ] {
         if wrong {
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
-    let is_recorded = matches!(args.backend, BackendArg::Threads | BackendArg::Processes);
-    if !is_recorded && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
-        let hint = if is_mpi { "" } else { "; hint: --events" };
-        let wrong = "--record: only --backend threads and processes have it, not";
-        return Err(Error::Request(format!("{wrong} {backend}{hint}")));
+    if !args.backend.is_timed() && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
+        let wrong = "--record: only --backend threads, processes and mpi have it, not";
+        return Err(Error::Request(format!("{wrong} {backend}; hint: --events")));
     }
     if args.backend.is_timed() && record::is_asked(&args.record) {
         let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
@@ -197,7 +198,22 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let processes = processes(args, &case.shape, started)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
-    Ok((Job { args, source, case, plan, processes, workers, silent, stray, killed, slow }, schedule))
+    Ok((
+        Job {
+            args,
+            source,
+            case,
+            plan,
+            processes,
+            workers,
+            silent,
+            stray,
+            killed,
+            slow,
+            row_copy: OnceLock::new(),
+        },
+        schedule,
+    ))
 }
 
 /// Only the hierarchy has stages.
@@ -245,8 +261,8 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sy
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
-    let bytes = Bytes::of(case).resident(plan.options.choices.receive);
-    let memory = memory.with_row_copy(row_copy::fastest(bytes));
+    let memory = copying(job, memory.with_row_copy(unmeasured(job)), job.workers.count)?;
+    let _ = job.row_copy.set(memory.row_copy());
     let mapped = memory.mapped();
     let workers = job.workers;
     let world = World::alone(global_rank::count(&case.shape), workers.count);
@@ -260,6 +276,24 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sy
     };
     flight::ends(folder, 0, ran.is_ok());
     ran
+}
+
+/// A new group's memory that copies rows as is asked; else as is fastest here on so many threads, if the run is long enough to
+/// gain by that.
+fn copying(job: &Job<'_>, memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
+    let (case, receive) = (&job.case, job.plan.options.choices.receive);
+    let is_left_open = job.args.row_copy.and_then(RowCopyArg::named).is_none();
+    if is_left_open && job.plan.rounds() >= roofline::WORTH_MEASURING {
+        return roofline::fastest(memory, case, (&Batch::new(case), receive), threads)
+            .map_err(|failure| group::of_failure(0, &job.plan.unit, &failure));
+    }
+    Ok(memory)
+}
+
+/// How a run copies rows where that is not measured.
+fn unmeasured(job: &Job<'_>) -> RowCopy {
+    let usual = || row_copy::usual(Bytes::of(&job.case).resident(job.plan.options.choices.receive));
+    job.args.row_copy.and_then(RowCopyArg::named).unwrap_or_else(usual)
 }
 
 fn drive_threads<B: Backend>(

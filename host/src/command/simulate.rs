@@ -2,7 +2,7 @@
 
 use super::record::{self, Subject};
 use super::source::open_case;
-use crate::case::Case;
+use crate::case::{Case, support};
 use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
 use crate::events::Unit;
@@ -15,7 +15,7 @@ use crate::simulate::{self, Outcome, Plan, Wakes};
 use std::sync::Arc;
 use veriep_core::fabric::Capabilities;
 use veriep_core::plan::shared::SharedSplit;
-use veriep_core::protocol::{Choices, Receive};
+use veriep_core::protocol::Choices;
 use veriep_core::shape::{Product, Shape};
 use veriep_core::sim::chooser::Dice;
 use veriep_core::units::RankId;
@@ -50,10 +50,13 @@ impl Request {
         if let Some(line) = refused(&case, args) {
             return Err(Error::Request(line));
         }
+        let batches = args.schedule.matches('D').count();
+        let receive = args.receive.with_batches(batches);
+        support::receives(shape, receive)?;
         let choices = Choices {
             order: args.order.into(),
             flags: super::source::flags(shape, args.flags)?,
-            receive: Receive::Copy,
+            receive,
             stage: super::run::stage(shape, args.stage)?,
         };
         choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
@@ -161,6 +164,12 @@ fn refused(case: &Case, args: &SimulateArgs) -> Option<String> {
         || args.cluster == "a3" && case.shape.product() == Product::A2
     {
         return Some(format!("--cluster {}: the configuration is of the other product", args.cluster));
+    }
+    if args.receive.is_direct() {
+        let name = args.receive.name();
+        return Some(format!(
+            "--receive {name}: what is read in other ranks' memory has no price yet: must be copy or in-place"
+        ));
     }
     (!matches!(args.schedule.as_str(), "DC" | "DDCC"))
         .then(|| format!("--schedule {}: must be DC or DDCC", args.schedule))

@@ -203,6 +203,15 @@ pub const SUITE: &[Litmus] = &[
         ],
     ),
     litmus(
+        "a word that was passed on inside a rank is there for who hears of it",
+        Required,
+        &[
+            on(0, 0, &[put(1, ROW, 7), publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), publish(1, B, 1)]),
+            on(1, 1, &[wait(B, 1), expect(A, &[1]), row(ROW, 7)]),
+        ],
+    ),
+    litmus(
         "what has landed stays landed",
         Required,
         &[

@@ -204,7 +204,7 @@ impl Plan {
         // Rows as they come and as experts take them.
         let tokens = self.members() as u64 * u64::from(self.shape.bs_max());
         let bytes = 2 * tokens * u64::from(self.shape.combine_columns()) * self.shape.row_bytes();
-        Ok(memory.with_row_copy(row_copy::fastest(bytes)))
+        Ok(memory.with_row_copy(row_copy::usual(bytes)))
     }
 }
 

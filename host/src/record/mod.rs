@@ -17,7 +17,7 @@ mod tests;
 mod writer;
 
 pub use layout::About;
-pub use notes::{End, Folder, How, Notes};
+pub use notes::{End, Folder, How, Notes, file_name};
 pub use reader::{Process, Record, State};
 pub use writer::Writer;
 

@@ -4,9 +4,9 @@ use super::layout::{About, Head, MAGIC, PAGE, Parts};
 use super::wall_us;
 use core::fmt;
 use rustix::fs::{FallocateFlags, fallocate};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// How a process has left its group.
@@ -78,7 +78,8 @@ pub struct Folder {
     path: PathBuf,
     /// Nobody has named it, so it goes when all is well.
     is_own: bool,
-    notes: Vec<Notes>,
+    /// Those that were made here, by process.
+    notes: Vec<(usize, Notes)>,
 }
 
 /// Where the file of a process lies.
@@ -100,17 +101,45 @@ impl Folder {
             // That is on this machine, and who may read the record is its owner. A home may be neither there nor near.
             None => tempfile::Builder::new().prefix("veriep-record-").tempdir()?.keep(),
         };
-        let mut folder = Self { path, is_own, notes: Vec::new() };
+        Self { path, is_own, notes: Vec::new() }.with(all)
+    }
+
+    /// Makes the file of one process in a folder that it shares with those of its machine: the one of that name, which is
+    /// kept, or one among the temporary files that `own` makes unique.
+    ///
+    /// # Errors
+    /// As of [`make`](Self::make).
+    pub fn join(path: Option<&Path>, own: &str, about: &About) -> io::Result<Self> {
+        let is_own = path.is_none();
+        let path =
+            path.map_or_else(|| std::env::temp_dir().join(format!("veriep-record-{own}")), Path::to_owned);
+        if is_own {
+            // Whoever comes first makes it, for its owner alone; and nobody else may have.
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            let found = fs::symlink_metadata(&path)?;
+            if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+                return Err(io::Error::other("is somebody else's"));
+            }
+        } else {
+            fs::create_dir_all(&path)?;
+        }
+        Self { path, is_own, notes: Vec::new() }.with(core::slice::from_ref(about))
+    }
+
+    fn with(mut self, all: &[About]) -> io::Result<Self> {
         for about in all {
-            match folder.file(about) {
-                Ok(notes) => folder.notes.push(notes),
+            match self.file(about) {
+                Ok(notes) => self.notes.push((about.process, notes)),
                 Err(error) => {
-                    folder.remove();
+                    self.remove();
                     return Err(error);
                 }
             }
         }
-        Ok(folder)
+        Ok(self)
     }
 
     fn file(&self, about: &About) -> io::Result<Notes> {
@@ -143,7 +172,7 @@ impl Folder {
     /// Of a process.
     #[must_use]
     pub fn notes(&self, process: usize) -> Option<&Notes> {
-        self.notes.get(process)
+        self.notes.iter().find(|(of, _)| *of == process).map(|(_, notes)| notes)
     }
 
     /// All is well: removes what nobody has asked for by name.
@@ -155,10 +184,11 @@ impl Folder {
 
     /// What cannot be removed stays.
     fn remove(&self) {
-        for process in 0..self.notes.len() {
-            let _ = fs::remove_file(self.path.join(file_name(process)));
+        for (process, _) in &self.notes {
+            let _ = fs::remove_file(self.path.join(file_name(*process)));
         }
         if self.is_own {
+            // If others have files there, the last of them does.
             let _ = fs::remove_dir(&self.path);
         }
     }

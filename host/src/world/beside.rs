@@ -42,6 +42,11 @@ impl Peer {
         poll(&mut file, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
+    /// The same process once more.
+    pub(super) fn again(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// How, once its parent has taken note, and where the system tells.
     pub(super) fn end(&self) -> Option<How> {
         let mut info = Info { mask: EXIT, ..Info::default() };
@@ -49,6 +54,20 @@ impl Peer {
         let code = unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO as _, &raw mut info) };
         let told = code == 0 && info.mask & EXIT != 0;
         told.then(|| how(ExitStatus::from_raw(info.exit)))
+    }
+}
+
+/// Tells of the end of each of these processes as soon as it is there, until none of them is left.
+pub(super) fn each_end(mut peers: Vec<(usize, Peer)>, told: impl Fn(usize, How)) {
+    while !peers.is_empty() {
+        let mut files: Vec<_> = peers.iter().map(|(_, peer)| PollFd::new(&peer.0, PollFlags::IN)).collect();
+        // What interrupts it is nothing to wait for.
+        let _ = poll(&mut files, None);
+        let ended: Vec<_> = files.iter().map(|file| !file.revents().is_empty()).collect();
+        for i in (0..peers.len()).rev().filter(|&i| ended[i]) {
+            let (process, peer) = peers.swap_remove(i);
+            told(process, peer.end().unwrap_or(How::Ended));
+        }
     }
 }
 

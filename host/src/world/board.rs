@@ -31,6 +31,8 @@ pub(super) enum OfGroup {
     What,
     First,
     Second,
+    /// How rows are copied, by number from 1 on, if that was measured.
+    RowCopy,
     /// Not 0: it has ended well, and what it has come to is written.
     Over,
     /// Of processes that joined: not like that of any other group.

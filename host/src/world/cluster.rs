@@ -1,22 +1,25 @@
 //! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
 //! how each sees the others.
 
-use super::beside::Peer;
+use super::beside::{Peer, each_end};
 use super::board::Board;
 use super::greet::{Greeted, Hello};
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
 use super::watch::Watched;
-use super::{GroupMemory, World};
+use super::{GroupMemory, Phase, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::global_rank;
-use crate::record::How;
+use crate::record::{How, Notes, wall_us};
 use core::time::Duration;
 use rustix::fs::ftruncate;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::Instant;
 use veriep_core::place::Tensor;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
@@ -50,6 +53,8 @@ pub struct Cluster<W> {
     peers: Vec<Option<Peer>>,
     me: usize,
     inbox: Arc<Mutex<Inbox>>,
+    /// Where the processes of this machine record.
+    record: OnceLock<PathBuf>,
 }
 
 impl<W: Wire + 'static> Cluster<W> {
@@ -106,7 +111,7 @@ impl<W: Wire + 'static> Cluster<W> {
             let _ = world.post.set(post.clone());
         }
         post.start()?;
-        Ok(Self { world, far, memory, post, hellos, peers, me, inbox })
+        Ok(Self { world, far, memory, post, hellos, peers, me, inbox, record: OnceLock::new() })
     }
 
     /// Whether all processes map the same memory.
@@ -129,6 +134,46 @@ impl<W: Wire + 'static> Cluster<W> {
         self.world.set_over();
         self.post.flush();
         self.far.close(limit)
+    }
+
+    /// Whether it is this process that dumps what a rank has: its own, or the first that lives of those that share memory with it.
+    #[must_use]
+    pub fn dumps(&self, rank: RankId) -> bool {
+        let owner = self.world.process_of(rank);
+        let lives = |process: &usize| self.world.how_left(*process) == 0;
+        owner == self.me
+            || !lives(&owner)
+                && self.world.board.is_near(owner)
+                && (0..self.world.processes()).filter(|&other| self.world.board.is_near(other)).find(lives)
+                    == Some(self.me)
+    }
+
+    /// Waits until those who live have dumped, but for no longer than `limit`: they say so by their phase.
+    pub fn wait_for_dumps(&self, limit: Duration) {
+        let since = Instant::now();
+        let has =
+            |process| self.world.how_left(process) != 0 || self.world.phase_of(process) == Phase::GivenUp;
+        while since.elapsed() < limit && !(0..self.world.processes()).all(has) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Writes the deaths of other processes of this machine into the record that they keep in that folder, as soon as each is
+    /// seen: a launcher may leave no time for more.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn note_deaths(&self, folder: &Path) -> io::Result<()> {
+        let peers = self
+            .peers
+            .iter()
+            .enumerate()
+            .filter_map(|(process, peer)| Some((process, peer.as_ref()?.again())));
+        let peers = peers.map(|(process, peer)| Ok((process, peer?))).collect::<io::Result<Vec<_>>>()?;
+        let folder = self.record.get_or_init(|| folder.to_owned()).clone();
+        thread::Builder::new()
+            .spawn(move || each_end(peers, |process, how| died(&folder, process, how)))
+            .map(drop)
     }
 
     /// Sends this process's output of a rank to the first one.
@@ -167,6 +212,13 @@ impl<W: Wire + 'static> Cluster<W> {
 
     fn status(&self, process: usize) -> Option<u8> {
         lock(&self.inbox).said[process].1
+    }
+}
+
+/// Writes into the record of a process that it is gone. Who has said that it ends has closed it, and that of another machine is not here.
+fn died(folder: &Path, process: usize, how: How) {
+    if let Ok(notes) = Notes::open(folder, process) {
+        notes.died(how, wall_us());
     }
 }
 
@@ -231,7 +283,9 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
         (*pid, host.clone())
     }
 
-    fn note_death(&self, _process: usize, _how: How) {}
+    fn note_death(&self, process: usize, how: How) {
+        self.record.get().into_iter().for_each(|folder| died(folder, process, how));
+    }
 
     /// They end by themselves once they are stopped, or with the first of them that lives.
     fn kill(&mut self) {}
@@ -243,9 +297,7 @@ mod tests {
     use crate::backend::Backend;
     use crate::backend::far::MemoryWire;
     use crate::conformance::shape;
-    use crate::world::{Phase, greet};
-    use std::thread;
-    use std::time::Instant;
+    use crate::world::greet;
     use veriep_core::fabric::Fabric;
     use veriep_core::place::Place;
     use veriep_core::units::CoreId;

@@ -3,6 +3,7 @@
 
 use super::watch;
 use crate::backend::far::Wire;
+use crate::record::wall_us;
 use core::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -24,6 +25,8 @@ pub struct Hello {
     pub pid: u32,
     /// See above.
     pub host: String,
+    /// When it began, in microseconds since 1970.
+    began_us: u64,
     /// What all of its machine have alike, and that it shares memory with nobody.
     pub(super) machine: String,
     alone: bool,
@@ -99,6 +102,7 @@ pub fn greet<W: Wire>(
     };
     let hello = Hello {
         pid: std::process::id(),
+        began_us: wall_us(),
         machine: machine(&host),
         alone,
         host,
@@ -139,6 +143,14 @@ pub fn greet<W: Wire>(
 }
 
 impl<W> Greeted<W> {
+    /// What no other group has for a name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let Hello { host, pid, began_us, .. } = &self.hellos[0];
+        let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+        format!("{host}-{pid}-{began_us}")
+    }
+
     /// Whether a process maps the same memory as another one.
     pub(super) fn are_near(&self, a: usize, b: usize) -> bool {
         let (first, second) = (&self.hellos[a], &self.hellos[b]);

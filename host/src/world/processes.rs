@@ -5,6 +5,7 @@ use super::World;
 use super::board::{Board, OfGroup, OfProcess};
 use super::twin::Duty;
 use super::watch::{self, Watched, how};
+use crate::backend::row_copy;
 use crate::record::{self, End, Folder, How, Notes};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -20,6 +21,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use veriep_core::fabric::raw::RowCopy;
 
 /// Tells a process that it is one of a group: its number, how many there are, workers of each, the parent's number in the
 /// system, what must be the same, and which group it is.
@@ -347,6 +349,19 @@ impl World {
         self.wake_up();
         let word = |word| self.board.group(word).load(Ordering::Relaxed);
         [OfGroup::What, OfGroup::First, OfGroup::Second].map(word)
+    }
+
+    /// Tells all processes, before they start, how rows are copied.
+    pub fn copy_rows(&self, way: RowCopy) {
+        let number = row_copy::ALL.iter().position(|&one| one == way).map_or(0, |at| at as u64 + 1);
+        self.board.group(OfGroup::RowCopy).store(number, Ordering::Relaxed);
+    }
+
+    /// How rows are copied, if who started this process has said so.
+    #[must_use]
+    pub fn copies_rows(&self) -> Option<RowCopy> {
+        let number = self.board.group(OfGroup::RowCopy).load(Ordering::Relaxed);
+        row_copy::ALL.get((number as usize).checked_sub(1)?).copied()
     }
 
     /// Asks the group to end between two units.

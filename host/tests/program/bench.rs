@@ -168,11 +168,13 @@ fn baselines_put_out_what_the_oracle_says() {
         tiny(&[&["--baselines", text(folder.path()), "--against", systems], more].concat())
     };
     // An H that is no multiple of a vector, and more ranks than processors.
-    let report = against("mpi,c,c-ahead", &["--set", "h=1050", "--ep", "2,4", "--set", "k=3"]);
+    let report =
+        against("mpi,c,c-ahead,c-one,c-one-ahead,put", &["--set", "h=1050", "--ep", "2,4", "--set", "k=3"]);
     let results = report["results"].as_array().unwrap();
     let systems: Vec<_> = results.iter().map(|result| result["system"].as_str().unwrap()).collect();
-    let all = ["veriep", "mpi-alltoallv", "c-shared-window", "c-shared-window-ahead"];
-    assert_eq!(systems, [all, all].concat());
+    let windows = ["c-shared-window", "c-shared-window-ahead", "c-one-place", "c-one-place-ahead"];
+    let all = [&["veriep", "mpi-alltoallv"][..], &windows, &["mpi-put"]].concat();
+    assert_eq!(systems, [&all[..], &all].concat());
     results.iter().for_each(is_sound);
     let report = against("c-shared-window", &["--set", "quant_mode=2"]);
     assert_eq!(report["results"][1]["moved_bytes"]["dispatch"], 2 * 4 * 2 * 1024);

@@ -47,6 +47,9 @@ fn without_a_launcher_or_a_shim_one_line_says_so_by_the_first_process() {
     let (status, line) = said(&launched(&[("PMI_RANK", "0")], home.path()));
     assert_eq!((status, line.lines().count()), (Some(2), 1), "{line}");
     assert!(line.contains("libveriep-mpi-mpich.so: "), "{line}");
+    let empty = [("OMPI_COMM_WORLD_RANK", "0"), ("VERIEP_MPI_SHIM", "")];
+    let (_, line) = said(&launched(&empty, home.path()));
+    assert!(line.starts_with("error: --backend mpi: no libveriep-mpi-openmpi.so in "), "{line}");
     let named = [("PMI_RANK", "0"), ("VERIEP_MPI_SHIM", "/nowhere/shim.so")];
     let (_, line) = said(&launched(&named, home.path()));
     assert!(line.starts_with("error: --backend mpi: /nowhere/shim.so: "), "{line}");

@@ -278,6 +278,7 @@ fn dies_at_any_write(group: &[&str], rank: u32) {
         let output = veriep(&[&run, group, &["--inject", &fault, "--record", text(&record)]].concat());
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.code() == Some(0) {
+            assert!(line.contains("nobody was killed"), "{group:?} {fault}: {line}");
             break;
         }
         assert_eq!(output.status.code(), Some(3), "{group:?} {fault}: {line}");

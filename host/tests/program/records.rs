@@ -60,7 +60,7 @@ fn a_record_goes_when_all_is_well_unless_somebody_has_named_it() {
     let line = fails(2, &["run", "--preset", "tiny", "--backend", "weak", "--record", text(&threads)]);
     assert_eq!(
         line,
-        "error: --record: only --backend threads and processes have it, not weak; hint: --events"
+        "error: --record: only --backend threads, processes and mpi have it, not weak; hint: --events"
     );
 }
 

@@ -37,6 +37,7 @@ fn every_backend_and_every_choice_writes_the_same_result() {
         &["--threads", "1"],
         &["--vector", "portable"],
         &["--vector", "auto", "--spread", "cores"],
+        &["--row-copy", "streaming"],
         &["--threads", "8", "--spread", "cores"],
         &["--no-check"],
         &["--deadline", "0.5"],
@@ -317,11 +318,30 @@ fn as_many_rounds_run_as_are_asked_for() {
 
 #[test]
 fn what_a_backend_does_not_have_is_refused() {
-    for option in [&["--threads", "2"][..], &["--spread", "cores"]] {
+    for option in [&["--threads", "2"][..], &["--spread", "cores"], &["--row-copy", "plain"]] {
         let line = fails(2, &[&["run", "--preset", "tiny", "--backend", "weak"], option].concat());
         assert!(line.contains("only --backend threads, processes and mpi have it"), "{line}");
     }
     let line =
         fails(2, &["run", "--preset", "tiny", "--set", "hccl_buffsize_mb=4294967295", "--backend", "weak"]);
     assert!(line.contains("memory of the group"), "{line}");
+}
+
+#[test]
+fn how_rows_are_copied_is_measured_where_it_pays_and_else_as_is_asked() {
+    // Rows of 1.5 MiB, and so many rounds that what is measured pays.
+    let run =
+        ["run", "--preset", "tiny", "--set", "h=7168", "--set", "bs=64", "--set", "hccl_buffsize_mb=64"];
+    let with = |more: &[&str]| json(0, &[&run, more].concat())["row_copy"].as_str().unwrap().to_owned();
+    for backend in ["threads", "processes"] {
+        let over = ["--backend", backend, "--rounds", "20"];
+        let receive = |more: &[&str]| with(&[&over, more].concat());
+        // Each round is compared with the oracle: what was measured has left nothing behind.
+        for more in [&[][..], &["--receive", "direct"], &["--receive", "direct", "--experts", "overwrite"]] {
+            assert!(["ahead", "plain", "streaming"].contains(&receive(more).as_str()), "{backend} {more:?}");
+        }
+        for way in ["ahead", "plain", "streaming"] {
+            assert_eq!(receive(&["--row-copy", way]), way, "{backend}");
+        }
+    }
 }

@@ -47,11 +47,44 @@ fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
 }
 
 #[test]
+fn jitter_does_not_hide_what_the_third_stage_gains() {
+    for seed in 1..=5 {
+        let [two, three] = [2, 3].map(|stage| {
+            let line =
+                format!("--preset a2-hier-64 --stage {stage} --set aiv_num=24 --jitter 20 --seed {seed}");
+            slowest(&format!("{line} {DECODE}"))
+        });
+        assert!(three[0] <= 0.9 * two[0], "seed {seed}: {three:?} {two:?}");
+    }
+}
+
+#[test]
+fn the_hierarchy_gains_more_with_more_tokens_and_less_with_more_ranks() {
+    // Microseconds by which it is faster than the full mesh, bandwidth alone.
+    let gains = |ranks: u32, tokens: u32| {
+        let uniform = "--cluster a2 --free --rows weightless --routing uniform --set moe_expert_num=64";
+        let size = format!("--set ep_world_size={ranks} --set bs={tokens} --set h=7168 --set k=8");
+        let of = |preset: &str| {
+            slowest(&format!("--preset {preset} {uniform} {size} --set hccl_buffsize_mb=4000"))
+        };
+        let (mesh, hierarchy) = (of("a2-64"), of("a2-hier-64 --stage 2"));
+        [0, 1].map(|operator| mesh[operator] - hierarchy[operator])
+    };
+    let [few, many, spread] = [gains(32, 8), gains(32, 32), gains(64, 32)];
+    for operator in 0..2 {
+        assert!(many[operator] > 2.0 * few[operator], "tokens: {few:?} {many:?}");
+        assert!(spread[operator] < 0.9 * many[operator], "ranks: {many:?} {spread:?}");
+    }
+}
+
+#[test]
 fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
     for line in [
         "--preset tiny --cluster a3",
         "--preset tiny --cluster a3 --schedule DDCC --rounds 3 --order plain",
         "--preset tiny --cluster a3 --flags separate --skew 30 --seed 7",
+        "--preset tiny --cluster a3 --receive in-place",
+        "--preset tiny --cluster a3 --receive in-place --schedule DDCC --rounds 3 --set quant_mode=2",
         "--preset tiny --cluster a3 --set comm_alg=fullmesh_v2 --set quant_mode=2",
         "--preset tiny --cluster a3 --set moe_expert_num=6 --set shared_expert_rank_num=1 --set comm_quant_mode=2",
         "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2 --rounds 2",
@@ -196,6 +229,11 @@ fn what_cannot_be_simulated_is_one_line() {
         assert!(said.contains(words), "{said}");
     };
     let tiny = "--preset tiny --cluster FILE";
+    says(
+        preset,
+        &format!("{tiny} --receive direct"),
+        "--receive direct: what is read in other ranks' memory",
+    );
     says(&preset.replace("port_gbs", "prot_gbs"), tiny, "cluster.toml: unknown field `prot_gbs`");
     says(
         &preset.replace("port_gbs = 28.0", "port_gbs = -1.0"),

@@ -1,7 +1,7 @@
 //! The two-partition selector: one record per (core, operator kind), owned by that core alone.
 //!
 //! Invariant: every core of every rank has flipped the record of a kind once for each operator of that kind that it has
-//! started, so all cores of all ranks agree on the partition of operator N. `docs/PROTOCOL.md` explains why reuse in
+//! started, so all cores of all ranks agree on the partition of operator N. `docs/doubt/protocol.md` explains why reuse in
 //! operator N + 2 is safe; this module does not ensure it.
 
 use crate::fabric::{Fabric, ProtocolError};

@@ -326,6 +326,48 @@ impl Model {
         })
     }
 
+    /// What a search of this model is about, as cells of a table: protocol, ranks and cores, operators, memory, traffic, whether
+    /// an operator N + 2 occurs, and what is broken.
+    pub fn cells(&self) -> String {
+        let protocol = match (self.product, self.flags, self.receive) {
+            (Product::A2, ..) => "A2 full mesh".to_owned(),
+            (Product::Hierarchy, ..) => format!("A2 hierarchy, servers of {}", self.server_ranks),
+            _ if self.blocks > 0 => format!("A3 fullmesh_v2, {} a record", self.blocks),
+            (_, Flags::Separate, _) => "A3 separate flags".to_owned(),
+            (.., Receive::InPlace) => "A3 rows in place".to_owned(),
+            (.., Receive::Direct { areas }) => format!("A3 direct, areas: {areas}"),
+            (.., Receive::Overwrite { areas }) => format!("A3 experts overwrite, areas: {areas}"),
+            _ => "A3 joint flags".to_owned(),
+        };
+        let [dispatch, combine] = self.partitions;
+        let partitions = if [dispatch, combine] == [2, 2] {
+            String::new()
+        } else {
+            format!(", partitions {dispatch}, {combine}")
+        };
+        let (wide, runs) = (self.tokens * self.k * self.experts > 1, self.in_runs);
+        let size =
+            [(wide, ", several pairs"), (self.quantised, ", int8"), (runs, ", several effects a step")];
+        let size: String = size.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
+        let times = self.units.map_or("for ever".to_owned(), |units| format!("x {units}"));
+        let memory = match self.memory {
+            Memory::Strong => "strong",
+            Memory::WeakExplicit => "weak, every landing a move",
+            Memory::Weak => "weak",
+        };
+        let traffic = match self.traffic {
+            Traffic::All => "all",
+            Traffic::NoIdle => "nobody idle",
+            Traffic::NoSelf => "to others",
+            Traffic::Given(_) => "given",
+        };
+        let reuse = if self.reuses_partitions() { "yes" } else { "no" };
+        format!(
+            "{protocol}{partitions} | {} x {} | {} {times}{size} | {memory} | {traffic} | {reuse} | {:?}",
+            self.ranks, self.cores, self.schedule, self.twin
+        )
+    }
+
     pub(super) fn choices(&self) -> Choices {
         Choices { order: self.order, flags: self.flags, receive: self.receive, ..Choices::default() }
     }

@@ -1,4 +1,4 @@
-//! The protocol as it is, explored to the end. Each test prints its states; docs/PROTOCOL.md quotes them.
+//! The protocol as it is, explored to the end. Each test prints its states; verify/CLAIMS.md has them.
 
 use crate::verdict::{safe, safe_in_reuse};
 use veriep_verify::explorer::Model;

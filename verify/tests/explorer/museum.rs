@@ -146,7 +146,7 @@ there; with the duty it visits every state and finds nothing. The reports are ot
 shown is that the same mistake here would be seen, not that theirs behaved step by step like this.
 
 This page is generated and checked by `cargo test -p veriep-verify --test explorer museum`; with `UPDATE_GOLDEN=1` before it, it
-is written anew. [BUG_CLASSES.md](../BUG_CLASSES.md) has what else guards against each kind.
+is written anew. [bug-classes.md](bug-classes.md) has what else guards against each kind.
 ";
 
 #[test]

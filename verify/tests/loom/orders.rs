@@ -3,6 +3,12 @@
 
 use super::a2::{SENDS, tiny};
 use super::litmus::{Scripts, another_core, flag_after_data, reuse, shape};
+use ::loom::sync::Arc;
+use ::loom::sync::atomic::AtomicU64;
+use ::loom::thread;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use veriep_core::fabric::coherent::{OBSERVE, PUBLISH};
 use veriep_core::shape::Shape;
 use veriep_verify::loom::a2::Bend;
 use veriep_verify::loom::litmus::{self, answer, count_flag};
@@ -75,4 +81,31 @@ fn catches_a_relaxed_word_in_every_order() {
         fails(order, Bend::RelaxedDoorbell, || RelaxedPublish);
         fails(order, Bend::RelaxedAgent, || RelaxedObserve);
     }
+}
+
+/// Two ranks publish a word each at rank 0, whose two cores look at both, in opposite order. That each finds the other word
+/// still absent is an execution of loom: its memory has no order of stores that all readers share, so neither does any
+/// machine need one that loom's models run.
+#[test]
+fn stores_of_two_ranks_have_no_order_common_to_all_readers() {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    let body = || {
+        let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let writer = |word: usize| {
+            let words = Arc::clone(&words);
+            thread::spawn(move || words[word].store(1, PUBLISH))
+        };
+        let reader = |first: usize| {
+            let words = Arc::clone(&words);
+            thread::spawn(move || words[first].load(OBSERVE) == 1 && words[1 - first].load(OBSERVE) == 0)
+        };
+        let writers = [writer(0), writer(1)];
+        let opposite = [reader(0), reader(1)].map(|reader| reader.join().unwrap());
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        if opposite == [true, true] {
+            SEEN.store(true, Relaxed);
+        }
+    };
+    model("two writers, two readers in opposite order", Bound::Preemptions(0), 5..=20, body);
+    assert!(SEEN.load(Relaxed), "loom's memory has one order of stores for all");
 }

@@ -40,7 +40,7 @@ pub fn home() -> Option<PathBuf> {
 
 /// The shim that fits whoever has started this process.
 fn find(launched: &Launched) -> Result<PathBuf, String> {
-    if let Some(path) = env::var_os(SHIM_VARIABLE) {
+    if let Some(path) = env::var_os(SHIM_VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(path.into());
     }
     let beside = env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));

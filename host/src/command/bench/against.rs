@@ -52,7 +52,9 @@ struct Printed {
 pub(super) fn moved(baseline: Baseline, bytes: &Bytes) -> (u64, u64) {
     // Permuted, transferred, permuted; or straight to the final place and read there.
     let copies = if baseline == Baseline::MpiAlltoallv { 3 } else { 1 };
-    (copies * bytes.payload, copies * bytes.results + bytes.written)
+    // Taken before they are read.
+    let taken = if baseline == Baseline::MpiPut { 2 } else { copies };
+    (copies * bytes.payload, taken * bytes.results + bytes.written)
 }
 
 impl Programs {
@@ -123,7 +125,12 @@ impl Programs {
         must(config.tp_world_size < 2, "tp_world_size", config.tp_world_size.to_string(), "0 or 1");
         must(matches!(config.bs, Bs::Uniform(_)), "bs", "a list".to_owned(), "the same on all ranks");
         if self.fitting(config).next().is_none() {
-            must(config.quant_mode == 0, "quant_mode", config.quant_mode.to_string(), "0 (mpi-alltoallv)");
+            must(
+                config.quant_mode == 0,
+                "quant_mode",
+                config.quant_mode.to_string(),
+                "0 (only c-shared-window and c-shared-window-ahead have int8)",
+            );
         }
         if self.asked.is_empty() || problems.is_empty() {
             return Ok(());
@@ -133,7 +140,7 @@ impl Programs {
 
     /// Those that know how rows travel in `config`, in the order in which they were asked for.
     pub(super) fn fitting<'p>(&'p self, config: &'p Config) -> impl Iterator<Item = Baseline> + 'p {
-        self.asked.iter().copied().filter(|&b| b != Baseline::MpiAlltoallv || config.quant_mode == 0)
+        self.asked.iter().copied().filter(|b| b.quantises() || config.quant_mode == 0)
     }
 
     /// Starts a program on `case`. It sleeps until it is told to do something.

@@ -11,6 +11,7 @@ use crate::config::Bs;
 use crate::global_rank;
 use core::time::Duration;
 use serde::Serialize;
+use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Receive;
 
 /// The machines by where they run.
@@ -28,6 +29,8 @@ pub(super) enum System {
 pub(super) struct Subject<'c> {
     pub(super) case: &'c Case,
     pub(super) system: System,
+    /// None of a baseline.
+    pub(super) row_copy: Option<RowCopy>,
 }
 
 /// One system at one point of the grid. Its outputs were the oracle's, before the measurement and after it.
@@ -238,9 +241,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
         System::Baseline(baseline) => (baseline.name(), against::moved(baseline, &bytes)),
     };
     let way = match subject.system {
-        System::Machines(receive, copy) | System::Processes(receive, copy) => {
-            Some((receive, copy, RowCopyArg::from(copy.of(bytes.resident(receive)))))
-        }
+        System::Machines(receive, copy) | System::Processes(receive, copy) => Some((receive, copy)),
         System::Baseline(_) => None,
     };
     let Measured { single, blocks, .. } = measured;
@@ -257,10 +258,10 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let rounds: Vec<_> = blocks.iter().map(|block| Duration::from_secs_f64(block.round_ms / 1e3)).collect();
     Entry {
         system,
-        receive: way.map(|(receive, ..)| receive.name()),
-        experts: way.map(|(receive, ..)| ExpertsArg::name(receive)),
-        row_copy: way.map(|(.., copy)| copy.name()),
-        asked: way.map(|(_, asked, _)| asked),
+        receive: way.map(|(receive, _)| receive.name()),
+        experts: way.map(|(receive, _)| ExpertsArg::name(receive)),
+        row_copy: subject.row_copy.map(|way| RowCopyArg::from(way).name()),
+        asked: way.map(|(_, asked)| asked),
         ep_world_size: config.ep_world_size,
         bs: config.bs.clone(),
         h: config.h,

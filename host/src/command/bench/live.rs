@@ -4,7 +4,7 @@ use super::Samples;
 use super::blocks::System;
 use crate::backend::no_payload::NoPayload;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, Pages};
+use crate::backend::{Backend, Pages, row_copy};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BenchArgs, RowCopyArg};
@@ -16,11 +16,12 @@ use crate::driver::{Options, RankState, Unit};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::of_failure;
-use crate::roofline::Traffic;
+use crate::roofline::{self, Traffic};
 use crate::world::World;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
+use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Product, Protocol};
 use veriep_core::vector::Any;
@@ -91,22 +92,27 @@ impl<'c> Group<'c> {
         let workers = workers(args, threads(args));
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
         let world = Arc::new(World::alone(global_rank::count(&case.shape), workers.count));
-        Ok(Self::over((memory, world), case, (receive, row_copy, vector), workers))
+        let memory = copying(memory, case, (receive, row_copy), workers.count)?;
+        Ok(Self::over((memory, world), case, (receive, vector), workers))
     }
 
     /// The same over memory that there is, in a world.
     pub(super) fn over(
         (memory, world): (SharedMemory, Arc<World>),
         case: &'c Case,
-        (receive, row_copy, vector): (Receive, RowCopyArg, Any),
+        (receive, vector): (Receive, Any),
         workers: Workers,
     ) -> Self {
-        let memory = memory.with_row_copy(row_copy.of(Bytes::of(case).resident(receive)));
         let ranks = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive, ..Choices::default() };
         let copies = (case.shape.product() == Product::A3).then(|| traffic(case, choices));
         Self { case, memory, world, ranks, workers, choices, vector, copies }
+    }
+
+    /// How rows are copied.
+    pub(super) const fn row_copy(&self) -> RowCopy {
+        self.memory.row_copy()
     }
 
     fn options(&self) -> Options {
@@ -198,6 +204,22 @@ impl<'c> Group<'c> {
         let effects = self.drive(&backend, &workers, &batch, &once, options)?.steps;
         Ok((samples, Counts { steps, effects, crossing: crossing.load(Ordering::Relaxed) }))
     }
+}
+
+/// New memory of a group of so many threads that copies rows as is asked.
+pub(super) fn copying(
+    memory: SharedMemory,
+    case: &Case,
+    (receive, row_copy): (Receive, RowCopyArg),
+    threads: usize,
+) -> Result<SharedMemory, Error> {
+    if let Some(way) = row_copy.named() {
+        return Ok(memory.with_row_copy(way));
+    }
+    let memory = memory.with_row_copy(row_copy::usual(Bytes::of(case).resident(receive)));
+    let unit = Schedule::parse("DC")?;
+    roofline::fastest(memory, case, (&Batch::new(case), receive), threads)
+        .map_err(|failure| of_failure(0, &unit, &failure))
 }
 
 fn traffic(case: &Case, choices: Choices) -> Traffic<'_> {

@@ -223,15 +223,18 @@ fn at_point(
     for (case, number) in cases.iter().zip(first..) {
         for (nth, (receive, copy)) in ways().enumerate() {
             if args.backend.contains(&LiveArg::Threads) {
-                subjects.push(Subject { case, system: System::Machines(receive, copy) });
                 let group = Group::new(case, args, (receive, copy, vector), pages)?;
+                let (system, row_copy) = (System::Machines(receive, copy), Some(group.row_copy()));
+                subjects.push(Subject { case, system, row_copy });
                 contenders.push(Contender::Machines(Box::new(group)));
             }
             #[cfg(target_os = "linux")]
             if args.backend.contains(&LiveArg::Processes) {
-                subjects.push(Subject { case, system: System::Processes(receive, copy) });
-                let group = (number * ways().count() + nth) as u64;
-                contenders.push(Contender::Other(Box::new(Processes::new(case, args, group)?)));
+                let group =
+                    Processes::new(case, args, (receive, copy), (number * ways().count() + nth) as u64)?;
+                let (system, row_copy) = (System::Processes(receive, copy), Some(group.row_copy));
+                subjects.push(Subject { case, system, row_copy });
+                contenders.push(Contender::Other(Box::new(group)));
             }
             #[cfg(not(target_os = "linux"))]
             let _ = (nth, number);
@@ -241,7 +244,7 @@ fn at_point(
             continue;
         }
         for baseline in programs.fitting(&case.config) {
-            subjects.push(Subject { case, system: System::Baseline(baseline) });
+            subjects.push(Subject { case, system: System::Baseline(baseline), row_copy: None });
             contenders.push(Contender::Other(Box::new(programs.start(baseline, args, case)?)));
         }
     }

@@ -5,7 +5,7 @@ use super::live::{self, Group};
 use super::{Samples, grid, source, ways};
 use crate::backend::shared::SharedMemory;
 use crate::case::Case;
-use crate::cli::BenchArgs;
+use crate::cli::{BenchArgs, RowCopyArg};
 use crate::command::of_memory;
 use crate::error::Error;
 use crate::generate::{Options, generate};
@@ -14,7 +14,8 @@ use crate::world::{Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watc
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
-use veriep_core::protocol::{Choices, Fingerprints};
+use veriep_core::fabric::raw::RowCopy;
+use veriep_core::protocol::{Choices, Fingerprints, Receive};
 use veriep_core::units::RankId;
 
 const CHECK: u64 = 0;
@@ -36,6 +37,7 @@ pub(super) struct Processes<'c> {
     case: &'c Case,
     world: World,
     members: Members,
+    pub(super) row_copy: RowCopy,
     deadline: Duration,
 }
 
@@ -55,15 +57,24 @@ fn workers(args: &BenchArgs, processes: usize) -> usize {
 
 impl<'c> Processes<'c> {
     /// Starts the processes of group number `group`, as [`take_part`] counts them.
-    pub(super) fn new(case: &'c Case, args: &BenchArgs, group: u64) -> Result<Self, Error> {
+    pub(super) fn new(
+        case: &'c Case,
+        args: &BenchArgs,
+        (receive, row_copy): (Receive, RowCopyArg),
+        group: u64,
+    ) -> Result<Self, Error> {
         let (processes, ranks) = (count(case), global_rank::count(&case.shape));
         let workers = workers(args, processes);
         let bytes = SharedMemory::bytes(case, 1).map_err(|e| of_memory(&e))?;
         let memory = GroupMemory::new(processes, workers, bytes).map_err(|e| of_memory(&e))?;
         let world = World::watched(&memory, processes, workers, ranks);
+        let start = GroupMemory::start(processes, workers);
+        let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(|e| of_memory(&e))?;
+        let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
+        world.copy_rows(row_copy);
         let members = Members::start(&memory, &world, (fingerprint(case), group), None)
             .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
-        Ok(Self { case, world, members, deadline: live::deadline(args) })
+        Ok(Self { case, world, members, row_copy, deadline: live::deadline(args) })
     }
 
     /// Gives an order and waits for all answers.
@@ -153,7 +164,7 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
     let options = Options { routing, seed: args.seed, ..Options::default() };
     let copies = args.row_copy.len();
     let number = seat.group as usize;
-    let (config, way, copy) = (number / copies / ways.len(), number / copies % ways.len(), number % copies);
+    let (config, way) = (number / copies / ways.len(), number / copies % ways.len());
     let missing = || Error::Request(format!("group {number}: not one of this request"));
     let config = grid(args, &source).into_iter().flatten().nth(config).ok_or_else(missing)?;
     let case = generate(config, options, &source.name)?;
@@ -164,8 +175,9 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
     let start = GroupMemory::start(seat.processes, seat.workers);
     let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(|e| of_memory(&e))?;
     let workers = live::workers(args, seat.workers);
-    let how = (ways[way], args.row_copy[copy], vector);
-    let mut group = Group::over((shared, world.clone()), &case, how, workers);
+    let row_copy = world.copies_rows().ok_or_else(missing)?;
+    let shared = shared.with_row_copy(row_copy);
+    let mut group = Group::over((shared, world.clone()), &case, (ways[way], vector), workers);
     for nth in 1.. {
         let [what, first, second] = world.ordered(nth);
         let (first, second) = (first as u32, second as u32);

@@ -9,7 +9,7 @@ use crate::events::Unit;
 use crate::events::recorder::Recording;
 use crate::global_rank;
 pub(super) use crate::record::Folder;
-use crate::record::{About, End, Notes, Writer};
+use crate::record::{About, End, Notes, Writer, file_name};
 use crate::report::{Report, note};
 use crate::world::World;
 use std::io;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Whether a run of that kind records if nobody says where.
 const fn records(backend: BackendArg) -> bool {
-    matches!(backend, BackendArg::Processes)
+    matches!(backend, BackendArg::Processes | BackendArg::Mpi)
 }
 
 /// Runs with a folder to record in, if there is to be one. It is kept if the run fails, or somebody has named it.
@@ -37,23 +37,45 @@ pub(super) fn around<T>(
     ran
 }
 
+/// Where to record: in a folder of that name, in one without a name, or nowhere.
+fn asked<'a>(job: &Job<'a>) -> Option<Option<&'a Path>> {
+    match job.args.flight.as_deref() {
+        Some(none) if none == Path::new("none") => None,
+        None if !records(job.args.backend) => None,
+        path => Some(path),
+    }
+}
+
 fn make(job: &Job<'_>) -> Result<Option<Arc<Folder>>, Error> {
-    let path = match job.args.flight.as_deref() {
-        Some(none) if none == Path::new("none") => return Ok(None),
-        None if !records(job.args.backend) => return Ok(None),
-        path => path,
-    };
+    let Some(path) = asked(job) else { return Ok(None) };
     match Folder::make(path, &abouts(job)?) {
         Ok(folder) => Ok(Some(Arc::new(folder))),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let path = path.unwrap_or_else(|| Path::new("--record"));
-            Err(Error::file(path, "has a record already, and none is written over: name another folder"))
+            Err(taken(path.unwrap_or_else(|| Path::new("--record"))))
         }
         Err(error) => {
             unrecorded(path.unwrap_or(&std::env::temp_dir()), &error);
             Ok(None)
         }
     }
+}
+
+fn taken(folder: &Path) -> Error {
+    Error::file(folder, "has a record already, and none is written over: name another folder")
+}
+
+/// Refuses a folder that has a record of that process already.
+pub(super) fn must_be_free(job: &Job<'_>, process: usize) -> Result<(), Error> {
+    let file = asked(job).flatten().map(|folder| (folder, folder.join(file_name(process))));
+    file.filter(|(_, file)| file.exists()).map_or(Ok(()), |(folder, _)| Err(taken(folder)))
+}
+
+/// The folder in which one process of a group of that name records that somebody else has started, if it is to.
+pub(super) fn join(job: &Job<'_>, group: &str, process: usize) -> Result<Option<Folder>, Error> {
+    let Some(path) = asked(job) else { return Ok(None) };
+    let abouts = abouts(job)?;
+    let folder = Folder::join(path, group, &abouts[process]);
+    Ok(folder.map_err(|error| unrecorded(path.unwrap_or(&std::env::temp_dir()), &error)).ok())
 }
 
 /// What the file of each process is of.

@@ -1,7 +1,7 @@
 //! `--backend mpi`: the processes that a launcher has started. Each drives its ranks and watches the others; the first that lives
 //! reports for all.
 
-use super::flight::Own;
+use super::flight::{self, Folder, Own};
 use super::processes::{self, Told};
 use super::{Job, Ran, hinted, output, summary};
 use crate::atomic_file;
@@ -19,6 +19,7 @@ use crate::launcher::{Launched, launched};
 use crate::report::{Report, progress};
 use crate::world::{Cluster, Outcome, Phase, greet, watch};
 use core::time::Duration;
+use std::path::Path;
 use std::process::exit;
 use std::thread;
 use std::time::Instant;
@@ -85,8 +86,12 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (mut job, schedule) = job?;
     job.workers.count = greeted.workers();
+    let record = flight::join(&job, &greeted.name(), me)?;
     let cluster = begin(&job, greeted, me).map_err(|e| of_memory(&e))?;
-    take_part(&job, &schedule, &cluster, me, report)
+    if let Some(folder) = &record {
+        cluster.note_deaths(folder.path()).map_err(|e| of_memory(&e))?;
+    }
+    take_part(&job, &schedule, (&cluster, record.as_ref()), me, report)
 }
 
 /// Process 0 says why it cannot begin; the others only end.
@@ -107,7 +112,9 @@ fn prepare(args: &RunArgs, me: usize, processes: usize) -> Result<(Job<'_>, Sche
         atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
-    super::job(args, Some(processes))
+    let (job, schedule) = super::job(args, Some(processes))?;
+    flight::must_be_free(&job, me)?;
+    Ok((job, schedule))
 }
 
 fn begin(job: &Job<'_>, greeted: crate::world::Greeted<MpiWire>, me: usize) -> std::io::Result<Whole> {
@@ -134,7 +141,7 @@ fn members(job: &Job<'_>) -> Vec<Option<RankId>> {
 fn take_part(
     job: &Job<'_>,
     schedule: &Schedule,
-    cluster: &Whole,
+    (cluster, record): (&Whole, Option<&Folder>),
     me: usize,
     report: &mut Report,
 ) -> Result<(), Error> {
@@ -144,7 +151,7 @@ fn take_part(
         progress(job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)), "ranks checked")
     });
     thread::scope(|scope| {
-        scope.spawn(|| drive(job, cluster, me));
+        scope.spawn(|| drive(job, cluster, record.map(Folder::path), me));
         let mut ticked = 0;
         let mut is_done = |cluster: &mut &Whole| {
             let checked = world.checked();
@@ -157,30 +164,34 @@ fn take_part(
         };
         let mut watched = cluster;
         let deadline = job.workers.deadline;
-        let outcome = watch(world, &mut watched, deadline, |_, _| true, &mut is_done);
+        let watched = || Ok(watch(world, &mut watched, deadline, |_, _| true, &mut is_done));
+        let outcome = dumped(job, cluster, watched);
         drop(bar);
         let told = |process| cluster.said(process).and_then(|said| Told::read(&said)).unwrap_or_default();
         let told: Vec<_> = (0..all).map(told).collect();
         let gone: Vec<_> = match &outcome {
-            Outcome::Gone(departed) => departed.iter().map(|one| one.process).collect(),
+            Ok(Outcome::Gone(departed)) => departed.iter().map(|one| one.process).collect(),
             _ => Vec::new(),
         };
         let error = match outcome {
-            Outcome::Well if me == 0 => match ended(job, cluster, &told) {
+            Ok(Outcome::Well) if me == 0 => match ended(job, cluster, &told) {
                 Ok(ran) => {
                     let said = summary::emit(report, job, &ran);
+                    record.iter().for_each(|folder| folder.is_needed_no_more());
                     leave(cluster);
                     return said;
                 }
                 Err(error) => error,
             },
-            Outcome::Well => {
+            Ok(Outcome::Well) => {
+                record.iter().for_each(|folder| folder.is_needed_no_more());
                 leave(cluster);
                 exit(0);
             }
-            Outcome::Failed => processes::failed(&told),
-            Outcome::Stuck(after) => processes::stuck(job, &told, after),
-            Outcome::Gone(departed) => processes::gone(job, world, &told, &departed),
+            Ok(Outcome::Failed) => processes::failed(&told),
+            Ok(Outcome::Stuck(after)) => processes::stuck(job, &told, after),
+            Ok(Outcome::Gone(departed)) => processes::gone(job, world, &told, &departed),
+            Err(of_dump) => of_dump,
         };
         let error = hinted(error, job, schedule);
         let first = (0..all).find(|process| !gone.contains(process));
@@ -192,6 +203,10 @@ fn take_part(
             }
             exit(error.status().into());
         }
+        record.iter().for_each(|folder| report.keeps(folder.path()));
+        if job.args.dump.is_some() {
+            cluster.wait_for_dumps(ENDS);
+        }
         let status = report.fail(&error);
         world.set_over();
         // The launcher passes the report on, and drops what it has not read when it ends the group.
@@ -201,16 +216,31 @@ fn take_part(
     })
 }
 
+/// Runs, and writes what the ranks of this process have when that is asked for.
+fn dumped<T>(job: &Job<'_>, cluster: &Whole, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    if job.args.dump.is_none() {
+        return run();
+    }
+    let shared = processes::shared(&cluster.memory, job.processes, cluster.workers(), job)?;
+    let Some(dump) = super::dump(job, shared.mapped()) else { return run() };
+    let dump = dump.of_file(cluster.memory.file(), cluster.memory.map().as_ptr() as usize);
+    let ran = dump.of_ranks(|rank| cluster.dumps(rank)).around(run);
+    cluster.world.enter(Phase::GivenUp);
+    ran
+}
+
 /// Runs the rounds and says to others what became of them.
-fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
+fn drive(job: &Job<'_>, cluster: &Whole, record: Option<&Path>, me: usize) {
     let world = &cluster.world;
     let mut told = Told::default();
-    let own = Own::begin(None, me, job, world, &job.workers);
+    let _ = job.row_copy.set(super::unmeasured(job));
+    let own = Own::begin(record, me, job, world, &job.workers);
     let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
         Err(error) => Err(error),
         Ok(near) if cluster.is_one_node() => processes::rounds(job, world, (near, &own), &mut told),
         Ok(_) => processes::rounds(job, world, (cluster.far.clone(), &own), &mut told),
     };
+    flight::ends(record, me, ran.is_ok());
     if ran.is_ok() {
         // Nobody waits for this process, and it is not at an end.
         world.enter(Phase::Starts);

@@ -4,13 +4,11 @@
 use super::flight::{self, Own};
 use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
 use crate::backend::rank_remap::RankRemap;
-use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer};
 use crate::batch::Batch;
 use crate::cli::RunArgs;
 use crate::command::of_memory;
-use crate::command::traffic::Bytes;
 use crate::driver::threads::Workers;
 use crate::driver::{self, Failure, Hang, Missing, RankState, Unit};
 use crate::error::Error;
@@ -116,6 +114,8 @@ fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> 
     let job = Job { workers, ..job };
     let own = Own::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
     let shared = shared(memory, seat.processes, seat.workers, &job)?;
+    let row_copy = world.copies_rows().unwrap_or_else(|| shared.row_copy());
+    let shared = shared.with_row_copy(row_copy);
     rounds(&job, &world, (shared, &own), told)
 }
 
@@ -155,8 +155,7 @@ pub(super) fn shared(
 ) -> Result<SharedMemory, Error> {
     let (start, batches) = (GroupMemory::start(processes, workers), job.plan.unit.batches());
     let shared = SharedMemory::within(memory.map(), start, &job.case, batches).map_err(|e| of_memory(&e))?;
-    let bytes = Bytes::of(&job.case).resident(job.plan.options.choices.receive);
-    Ok(shared.with_row_copy(row_copy::fastest(bytes)))
+    Ok(shared.with_row_copy(super::unmeasured(job)))
 }
 
 /// Starts a group, waits for its end and reports for all.
@@ -171,6 +170,10 @@ pub(super) fn run(
     let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(|e| of_memory(&e))?;
     let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| of_memory(&e))?;
     let world = World::watched(&memory, processes, workers.count, ranks);
+    let view =
+        super::copying(job, shared(&memory, processes, workers.count, job)?, processes * workers.count)?;
+    let _ = job.row_copy.set(view.row_copy());
+    world.copy_rows(view.row_copy());
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
     let mut members = Members::start(&memory, &world, (fingerprint(job), 0), record).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
@@ -185,7 +188,6 @@ pub(super) fn run(
         told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
         told[process].is_some()
     };
-    let view = shared(&memory, processes, workers.count, job)?;
     let start = memory.map().as_ptr() as usize;
     let watched = || Ok(watch(&world, &mut members, workers.deadline, has_told, &mut have_ended));
     let outcome = match super::dump(job, view.mapped()) {

@@ -2,13 +2,13 @@
 
 use super::{Job, Ran};
 use crate::case::Case;
-use crate::cli::{BackendArg, ExpertsArg};
+use crate::cli::{BackendArg, ExpertsArg, RowCopyArg};
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
-use crate::report::{Report, columns, pairs};
+use crate::report::{Report, columns, note, pairs};
 use crate::traffic_audit::Moved;
 use core::time::Duration;
 use serde::Serialize;
@@ -38,6 +38,9 @@ struct Summary {
     schedule: String,
     receive: &'static str,
     experts: &'static str,
+    /// Only where time is real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row_copy: Option<&'static str>,
     rounds: usize,
     interrupted: bool,
     checked: bool,
@@ -138,6 +141,12 @@ struct Waited {
 
 pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
     let (run, all) = (ran.costs.rounds, job.plan.rounds());
+    if let Some((rank, at)) = job.killed.filter(|_| run == all) {
+        let rank = job.case.name(rank);
+        note(&format!(
+            "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: nobody was killed"
+        ));
+    }
     let verdict = match (run < all, &job.args.out) {
         (false, _) => Ok(()),
         (true, None) => Err(Error::Interrupted(format!("after {run} of {all} rounds"))),
@@ -190,6 +199,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         schedule: args.schedule.clone(),
         receive: receive.name(),
         experts: ExpertsArg::name(receive),
+        row_copy: job.row_copy.get().map(|&way| RowCopyArg::from(way).name()),
         rounds: costs.rounds,
         interrupted: costs.rounds < plan.rounds(),
         checked: plan.check.is_some(),
@@ -240,6 +250,7 @@ fn table(summary: &Summary) -> String {
         ("experts", summary.experts.to_owned()),
         ("steps", summary.steps.to_string()),
     ];
+    about.extend(summary.row_copy.map(|way| ("row copy", way.to_owned())));
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
     about.extend(summary.stage.map(|stage| ("stage", stage.to_string())));
     for Operator { operator, servers, .. } in &summary.operators {

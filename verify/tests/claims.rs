@@ -1,0 +1,343 @@
+//! `verify/CLAIMS.md` says what is checked, and is made of what the checks themselves say: the searches of the explorer as
+//! `explorer/counts.txt` has them, which each search asserts of itself, and the calls in the sources of all other tests.
+
+use core::fmt::Write;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use syn::punctuated::Punctuated;
+use syn::visit::{self, Visit};
+
+/// A test, and what it says.
+struct Test {
+    /// `file::name`.
+    name: String,
+    by_command: bool,
+    literals: Vec<String>,
+    /// Loom's: the name of a model, its bound, and how many executions it must have.
+    models: Vec<[String; 3]>,
+    /// Loom's: the name of a model that must fail, and its bound.
+    failures: Vec<[String; 2]>,
+}
+
+impl Visit<'_> for Test {
+    fn visit_lit_str(&mut self, literal: &syn::LitStr) {
+        self.literals.push(literal.value());
+    }
+
+    fn visit_macro(&mut self, of: &syn::Macro) {
+        if !of.path.is_ident("assert") {
+            arguments(of).iter().for_each(|argument| self.visit_expr(argument));
+        }
+    }
+
+    fn visit_expr_call(&mut self, call: &syn::ExprCall) {
+        if let syn::Expr::Path(path) = &*call.func
+            && let Some(function) = path.path.get_ident()
+        {
+            let text: Vec<_> = call.args.iter().map(text).collect();
+            match (function.to_string().as_str(), text.as_slice()) {
+                ("model", [name, bound, range, _]) => {
+                    self.models.push([name.clone(), bound.clone(), range.clone()]);
+                }
+                ("failure", [name, bound, _]) => self.failures.push([name.clone(), bound.clone()]),
+                _ => {}
+            }
+        }
+        visit::visit_expr_call(self, call);
+    }
+}
+
+/// What `format!` and `vec!` hold.
+fn arguments(of: &syn::Macro) -> Vec<syn::Expr> {
+    let parsed = of.parse_body_with(Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated);
+    parsed.into_iter().flatten().collect()
+}
+
+/// An argument as a reader of a table wants it.
+fn text(argument: &syn::Expr) -> String {
+    match argument {
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => text.value(),
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) => number.base10_digits().to_owned(),
+        syn::Expr::Reference(reference) => text(&reference.expr),
+        syn::Expr::Macro(of) => arguments(&of.mac).first().map_or("?".to_owned(), text),
+        syn::Expr::Range(range) => {
+            let end = |end: &Option<Box<syn::Expr>>| end.as_deref().map_or(String::new(), text);
+            format!("{} to {}", end(&range.start), end(&range.end))
+        }
+        syn::Expr::Path(path) => {
+            let last = path.path.segments.last().unwrap().ident.to_string();
+            if last == "Complete" { "every execution".to_owned() } else { last }
+        }
+        syn::Expr::Call(call) => match text(&call.func).as_str() {
+            "Preemptions" => format!("{} preemptions", call.args.first().map_or(String::new(), text)),
+            other => other.to_owned(),
+        },
+        _ => "?".to_owned(),
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Whether a literal with `{..}` in it could have become the beginning of `name`.
+fn made(literal: &str, name: &str) -> bool {
+    let mut parts = literal.split('{').map(|part| part.rsplit('}').next().unwrap());
+    let Some(mut rest) = name.strip_prefix(parts.next().unwrap()) else { return false };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = if part.is_empty() { "" } else { &rest[at + part.len()..] };
+    }
+    rest.is_empty() || rest.starts_with(", ")
+}
+
+/// The tests of a file or folder.
+fn tests(path: &Path, all: &mut Vec<Test>) {
+    if path.is_dir() {
+        let mut entries: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        entries.sort();
+        return entries.iter().for_each(|path| tests(path, all));
+    }
+    if path.extension().is_none_or(|extension| extension != "rs") {
+        return;
+    }
+    let file = syn::parse_file(&fs::read_to_string(path).unwrap()).unwrap();
+    let stem = path.file_stem().unwrap().to_str().unwrap();
+    for item in &file.items {
+        let syn::Item::Fn(function) = item else { continue };
+        let has = |name: &str| function.attrs.iter().any(|attribute| attribute.path().is_ident(name));
+        if has("test") {
+            let name = format!("{stem}::{}", function.sig.ident);
+            let by_command = has("ignore");
+            let mut test = Test { name, by_command, literals: vec![], models: vec![], failures: vec![] };
+            test.visit_block(&function.block);
+            all.push(test);
+        }
+    }
+}
+
+fn tests_of(folder: &str) -> Vec<Test> {
+    let mut all = Vec::new();
+    tests(&root().join(folder), &mut all);
+    assert!(!all.is_empty(), "{folder}: no tests");
+    all
+}
+
+/// A search, as a line of counts.txt.
+struct Search<'l> {
+    name: &'l str,
+    states: &'l str,
+    cells: [&'l str; 6],
+    broken: &'l str,
+    end: &'l str,
+    test: &'l str,
+}
+
+fn searches<'l>(counts: &'l str, tests: &'l [Test]) -> Vec<Search<'l>> {
+    let rows = counts.lines().filter(|line| !line.starts_with('#'));
+    let search = |line: &'l str| {
+        let mut cells = line.split(" | ");
+        let (name, size) = cells.next().unwrap().rsplit_once(": ").unwrap();
+        let states = size.split_once(" states").unwrap().0;
+        let [protocol, size, operators, memory, traffic, reuse, broken, end] = cells.collect::<Vec<_>>()[..]
+        else {
+            panic!("{line}: not as the head of counts.txt says; it also tells how lines are written anew")
+        };
+        let by = tests.iter().flat_map(|test| test.literals.iter().map(move |literal| (literal, test)));
+        let by = by.filter(|(literal, test)| !test.by_command && made(literal, name));
+        let longest = by.rev().max_by_key(|(literal, _)| literal.len());
+        let test = longest.unwrap_or_else(|| panic!("{name}: no test makes such a search")).1;
+        Search {
+            name,
+            states,
+            cells: [protocol, size, operators, memory, traffic, reuse],
+            broken,
+            end,
+            test: &test.name,
+        }
+    };
+    rows.map(search).collect()
+}
+
+/// What the variants of an enum say of themselves: the first sentence.
+fn documented(file: &str, name: &str) -> BTreeMap<String, String> {
+    let file = syn::parse_file(&fs::read_to_string(root().join(file)).unwrap()).unwrap();
+    let mut variants = file.items.into_iter().filter_map(|item| match item {
+        syn::Item::Enum(of) if of.ident == name => Some(of.variants),
+        _ => None,
+    });
+    let sentence = |attributes: &[syn::Attribute]| {
+        let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
+            syn::Meta::NameValue(of) => Some(text(&of.value)),
+            _ => None,
+        });
+        let all = lines.collect::<String>();
+        all.trim()
+            .split_inclusive(['.', ';', ':'])
+            .next()
+            .unwrap()
+            .trim_end_matches(['.', ';', ':'])
+            .to_owned()
+    };
+    let variants = variants.next().unwrap();
+    variants.iter().map(|variant| (variant.ident.to_string(), sentence(&variant.attrs))).collect()
+}
+
+/// A name of a test as a sentence.
+fn words(test: &str) -> String {
+    test.rsplit("::").next().unwrap().replace('_', " ")
+}
+
+const HEAD: &str = "# What is checked, and what was broken to see it fail
+
+Generated by `cargo test -p veriep-verify --test claims`, which fails when this page is stale; with `UPDATE_GOLDEN=1` before it,
+it is written anew. What the tools can and cannot see: [docs/doubt/protocol.md](../docs/doubt/protocol.md).
+
+A test is `file::name`. There are two partitions, so an operator **N + 2** uses again what operator N has used: a *no* in that
+column says nothing about reuse. Memory: *strong* lands effects at once, *weak* late and in any order that the contract leaves
+open. Traffic: *all* is every matrix of one token a rank, idle ranks and own experts included. Every search of the first two
+tables asserts its row: the model, the states that it visits, and how it ends.
+";
+
+fn page() -> String {
+    let of_explorer = tests_of("verify/tests/explorer");
+    let counts = fs::read_to_string(root().join("verify/tests/explorer/counts.txt")).unwrap();
+    let searches = searches(&counts, &of_explorer);
+    let mut page = HEAD.to_owned();
+    explorer(&mut page, &searches, &of_explorer);
+    twins(&mut page, &searches);
+    loom(&mut page);
+    others(&mut page);
+    page
+}
+
+fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
+    page.push_str("\n## Explorer: every state\n\n`cargo test -p veriep-verify --test explorer TEST`. Nothing is overwritten, lost, read early, \
+        stuck, wrong, or circling without end.\n\n| protocol | ranks x cores | operators | memory | traffic | N + 2 | states | test |\n\
+        |---|---|---|---|---|---|---|---|\n");
+    let mut rows: Vec<_> = searches.iter().filter(|s| s.broken == "None" && s.end == "safe").collect();
+    // The same model may be searched for another reason, too.
+    let aside = |s: &Search<'_>| {
+        ["agreement", "museum", "orders", "small"].iter().any(|file| s.test.starts_with(file))
+    };
+    rows.sort_by_key(|s| (s.cells, aside(s), s.test));
+    rows.dedup_by_key(|s| s.cells);
+    for s in rows {
+        let cells = s.cells.join(" | ");
+        writeln!(page, "| {cells} | {} | `{}` |", s.states, s.test).unwrap();
+    }
+    page.push_str("\nBy command only (`-- --ignored TEST`), so without a number here:\n\n");
+    for test in tests.iter().filter(|test| test.by_command) {
+        let names: Vec<_> =
+            test.literals.iter().filter(|text| text.contains(", ")).map(String::as_str).collect();
+        writeln!(page, "- `{}`: {}", test.name, names.join("; ")).unwrap();
+    }
+}
+
+fn twins(page: &mut String, searches: &[Search<'_>]) {
+    page.push_str("\n## Explorer: twins\n\nThe protocol, the memory or the driver with one duty left out, or with too few partitions. *Harmless* are \
+        the models in which nothing of it is seen.\n");
+    let docs = documented("verify/src/explorer/model.rs", "Twin");
+    let mut by_twin: BTreeMap<&str, Vec<&Search<'_>>> = BTreeMap::new();
+    for search in searches.iter().filter(|s| s.broken != "None" || s.end != "safe") {
+        by_twin.entry(search.broken).or_default().push(search);
+    }
+    for (twin, mut searches) in by_twin {
+        let (name, what) = match twin {
+            "None" => ("Too few partitions, or areas", "As many partitions as the table says".to_owned()),
+            _ => (twin, docs[twin].clone()),
+        };
+        assert!(searches.iter().any(|s| s.end != "safe"), "{twin}: nothing catches it");
+        write!(page, "\n### {name}\n\n{what}.\n\n| protocol | ranks x cores | operators | memory | traffic | found | test |\n").unwrap();
+        page.push_str("|---|---|---|---|---|---|---|\n");
+        searches.sort_by_key(|s| (s.end == "safe", s.cells, s.test));
+        searches.dedup_by_key(|s| (s.cells, s.end));
+        for s in searches {
+            let [protocol, size, operators, memory, traffic, _] = s.cells;
+            let end = if s.end == "safe" { "harmless" } else { s.end };
+            let cells = [protocol, size, operators, memory, traffic, end].join(" | ");
+            writeln!(page, "| {cells} | `{}` |", s.test).unwrap();
+            assert!(["safe", "not"].contains(&s.end) || s.end.starts_with(char::is_uppercase), "{}", s.name);
+        }
+    }
+}
+
+fn loom(page: &mut String) {
+    page.push_str("\n## Loom: every execution, or those with few preemptions\n\n`cargo test -p veriep-verify --test loom TEST`. A name says \
+        operators and traffic; each test demands that a model has as many executions.\n\n| model | bound | executions | run | test |\n\
+        |---|---|---|---|---|\n");
+    let tests = tests_of("verify/tests/loom");
+    let is_twin = |test: &&Test| test.name.contains("catches");
+    for test in tests.iter().filter(|test| !is_twin(test)) {
+        let run = if test.by_command { "by command" } else { "by default" };
+        let mut row = |name: &str, bound: &str, executions: &str| {
+            let name = name.replace(['{', '}'], "");
+            writeln!(page, "| {name} | {bound} | {executions} | {run} | `{}` |", test.name).unwrap();
+        };
+        for [name, bound, executions] in test.models.iter().filter(|[name, ..]| name.contains(' ')) {
+            row(name, bound, if executions.contains(" to ") { executions } else { "as the test says" });
+        }
+        // A table of models, or a helper of its own.
+        if test.models.iter().all(|[name, ..]| !name.contains(' ')) {
+            let bound = test.models.first().map_or("every execution", |[_, bound, _]| bound);
+            row(&cases(test), bound, "as the test says");
+        }
+    }
+    page.push_str("\nTwins, each seen failing:\n\n| test | models | bound |\n|---|---|---|\n");
+    for test in tests.iter().filter(is_twin) {
+        let mut bounds: Vec<_> = test.failures.iter().map(|[_, bound]| bound.as_str()).collect();
+        bounds.dedup();
+        let bounds = if bounds.is_empty() { "as the test says".to_owned() } else { bounds.join(", ") };
+        writeln!(page, "| `{}` | {} | {bounds} |", test.name, cases(test)).unwrap();
+    }
+}
+
+/// The names of a test's models: what it says in words, without the schedules in letters.
+fn cases(test: &Test) -> String {
+    let is_name = |text: &&String| !text.trim_matches(['D', 'C']).is_empty();
+    let mut kept: Vec<_> = test
+        .literals
+        .iter()
+        .filter(is_name)
+        .map(|text| text.replace(":?", "").replace(['{', '}'], ""))
+        .collect();
+    kept.dedup();
+    if kept.is_empty() { words(&test.name) } else { kept.join("; ") }
+}
+
+fn others(page: &mut String) {
+    for (title, paths) in [
+        ("Any number of ranks: z3, over a model of operators, flags and rows", &["verify/tests/smt.rs"][..]),
+        ("Runs of the machines, held against that model", &["verify/tests/smt_traces/main.rs"]),
+        ("The contract of a memory", &["host/tests/conformance.rs"]),
+    ] {
+        write!(page, "\n## {title}\n\n").unwrap();
+        for test in paths.iter().flat_map(|path| tests_of(path)) {
+            writeln!(page, "- `{}`: {}", test.name, words(&test.name)).unwrap();
+        }
+    }
+    page.push_str("\n## Twins that samples catch\n\n");
+    for folder in ["host/tests/rounds", "kernel-core/src/protocol"] {
+        for test in tests_of(folder)
+            .iter()
+            .filter(|test| test.name.contains("caught") || test.name.contains("catches"))
+        {
+            writeln!(page, "- `{}` in `{folder}`: {}", test.name, words(&test.name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_page_of_claims_is_what_the_checks_say() {
+    let (page, path) = (page(), root().join("verify/CLAIMS.md"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    let differs = page.lines().zip(kept.lines()).find(|(new, old)| new != old);
+    assert!(
+        page == kept,
+        "verify/CLAIMS.md is stale, first at {differs:?}: UPDATE_GOLDEN=1 cargo test --test claims"
+    );
+}
