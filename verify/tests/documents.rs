@@ -67,6 +67,7 @@ fn tests_that_documents_name_exist() {
         "../CONTRIBUTING.md",
         "doubt/explorer.md",
         "doubt/litmus.md",
+        "doubt/trust.md",
         "spec/variants.md",
     ] {
         let text = fs::read_to_string(root().join("docs").join(document)).unwrap();
