@@ -91,7 +91,7 @@ pub fn measure(
     Ok(Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) })
 }
 
-/// The memory of a group that copies rows in the way in which bare copies of `batch`'s rows take least time on it: each way
+/// The memory of a group that copies rows in the way in which bare copies of the case's rows take least time on it: each way
 /// by turns, on as many threads as the group has workers. The memory must be new, and is as it was afterwards. On A2, whose rows
 /// an interface carries, and of few bytes nothing is measured, and it stays as it is.
 ///
@@ -100,11 +100,11 @@ pub fn measure(
 pub fn fastest(
     memory: SharedMemory,
     case: &Case,
-    (batch, receive): (&Batch<'_>, Receive),
+    receive: Receive,
     threads: usize,
 ) -> Result<SharedMemory, Failure> {
     let shape = &case.shape;
-    let mut traffic = Traffic::new(shape, batch.clone(), receive);
+    let mut traffic = Traffic::new(shape, Batch::new(case), receive);
     let rows = traffic.received.iter().map(Vec::len);
     if shape.product() == Product::A2
         || (rows.clone().sum::<usize>() as u64) * shape.payload_bytes() < MEASURED_FROM
@@ -386,8 +386,7 @@ mod tests {
         let case = generate(config, generate::Options { seed: 1, ..Default::default() }, "test").unwrap();
         let direct = [Receive::Direct { areas: 1 }, Receive::Overwrite { areas: 1 }];
         for receive in [Receive::Copy, Receive::InPlace].into_iter().chain(direct) {
-            let (new, batch) = (SharedMemory::new(&case, 1).unwrap(), Batch::new(&case));
-            let memory = fastest(new, &case, (&batch, receive), 2).unwrap();
+            let memory = fastest(SharedMemory::new(&case, 1).unwrap(), &case, receive, 2).unwrap();
             for rank in global_rank::all(&case.shape) {
                 let fabric = memory.fabric(rank, CoreId(0), 0);
                 let is_zero = |bytes: &[u8]| assert!(bytes.iter().all(|&byte| byte == 0), "{receive:?}");

@@ -2,13 +2,12 @@
 
 use super::record::{self, Subject};
 use super::source::{flags, keep_inputs, open_case};
-use super::traffic::Bytes;
+use super::traffic as bytes;
 use crate::atomic_file;
 use crate::backend::count::Counted;
 use crate::backend::inject::{Inject, Killed, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::rank_remap::RankRemap;
-use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
@@ -282,9 +281,8 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sy
 /// gain by that.
 fn copying(job: &Job<'_>, memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
     let (case, receive) = (&job.case, job.plan.options.choices.receive);
-    let is_left_open = job.args.row_copy.and_then(RowCopyArg::named).is_none();
-    if is_left_open && job.plan.rounds() >= roofline::WORTH_MEASURING {
-        return roofline::fastest(memory, case, (&Batch::new(case), receive), threads)
+    if asked(job) == RowCopyArg::Auto && job.plan.rounds() >= roofline::WORTH_MEASURING {
+        return roofline::fastest(memory, case, receive, threads)
             .map_err(|failure| group::of_failure(0, &job.plan.unit, &failure));
     }
     Ok(memory)
@@ -292,8 +290,11 @@ fn copying(job: &Job<'_>, memory: SharedMemory, threads: usize) -> Result<Shared
 
 /// How a run copies rows where that is not measured.
 fn unmeasured(job: &Job<'_>) -> RowCopy {
-    let usual = || row_copy::usual(Bytes::of(&job.case).resident(job.plan.options.choices.receive));
-    job.args.row_copy.and_then(RowCopyArg::named).unwrap_or_else(usual)
+    bytes::unmeasured(&job.case, job.plan.options.choices.receive, asked(job))
+}
+
+fn asked(job: &Job<'_>) -> RowCopyArg {
+    job.args.row_copy.unwrap_or(RowCopyArg::Auto)
 }
 
 fn drive_threads<B: Backend>(

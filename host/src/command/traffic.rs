@@ -1,7 +1,10 @@
 //! The bytes of a round.
 
+use crate::backend::row_copy;
 use crate::case::Case;
+use crate::cli::RowCopyArg;
 use crate::global_rank;
+use veriep_core::fabric::raw::RowCopy;
 use veriep_core::plan::route;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Op, Protocol, Shape};
@@ -28,6 +31,11 @@ fn rows_sent(case: &Case) -> u64 {
     global_rank::all(shape)
         .map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>())
         .sum()
+}
+
+/// How a group copies rows where that is not measured: as is asked, else as is usual for so many.
+pub(super) fn unmeasured(case: &Case, receive: Receive, asked: RowCopyArg) -> RowCopy {
+    asked.named().unwrap_or_else(|| row_copy::usual(Bytes::of(case).resident(receive)))
 }
 
 /// Bytes of a round, all ranks together.

@@ -4,11 +4,11 @@ use super::Samples;
 use super::blocks::System;
 use crate::backend::no_payload::NoPayload;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, Pages, row_copy};
+use crate::backend::{Backend, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BenchArgs, RowCopyArg};
-use crate::command::traffic::Bytes;
+use crate::command::traffic;
 use crate::compare;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
@@ -106,7 +106,7 @@ impl<'c> Group<'c> {
         let ranks = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive, ..Choices::default() };
-        let copies = (case.shape.product() == Product::A3).then(|| traffic(case, choices));
+        let copies = (case.shape.product() == Product::A3).then(|| rows(case, choices));
         Self { case, memory, world, ranks, workers, choices, vector, copies }
     }
 
@@ -213,16 +213,15 @@ pub(super) fn copying(
     (receive, row_copy): (Receive, RowCopyArg),
     threads: usize,
 ) -> Result<SharedMemory, Error> {
-    if let Some(way) = row_copy.named() {
-        return Ok(memory.with_row_copy(way));
+    let memory = memory.with_row_copy(traffic::unmeasured(case, receive, row_copy));
+    if row_copy != RowCopyArg::Auto {
+        return Ok(memory);
     }
-    let memory = memory.with_row_copy(row_copy::usual(Bytes::of(case).resident(receive)));
     let unit = Schedule::parse("DC")?;
-    roofline::fastest(memory, case, (&Batch::new(case), receive), threads)
-        .map_err(|failure| of_failure(0, &unit, &failure))
+    roofline::fastest(memory, case, receive, threads).map_err(|failure| of_failure(0, &unit, &failure))
 }
 
-fn traffic(case: &Case, choices: Choices) -> Traffic<'_> {
+fn rows(case: &Case, choices: Choices) -> Traffic<'_> {
     Traffic::new(&case.shape, Batch::new(case), choices.receive)
 }
 
