@@ -32,7 +32,7 @@ use veriep_core::plan::order::SendOrder;
 #[derive(Debug, Parser)]
 #[command(name = "veriep", version)]
 pub struct Cli {
-    /// Form of the report on stdout.
+    /// Format of the report on stdout.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub format: Format,
     /// What to do.
@@ -45,38 +45,38 @@ pub struct Cli {
 pub enum Verb {
     /// Make a case: a configuration with seeded tensors.
     Gen(GenArgs),
-    /// Run dispatch, experts and combine on a live group, every round checked against the oracle.
+    /// Run dispatch, experts and combine on a live group, and compare every round with the oracle.
     Run(RunArgs),
     /// Measure dispatch and combine over a grid of sizes, beside bare copies and baselines.
     Bench(BenchArgs),
-    /// Tell whether ranks that run these operators can overwrite what others still read.
+    /// Search whether an order of operators can overwrite what other ranks still read.
     #[cfg(feature = "schedule")]
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),
-    /// Write where everything lies, which words tell of it and who does what, for generators of kernels.
+    /// Write maps of memory, events and shares of work for generators of kernels, as JSON and as a C header.
     Export(ExportArgs),
     /// Print who sends what, where and in which order, without running anything.
     Plan(PlanArgs),
-    /// Run a group in virtual time over the links of a cluster, every output checked against the oracle.
+    /// Run a group in virtual time over the links of a cluster, and compare its outputs with the oracle.
     Simulate(SimulateArgs),
-    /// List every rule that a configuration or case breaks, and the sizes it needs.
+    /// List every rule that a configuration or case breaks, how to mend it, and the sizes it needs.
     Check(CheckArgs),
-    /// Compare a result with what the oracle says of its case, or with another result.
+    /// Compare a result with the oracle's answer to its case, or with another result.
     Compare(CompareArgs),
-    /// Write what the oracle says of a case, as a result file.
+    /// Write the oracle's answer to a case as a result file.
     Golden(GoldenArgs),
-    /// Say who is gone of a group of processes and what all did last, from the record that a failed run leaves.
+    /// Read the record of a failed run: which processes are gone, and what all cores did last.
     #[cfg(target_os = "linux")]
     Inspect(InspectArgs),
-    /// Say who owes what in a group that hangs, from dumps of its memory.
+    /// Find the ranks that owe words in a group that hangs, from dumps of its memory.
     Diagnose(DiagnoseArgs),
-    /// Compile what `run --backend mpi` needs of an MPI, by that MPI's compiler.
+    /// Compile the library that connects `run --backend mpi` to this machine's MPI.
     #[cfg(target_os = "linux")]
     MpiShim(MpiShimArgs),
-    /// Tell whether a record of events keeps the contract of the memory and the guards of its reuse.
+    /// Check whether a record of events, of any implementation, keeps the memory's contract.
     Conform(ConformArgs),
-    /// Print a script with which a shell completes verbs and options.
+    /// Print a completion script for a shell.
     Completions(CompletionsArgs),
 }
 
@@ -114,10 +114,10 @@ pub struct ConfigArgs {
     /// A named configuration.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
     pub preset: Option<String>,
-    /// A configuration file; of a case folder its config.toml alone.
+    /// A configuration file, or the config.toml of a case folder.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     pub config: Option<PathBuf>,
-    /// Override one key of the configuration; may be given again.
+    /// Override one key of the configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
@@ -125,25 +125,25 @@ pub struct ConfigArgs {
 /// How tensors are made.
 #[derive(Args, Clone, Debug)]
 pub struct TensorArgs {
-    /// How tokens choose experts; the preset's own if left out, else uniform.
+    /// How tokens choose experts; by default the preset's own choice, else uniform.
     #[arg(long, value_enum)]
     pub routing: Option<Routing>,
     /// Make active masks.
     #[arg(long, value_enum, default_value_t)]
     pub mask: MaskKind,
-    /// Make smooth scales (quant_mode = 2).
+    /// Make smooth scales; needs quant_mode = 2.
     #[arg(long)]
     pub smooth_scales: bool,
-    /// Make shared_expert_x on all ranks (no rank holds shared experts).
+    /// Make shared_expert_x on all ranks; needs shared_expert_rank_num = 0.
     #[arg(long)]
     pub shared_expert_x: bool,
-    /// Draw values that tell wrong orders of summation, fused multiply-add and wrong rounding apart.
+    /// Draw values on which a wrong order of summation, fused multiply-add and wrong rounding differ.
     #[arg(long)]
     pub hard: bool,
-    /// Make so many logical experts, of which the physical ones are replicas: expert_map, drawn from the seed.
+    /// Make an expert_map: N logical experts, of which the physical ones are replicas.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub logical_experts: Option<u32>,
-    /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
+    /// Make an elastic_info: a domain without these ranks, in an order drawn from the seed.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub dead: Vec<u32>,
 }
@@ -156,9 +156,9 @@ pub enum BackendArg {
     Threads,
     /// One thread, one step at a time, in an order drawn from the seed.
     Lockstep,
-    /// The same over memory that delays and reorders whatever the fabric's contract allows.
+    /// Like lockstep, over memory that delays and reorders as much as the contract allows.
     Weak,
-    /// Processes of their own for parts of the ranks, over memory that all of them map (Linux).
+    /// Several processes over memory that all of them map (Linux).
     Processes,
     /// The processes that mpirun or srun has started, perhaps on several machines (Linux).
     Mpi,
@@ -187,14 +187,14 @@ impl BackendArg {
 /// Order of sending.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum OrderArg {
-    /// First to last.
+    /// From the first item to the last.
     Plain,
     /// Rotated by the rank, so that ranks do not all send to the same peer first.
     #[default]
     Staggered,
-    /// Combine: rotated by the rank over the ranks to which rows go. Dispatch: as staggered.
+    /// In combine, rotated over the ranks to which rows go; in dispatch as staggered.
     Destinations,
-    /// Rotated by the rank, and then every n-th, so that neighbours do not follow each other.
+    /// Rotated by the rank, then every n-th, so that neighbours do not follow each other.
     Stride,
 }
 
@@ -225,10 +225,10 @@ impl From<OrderArg> for SendOrder {
 /// How dispatch tells of records and of their number.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum FlagsArg {
-    /// Flag and count in one word, behind the records.
+    /// Count and flag in one word, after the records.
     #[default]
     Joint,
-    /// Counts ahead of the records, a flag of their own behind them.
+    /// Counts ahead of the records, and a flag of their own after them.
     Separate,
 }
 
@@ -248,13 +248,13 @@ fn receive() -> impl TypedValueParser<Value = Receive> {
     PossibleValuesParser::new(Receive::MODES.map(value)).map(move |name| named(name).unwrap_or_default())
 }
 
-/// Where experts leave what they return.
+/// Where experts leave their results (with --receive direct).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ExpertsArg {
-    /// In memory of its own.
+    /// In memory of their own.
     #[default]
     Apart,
-    /// In the place of the row that it came from (direct placement, unquantised).
+    /// In the places of the rows that they came from; needs --receive direct and quant_mode = 0.
     Overwrite,
 }
 
@@ -286,10 +286,10 @@ impl ExpertsArg {
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum SpreadArg {
-    /// All cores of a rank on one worker.
+    /// All cores of a rank on the same worker.
     #[default]
     Ranks,
-    /// The cores of a rank on all workers.
+    /// The cores of a rank dealt out to all workers.
     Cores,
 }
 
@@ -311,82 +311,81 @@ pub struct RunArgs {
     /// The tensors of a case in memory.
     #[command(flatten)]
     pub tensors: TensorArgs,
-    /// Write the last round's result.
+    /// Write the result of the last round.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write what all ranks have in memory when the run hangs or ends, and on SIGUSR2: for diagnose.
+    /// Write the memory of all ranks when the run hangs or ends, and on SIGUSR2; `diagnose` reads it (Linux).
     #[arg(long, value_name = "FOLDER")]
     pub dump: Option<PathBuf>,
-    /// Who runs it.
+    /// What runs the group.
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendArg,
-    /// Rounds, rounded up to whole schedules.
+    /// Number of rounds, rounded up to whole schedules.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rounds: u32,
-    /// Operators in order; a C combines the oldest dispatch not yet combined.
+    /// Order of operators; a C combines the oldest dispatch that is not yet combined.
     #[arg(long, value_name = "SEQ", default_value = "DC")]
     pub schedule: String,
-    /// Schedules run back to back between two checks; left out: 1 where time is measured, as many as memory allows else.
+    /// Schedules run back to back between two checks. By default 1 where time is measured, else as many as memory allows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub chain: Option<u32>,
-    /// Seed of the case in memory and of the lockstep scheduler.
+    /// Seed of a case made in memory, and of the scheduler of lockstep and weak.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
-    /// Give up when nothing has moved for so long; left out: 60 (threads, processes, mpi).
+    /// Give up when nothing has moved for this time; 60 by default (threads, processes, mpi).
     #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true)]
     pub deadline: Option<f64>,
-    /// Do not ask the oracle.
+    /// Do not compare with the oracle.
     #[arg(long)]
     pub no_check: bool,
-    /// In which order cores send.
+    /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,
-    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
+    /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
-    /// How rows are received.
+    /// Where experts find received rows.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
-    /// Where experts leave what they return.
+    /// Where experts leave their results (with --receive direct).
     #[arg(long, value_enum, default_value_t)]
     pub experts: ExpertsArg,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
-    /// What works on rows; results are the same.
+    /// What computes on rows; results are the same.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,
-    /// How rows are copied (threads, processes, mpi); left out: auto.
+    /// How rows are copied (threads, processes, mpi); auto by default.
     #[arg(long, value_enum)]
     pub row_copy: Option<RowCopyArg>,
-    /// Processes, each for neighbouring ranks; left out: the smaller of ranks and processors (processes), or as many as were
-    /// started (mpi).
+    /// Number of processes, each for neighbouring ranks. By default the smaller of ranks and processors (processes), or as
+    /// many as were started (mpi).
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub processes: Option<u32>,
-    /// Share no memory with any other process, also on one machine (mpi).
+    /// Share no memory between processes, even on one machine (mpi).
     #[arg(long)]
     pub all_far: bool,
-    /// Worker threads of each process; left out: one per processor in all.
+    /// Worker threads of each process; by default one per processor in all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Which worker polls which core; left out: ranks.
+    /// Which worker polls which core; ranks by default.
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
-    /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
-    /// only its counts, tokens, grants, blocks, rows, tp or ends. In a hierarchy also twice=RANK: all that it sends to
-    /// other servers goes twice; astray=RANK: what it forwards goes to a near rank, too, that does not need it. Over processes
-    /// killed=RANK:N: its process dies behind so many writes of the rank. Where time is real slow=RANK:SECONDS: its experts take so
-    /// long more.
+    /// Make a rank misbehave, to see the report. silent=RANK: it never publishes to another rank. silent=RANK:WHAT: only its
+    /// counts, tokens, grants, blocks, rows, tp or ends are lost. killed=RANK:N: its process dies in place of write number N
+    /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes). In a hierarchy
+    /// twice=RANK: it sends everything to other servers twice; astray=RANK: it also forwards to a rank that does not need it.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
     /// The record of events (lockstep, weak).
     #[command(flatten)]
     pub record: RecordArgs,
-    /// Record what all cores did last (threads, processes, mpi), in a folder that is kept, or none. Left out: over processes and
-    /// mpi in a folder of its own among the temporary files, removed when all ends well.
+    /// Folder for the record of what all cores did last, or none (threads, processes, mpi; Linux). By default, over processes
+    /// and mpi, a temporary folder that is removed when the run ends well.
     #[arg(long = "record", value_name = "FOLDER|none")]
     pub flight: Option<PathBuf>,
 }
@@ -395,10 +394,10 @@ pub struct RunArgs {
 #[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub struct MpiShimArgs {
-    /// The MPI's C compiler; left out: all of mpicc.openmpi and mpicc.mpich that there are, else mpicc.
+    /// The MPI's C compiler; by default mpicc.openmpi and mpicc.mpich, as far as they exist, else mpicc.
     #[arg(long, value_name = "PROGRAM")]
     pub mpicc: Option<PathBuf>,
-    /// Where the library goes; left out: ~/.local/share/veriep, where run looks for it.
+    /// Folder of the library; by default ~/.local/share/veriep, where run looks for it.
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
 }
@@ -420,56 +419,56 @@ fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + 
 /// Whose protocol `veriep schedule` asks about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductArg {
-    /// Dispatch and combine with partitions of their own.
+    /// Dispatch and combine have partitions of their own.
     #[default]
     A3,
-    /// One sequence of halves for both, agents that send.
+    /// Both operators share one sequence of halves; agents send.
     A2,
 }
 
 /// What `veriep schedule` searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModelArg {
-    /// The real machines; on A2 with agents and transfers, or messages.
+    /// The machines themselves; on A2 with agents and transfers, or with messages.
     Machines,
-    /// An abstract model of the windows of A2's full mesh.
+    /// An abstract model of the windows of the A2 full mesh.
     Windows,
 }
 
 /// `veriep schedule`
 #[derive(Args, Debug)]
 pub struct ScheduleArgs {
-    /// Operators that every rank runs, D and C in order; a C combines the oldest dispatch not yet combined.
+    /// Order of operators, as D and C; a C combines the oldest dispatch that is not yet combined.
     #[arg(value_name = "SEQ")]
     pub operators: String,
-    /// Whose protocol.
+    /// Product whose protocol is searched.
     #[arg(long, value_enum, default_value_t)]
     pub product: ProductArg,
-    /// Partitions: P of each kind, or of dispatch and combine apart (A3); of the windows (A2).
+    /// Partitions of each kind, or of dispatch and of combine (A3); halves of the windows (A2).
     #[arg(long, value_name = "P|P,Q", value_delimiter = ',', num_args = 1..=2, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8))]
     pub partitions: Vec<u32>,
-    /// Ranks, one core each.
+    /// Number of ranks, with one core each.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4))]
     pub ranks: u32,
-    /// A2's hierarchy in place of its full mesh.
+    /// Search the A2 hierarchy instead of the full mesh.
     #[arg(long)]
     pub hierarchy: bool,
-    /// Ranks of a server in the hierarchy; left out: half of the ranks, or 1 if they are odd.
+    /// Ranks of a server in the hierarchy; by default half of the ranks, or 1 if their number is odd.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
     pub server_ranks: Option<u32>,
-    /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
+    /// How often the order runs. By default without bound, or once if it leaves a dispatch uncombined.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// What is searched; left out: the machines, but the windows for three and more ranks of A2's full mesh.
+    /// What is searched; by default the machines, but the windows for three or more ranks of the A2 full mesh.
     #[arg(long, value_enum)]
     pub model: Option<ModelArg>,
-    /// How rows are received.
+    /// Where experts find received rows.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
-    /// Where experts leave what they return.
+    /// Where experts leave their results (with --receive direct).
     #[arg(long, value_enum, default_value_t)]
     pub experts: ExpertsArg,
-    /// Stop looking beyond so many states (about 1 KiB each).
+    /// Stop the search after this many states (about 1 KiB each).
     #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub states: u32,
 }
@@ -480,7 +479,7 @@ pub struct LayoutArgs {
     /// Configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Whose map.
+    /// Rank whose memory is printed.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
     /// Choices of the group.
@@ -497,10 +496,10 @@ pub struct ExportArgs {
     /// Folder to write.
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
-    /// Whose part of the plan is written: all, or a list.
+    /// Ranks whose shares are written: all, or a list.
     #[arg(long, value_name = "all|RANK,...", default_value = "all")]
     pub ranks: String,
-    /// Begins the names in the header.
+    /// Prefix of the names in the header.
     #[arg(long, value_name = "NAME", default_value = "veriep", value_parser = identifier)]
     pub prefix: String,
     /// Choices of the group.
@@ -517,16 +516,16 @@ fn identifier(text: &str) -> Result<String, String> {
 /// Choices of a group that decide where things lie.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ModeArgs {
-    /// How rows are received.
+    /// Where experts find received rows.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
-    /// Where experts leave what they return.
+    /// Where experts leave their results (with --receive direct).
     #[arg(long, value_enum, default_value_t)]
     pub experts: ExpertsArg,
-    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,
-    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
+    /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
     /// Bytes added per source rank.
@@ -549,10 +548,10 @@ pub struct GenArgs {
     /// Folder to write.
     #[arg(long, value_name = "CASE")]
     pub out: PathBuf,
-    /// Write into a non-empty folder even if it is not a case.
+    /// Write even into a folder that holds other things than a case.
     #[arg(long)]
     pub force: bool,
-    /// Also write expected.safetensors: the result, by the oracle alone.
+    /// Also write expected.safetensors: the oracle's answer.
     #[arg(long)]
     pub expected: bool,
 }
@@ -560,31 +559,31 @@ pub struct GenArgs {
 /// `veriep compare`
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A case folder, of which the oracle is asked, or a result file.
+    /// A case folder, whose result the oracle computes, or a result file.
     #[arg(value_name = "CASE|EXPECTED")]
     pub expected: PathBuf,
     /// The result file to judge.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
-    /// Override one key of the case's configuration; may be given again.
+    /// Override one key of the case's configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Steps of its type that a value may be off.
+    /// How many steps of its type a value may be off.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ulp: u64,
-    /// How much of the expected magnitude a value may be off.
+    /// A value may differ by X * abs(expected), plus the --atol.
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX))]
     pub rtol: f64,
-    /// How much a value may be off, beside that.
+    /// A value may differ by Y, plus the --rtol.
     #[arg(long, value_name = "Y", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX))]
     pub atol: f64,
-    /// Judge these ranks alone, as far as the file has them.
+    /// Judge only these ranks, as far as the file has them.
     #[arg(long, value_name = "RANK,...", value_delimiter = ',')]
     pub ranks: Vec<u32>,
-    /// Judge these tensors alone, as far as the file has them.
+    /// Judge only these tensors, as far as the file has them.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(result::names()))]
     pub tensors: Vec<String>,
-    /// Do not look at rows behind those received: tensors may be as long as their capacity.
+    /// Ignore rows after the received ones: tensors may be as long as their capacity.
     #[arg(long)]
     pub padded: bool,
 }
@@ -592,11 +591,11 @@ pub struct CompareArgs {
 /// `veriep diagnose`
 #[derive(Args, Debug)]
 pub struct DiagnoseArgs {
-    /// The folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one; run --dump
+    /// Folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one. `run --dump`
     /// writes such a folder.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
-    /// Whose operators the group ran.
+    /// Which operators the group ran.
     #[arg(long, value_enum, default_value_t)]
     pub from: Layout,
     /// A configuration file.
@@ -605,28 +604,28 @@ pub struct DiagnoseArgs {
     /// A named configuration.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
     pub preset: Option<String>,
-    /// Override one key of the configuration; may be given again.
+    /// Override one key of the configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// A case with the batch that hangs: its expert_ids say which rank returns which result.
+    /// A case with the batch that hangs, whose expert_ids say which rank returns which result.
     #[arg(long, value_name = "CASE")]
     pub case: Option<PathBuf>,
-    /// How rows were received; left out, as the folder's options.toml says, like the options below.
+    /// Where experts found received rows. This option and those below are by default what options.toml in the folder says.
     #[arg(long, value_parser = receive())]
     pub receive: Option<Receive>,
-    /// How dispatch of the plain layout told of records and of their number.
+    /// Whether the count of a dispatch came with its flag or ahead of it (plain layout).
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,
-    /// Who issued what goes to other servers, in the hierarchy: 2 an agent, 3 the cores.
+    /// Who sent to other servers in the hierarchy: 2 the agent, 3 the cores.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
-    /// Bytes added in front of a block of records for each rank before its source and before its owner.
+    /// Bytes in front of a block of records, times the ranks of its source and its owner.
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     pub port_offset: Option<i64>,
-    /// Where experts left what they returned.
+    /// Where experts left their results.
     #[arg(long, value_enum)]
     pub experts: Option<ExpertsArg>,
-    /// How many batches may be in flight: so many dispatches, then their combines.
+    /// How many batches were in flight: N dispatches, then their combines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub in_flight: Option<u32>,
 }
@@ -659,26 +658,26 @@ pub struct ConformArgs {
 /// `veriep completions`
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
-    /// Which shell.
+    /// Name of the shell.
     pub shell: clap_complete::Shell,
 }
 
 /// `veriep check`
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// Configuration files or case folders; several are layers that share one group.
+    /// Configuration files or case folders; several are layers of a model that share one group.
     #[arg(required_unless_present = "preset", conflicts_with = "preset", value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
     /// A named configuration.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
     pub preset: Option<String>,
-    /// Override one key of every configuration; may be given again.
+    /// Override one key of every configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
-    /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
+    /// Batches in flight; 2 (DDCC) demands more of several layers.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub in_flight: u32,
 }
@@ -686,10 +685,10 @@ pub struct CheckArgs {
 /// `veriep inspect`
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// The folder of the record.
+    /// Folder of the record.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
-    /// How many of the last events are told.
+    /// How many of the last events are printed.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub last: usize,
     /// All events that the record has.
@@ -700,13 +699,13 @@ pub struct InspectArgs {
 /// Where the record of events goes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RecordArgs {
-    /// Write what happens as JSON lines: a header, then an event in each.
+    /// Write the events as JSON lines, after a header line.
     #[arg(long, value_name = "FILE.jsonl")]
     pub events: Option<PathBuf>,
-    /// Draw what happens as Chrome trace-event JSON, for Perfetto and chrome://tracing.
+    /// Write the events as Chrome trace-event JSON, for Perfetto and chrome://tracing.
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
-    /// Draw what happens as a page of its own, for any browser.
+    /// Write a timeline as one page for any browser.
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
 }
@@ -714,8 +713,8 @@ pub struct RecordArgs {
 /// An option of the layout that is no key of a configuration.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct PortArgs {
-    /// Bytes added in front of a block of records for each rank before its source and before its owner, a multiple of 512
-    /// (port balancing); needs room.
+    /// Bytes in front of a block of records, times the ranks of its source and its owner, a multiple of 512 (balances
+    /// ports; needs room).
     #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
     pub port_offset: i64,
 }

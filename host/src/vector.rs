@@ -6,13 +6,13 @@ use core::cell::Cell;
 use veriep_core::shape::Dtype;
 use veriep_core::vector::{Any, NotFinite, Term, Vector};
 
-/// Which unit works on rows.
+/// Which unit computes on rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unit {
     /// The widest that the processor has.
     #[default]
     Auto,
-    /// What every processor of this architecture has.
+    /// Plain loops, for every processor.
     Portable,
     /// AVX2.
     Avx2,

@@ -17,13 +17,13 @@ pub enum Baseline {
     /// C in processes over one shared window: counts first, then one copy of each row.
     #[value(name = "c-shared-window", alias = "c")]
     CSharedWindow,
-    /// The same, with the lines of rows asked for ahead.
+    /// The same, with the cache lines of rows prefetched.
     #[value(name = "c-shared-window-ahead", alias = "c-ahead")]
     CSharedWindowAhead,
-    /// C over one shared window in which experts write over the rows that they read.
+    /// C over one shared window in which experts overwrite the rows that they read.
     #[value(name = "c-one-place", alias = "c-one")]
     COnePlace,
-    /// The same, with the lines of rows asked for ahead.
+    /// The same, with the cache lines of rows prefetched.
     #[value(name = "c-one-place-ahead", alias = "c-one-ahead")]
     COnePlaceAhead,
     /// MPI_Put of each row and of a flag, MPI_Get of each result.
@@ -43,11 +43,11 @@ pub enum LiveArg {
 /// How the machines' rows are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub enum RowCopyArg {
-    /// As is measured to be fastest before the ranks meet; if that would not pay, as it usually is on such a processor.
+    /// The way that is measured to be fastest before the ranks meet; for short runs the usual one of the processor.
     Auto,
-    /// Through the caches, their lines asked for ahead.
+    /// Through the caches, with lines prefetched.
     Ahead,
-    /// As the platform copies memory.
+    /// By the platform's memcpy.
     Plain,
     /// Past the caches: non-temporal stores, and a fence before each flag.
     Streaming,
@@ -111,19 +111,19 @@ impl Baseline {
 /// `veriep bench`
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// What all measurements have in common; left out: the defaults of config.toml, with E 64, K 8, H 7168.
+    /// What all measurements have in common; by default E 64, K 8, H 7168.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// ep_world_size; left out: that of the configuration if one is named or set, else 2,8.
+    /// Values of ep_world_size; by default the configuration's, or 2,8 without one.
     #[arg(long, value_name = "R,...", value_delimiter = ',')]
     pub ep: Vec<u32>,
-    /// Tokens per rank; left out: those of the configuration if one is named or set, else 16,64,128.
+    /// Values of bs; by default the configuration's, or 16,64,128 without one.
     #[arg(long, value_name = "BS,...", value_delimiter = ',')]
     pub bs: Vec<u32>,
-    /// How rows are received.
+    /// Where experts find received rows.
     #[arg(long, value_parser = receive(), value_delimiter = ',', default_value = "copy")]
     pub receive: Vec<Receive>,
-    /// Where experts leave what they return, with direct placement; several are measured by turns.
+    /// Where experts leave their results (with --receive direct); several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "apart")]
     pub experts: Vec<ExpertsArg>,
     /// Where the machines run; several are measured by turns.
@@ -132,49 +132,49 @@ pub struct BenchArgs {
     /// How rows are copied; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub row_copy: Vec<RowCopyArg>,
-    /// quant_mode; several are measured by turns. Left out: that of the configuration.
+    /// Values of quant_mode, measured by turns; by default the configuration's.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub quant_mode: Vec<u32>,
-    /// aiv_num; several are measured by turns. Left out: that of the configuration.
+    /// Values of aiv_num, measured by turns; by default the configuration's.
     #[arg(long, value_name = "CORES,...", value_delimiter = ',')]
     pub aiv_num: Vec<u32>,
-    /// Turns of each system: all that is compared is measured in short blocks, one system after the other.
+    /// Turns of each system. Systems are measured one after the other, in short blocks.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub blocks: u32,
-    /// Iterations of a block that count, in each regime.
+    /// Measured iterations of a block, in each regime.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iters: u32,
-    /// Iterations before them, that do not: rows of two partitions are cold when other systems have run.
+    /// Iterations before them that are not measured, because caches are cold after another system's turn.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub warm_up: u32,
-    /// Measure also what machines take when rows weigh nothing: a step, a flag across threads, the share of a round.
+    /// Also measure the protocol without rows: the time of a step and of a flag, and the share of a round.
     #[arg(long)]
     pub protocol: bool,
-    /// Measure these programs too, with the same inputs, their outputs compared with the oracle.
+    /// Also measure these programs, on the same inputs, their outputs compared with the oracle.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEM,...")]
     pub against: Vec<Baseline>,
-    /// Where those programs are; left out: $VERIEP_BASELINES, else `baselines` beside this program's folder.
+    /// Folder of those programs; by default $VERIEP_BASELINES, else `baselines` beside this program's folder.
     #[arg(long, value_name = "FOLDER")]
     pub baselines: Option<PathBuf>,
-    /// Write the report, as JSON, to a file.
+    /// Write the report to a file, as JSON.
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
-    /// Tell what has changed since an earlier report, which --export has written.
+    /// Print what has changed since an earlier report, which --export has written.
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
-    /// How tokens choose experts; the preset's own if left out, else uniform.
+    /// How tokens choose experts; by default the preset's own choice, else uniform.
     #[arg(long, value_enum)]
     pub routing: Option<Routing>,
     /// Seed of all tensors.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// What works on rows.
+    /// What computes on rows.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,
-    /// Worker threads; left out: one per processor.
+    /// Worker threads; by default one per processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Give up when nothing has moved for so long, or a baseline takes so long; left out: 60.
+    /// Give up when nothing has moved, or a baseline has not ended, for this time; 60 by default.
     #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6))]
     pub deadline: Option<f64>,
 }

@@ -8,10 +8,10 @@ use veriep_core::plan::shared::SharedSplit;
 /// How tokens are spread over the replicas of a shared expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SharedArg {
-    /// All tokens of a rank to one replica: what the operators do.
+    /// All tokens of a rank go to one replica, as the operators do it.
     #[default]
     AllIn,
-    /// Evenly over all replicas, as before; only a plan.
+    /// Evenly over all replicas, the older rule; it can be planned, not run.
     Even,
 }
 
@@ -30,22 +30,22 @@ pub struct PlanArgs {
     /// Configuration; of a case the experts are known.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Choose experts as `gen` does with that seed; left out: a case's own, else they are not known.
+    /// Choose experts as `gen` does with this seed. By default those of a case; of a configuration they are unknown.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// How tokens choose experts; the preset's own if left out, else uniform.
+    /// How tokens choose experts; by default the preset's own choice, else uniform.
     #[arg(long, value_enum, requires = "seed")]
     pub routing: Option<Routing>,
-    /// Active masks as `gen` makes them.
+    /// Make active masks as `gen` does.
     #[arg(long, value_enum, default_value_t, requires = "seed")]
     pub mask: MaskKind,
-    /// Whose plan; left out: a summary of all ranks.
+    /// Rank whose plan is printed; by default a summary of all ranks.
     #[arg(long)]
     pub rank: Option<u32>,
-    /// Which core of that rank; on A2 left out: all of them.
+    /// Core of that rank; on A2 all of them by default.
     #[arg(long, requires = "rank")]
     pub core: Option<u32>,
-    /// In which order cores send.
+    /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
     /// How tokens are spread over the replicas of a shared expert.

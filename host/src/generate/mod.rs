@@ -31,9 +31,9 @@ pub enum MaskKind {
     /// No mask: every token is active.
     #[default]
     None,
-    /// `[bs]`: a random number of leading tokens is active, on some ranks none.
+    /// `[bs]`: a random number of leading tokens is active.
     Tokens,
-    /// `[bs, k]`: an eighth of the tokens wholly off, of the others a quarter of the pairs.
+    /// `[bs, k]`: an eighth of the tokens is off, and a quarter of the other pairs.
     Pairs,
 }
 

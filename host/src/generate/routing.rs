@@ -15,18 +15,17 @@ const ZIPF_IDS_MAX: u32 = 4096;
 /// How tokens choose their K distinct experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Routing {
-    /// All ids alike, special experts included.
+    /// All experts are equally likely, special ones included.
     #[default]
     Uniform,
-    /// The i-th most popular id is drawn with weight 1 / (i + 1); the seed chooses the order.
+    /// The i-th most popular expert is drawn with weight 1 / (i + 1); the seed chooses the order.
     Zipf,
     /// One MoE expert, chosen by the seed, is in every token's row; the others are uniform.
     Hot,
-    /// Experts of at most 4 random servers of 8 ranks per token (of more, if those hold fewer than K experts), and
-    /// special experts, which are on none. With 32 ranks or fewer there are at most 4 servers, so it is uniform.
+    /// Each token has experts of at most 4 servers of 8 ranks (of more, if those hold fewer than K experts), and special
+    /// experts.
     NodeLimited,
-    /// All loads equal, as the sources' arithmetic has it: token after token takes the next ranks in even distances, on A2 of
-    /// exactly four servers (of all, if there are fewer).
+    /// All loads are equal, as in the sources' arithmetic; on A2 each token visits exactly four servers.
     Ideal,
 }
 

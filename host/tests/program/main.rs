@@ -26,6 +26,7 @@ mod plan;
 mod processes;
 mod receive;
 mod records;
+mod reference;
 mod refused;
 mod run;
 #[cfg(feature = "schedule")]

@@ -65,10 +65,10 @@ impl Receive {
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
-            Self::Copy => "Into the window, then out of it",
-            Self::InPlace => "Into the window, where experts read them",
+            Self::Copy => "Copied from the window into expand_x",
+            Self::InPlace => "In the window, as they arrived",
             Self::Direct { .. } | Self::Overwrite { .. } => {
-                "Counts first, then each row once, to its final place; results are read where experts left them"
+                "Placed once at their final place; combine reads results where experts left them"
             }
         }
     }

@@ -29,7 +29,7 @@ use veriep_core::units::RankId;
 /// Whose operators ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum From {
-    /// Ours, in every protocol.
+    /// Those of this program, in every protocol.
     #[default]
     Veriep,
     /// The shipped operators of A3 of July 2026: partitions of 384 KiB.

@@ -1,9 +1,8 @@
 //! Bad input, row by row of docs/reference/errors.md: what is wrong, what the user reads, the exit status.
 //!
 //! What a machine does not let a test make (a mount, a user without rights) is left out there, which the test says.
-//! A row without a test fails, and so does a test without its row or with another message. With `VERIEP_ROWS=1` in the
-//! environment the tests print the rows that they would agree with (`--show-output`), and fail all the same where the page has
-//! others.
+//! A row without a test fails, and so does a test without its row or with another message. `UPDATE_GOLDEN=1` writes the rows: a
+//! new one goes to the end of the table that has the other tests of its file.
 #![cfg(target_os = "linux")]
 
 mod arguments;
@@ -15,9 +14,14 @@ mod tensors;
 
 use room::Room;
 use std::collections::BTreeSet;
+use std::fs;
 use std::process::Output;
+use std::sync::{Mutex, PoisonError};
 
-const PAGE: &str = include_str!("../../../../docs/reference/errors.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/errors.md");
+
+/// Held while a row is written.
+static WRITER: Mutex<()> = Mutex::new(());
 
 /// A test for each row, named by what is wrong.
 macro_rules! rows {
@@ -38,15 +42,37 @@ struct Row {
     status: String,
 }
 
+fn row(line: &str) -> Option<Row> {
+    let (what, rest) = line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?;
+    let (lines, status) = rest.rsplit_once(" | ")?;
+    let is_head = what == "what is wrong";
+    (!is_head).then(|| Row { what: what.to_owned(), lines: lines.to_owned(), status: status.to_owned() })
+}
+
 /// All rows of the page's tables.
-fn page() -> impl Iterator<Item = Row> {
-    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
-    rows.filter_map(|row| {
-        let (what, rest) = row.split_once(" | ")?;
-        let (lines, status) = rest.rsplit_once(" | ")?;
-        let is_head = what == "what is wrong";
-        (!is_head).then(|| Row { what: what.to_owned(), lines: lines.to_owned(), status: status.to_owned() })
-    })
+fn page() -> Vec<Row> {
+    let _guard = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    fs::read_to_string(PAGE).unwrap().lines().filter_map(row).collect()
+}
+
+/// The tests of each file.
+const FILES: [&[&str]; 5] =
+    [headers::ROWS, tensors::ROWS, configurations::ROWS, arguments::ROWS, results::ROWS];
+
+/// Writes the row of a test, in place of the old one or behind the last one of its file.
+fn write(name: &str, line: String) {
+    let _guard = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = fs::read_to_string(PAGE).unwrap();
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    let file = FILES.into_iter().find(|file| file.contains(&name)).unwrap();
+    let of_test = |line: &String| row(line).map(|row| row.what.replace(' ', "_"));
+    if let Some(old) = lines.iter_mut().find(|line| of_test(line).is_some_and(|test| test == name)) {
+        *old = line;
+    } else {
+        let last = lines.iter().rposition(|line| of_test(line).is_some_and(|test| file.contains(&&*test)));
+        lines.insert(last.unwrap() + 1, line);
+    }
+    fs::write(PAGE, lines.join("\n") + "\n").unwrap();
 }
 
 /// Holds what comes of bad input against its row.
@@ -57,18 +83,17 @@ fn judge<O: Into<Option<Output>>>(name: &str, make: impl FnOnce(&Room) -> O) {
     let lines: Vec<_> = stderr.lines().map(|line| format!("``{}``", line.replace('|', "\\|"))).collect();
     let (lines, status) = (lines.join("<br>"), output.status.code().map_or(String::new(), |s| s.to_string()));
     let what = name.replace('_', " ");
-    if std::env::var_os("VERIEP_ROWS").is_some() {
-        println!("| {what} | {lines} | {status} |");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        write(name, format!("| {what} | {lines} | {status} |"));
     }
-    let row = page().find(|row| row.what == what).unwrap_or_else(|| panic!("no row: {what}"));
+    let row = page().into_iter().find(|row| row.what == what).unwrap_or_else(|| panic!("no row: {what}"));
     assert_eq!((lines, status), (row.lines, row.status), "{what}");
 }
 
 #[test]
 fn every_row_has_a_test_and_every_test_a_row() {
-    let tests = [headers::ROWS, tensors::ROWS, configurations::ROWS, arguments::ROWS, results::ROWS];
-    let tests: Vec<_> = tests.concat().iter().map(|name| name.replace('_', " ")).collect();
-    let rows: Vec<_> = page().map(|row| row.what).collect();
+    let tests: Vec<_> = FILES.concat().iter().map(|name| name.replace('_', " ")).collect();
+    let rows: Vec<_> = page().into_iter().map(|row| row.what).collect();
     let (tested, told): (BTreeSet<_>, BTreeSet<_>) = (tests.iter().collect(), rows.iter().collect());
     assert_eq!(tested.len(), tests.len());
     assert_eq!(told.len(), rows.len(), "a row that stands twice");
@@ -95,7 +120,7 @@ const NOT_ON_THE_PAGE: [(&str, &str); 3] = [
 
 #[test]
 fn every_rule_of_a_configuration_and_of_its_tables_stands_on_the_page() {
-    let rows: String = page().map(|row| row.lines).collect();
+    let rows: String = page().into_iter().map(|row| row.lines).collect();
     let mut texts = BTreeSet::new();
     for source in RULES {
         assert!(!source.contains("\\\"") && !source.contains("'\"'"), "quotes that are no ends of a text");

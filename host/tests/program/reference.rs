@@ -1,0 +1,91 @@
+//! docs/reference/cli.md is what the program itself says of its verbs and options.
+#![cfg(all(target_os = "linux", feature = "schedule"))]
+
+use clap::{Arg, Command, CommandFactory};
+use core::fmt::Write;
+use std::collections::BTreeMap;
+use veriep::cli::Cli;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/cli.md");
+
+const INTRODUCTION: &str = "\
+# The command line
+
+This page is for anybody who types `veriep` or writes a script around it. Afterwards you know every verb with its options, their
+defaults and their values. It is generated from the program's own help by `cargo test -p veriep --test program command_line`, which
+fails when the page is stale; `UPDATE_GOLDEN=1` before it writes the page.
+
+Every verb takes `--format table`, the default, or `--format json`, and `--help`.
+";
+
+/// The table of values of each option that has one, with the verbs that have it so.
+type Values = BTreeMap<(String, String), Vec<String>>;
+
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+/// The option as it is typed.
+fn typed(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let value = names.first().map_or_else(String::new, ToString::to_string);
+    match arg.get_long() {
+        None => value,
+        Some(long) if !arg.get_action().takes_values() => format!("--{long}"),
+        Some(long) => format!("--{long} {value}"),
+    }
+}
+
+fn row(page: &mut String, verb: &str, arg: &Arg, values: &mut Values) {
+    let about = arg.get_long_help().or_else(|| arg.get_help()).unwrap().to_string();
+    let is_flag = !arg.get_action().takes_values();
+    let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
+    let default = match (arg.is_required_set(), is_flag || default.is_empty()) {
+        (true, _) => "required".to_owned(),
+        (_, true) => String::new(),
+        _ => format!("`{}`", default.join(",")),
+    };
+    writeln!(page, "| `{}` | {default} | {} |", cell(&typed(arg)), cell(&about)).unwrap();
+    let possible: Vec<_> = if is_flag { Vec::new() } else { arg.get_possible_values() };
+    if possible.iter().any(|value| value.get_help().is_some()) {
+        let mut table = "| value | |\n|---|---|\n".to_owned();
+        for value in possible {
+            let help = value.get_help().map_or_else(String::new, ToString::to_string);
+            writeln!(table, "| `{}` | {} |", value.get_name(), cell(&help)).unwrap();
+        }
+        let name = typed(arg).split(' ').next().unwrap().to_owned();
+        values.entry((name, table)).or_default().push(verb.to_owned());
+    }
+}
+
+fn page() -> String {
+    let mut command: Command = Cli::command();
+    command.build();
+    let (mut page, mut values) = (INTRODUCTION.to_owned(), Values::new());
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        let about = verb.get_long_about().or_else(|| verb.get_about()).unwrap();
+        writeln!(page, "\n## veriep {}\n\n{about}\n", verb.get_name()).unwrap();
+        page += "| option | default | |\n|---|---|---|\n";
+        let global = |arg: &&Arg| arg.get_id() != "help" && arg.get_id() != "format";
+        verb.get_arguments().filter(global).for_each(|arg| row(&mut page, verb.get_name(), arg, &mut values));
+    }
+    page += "\n## Values\n";
+    for ((option, table), verbs) in values {
+        write!(page, "\n### {option} of {}\n\n{table}", verbs.join(", ")).unwrap();
+    }
+    page
+}
+
+#[test]
+fn the_page_of_the_command_line_is_what_the_program_says() {
+    let page = page();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(PAGE, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let differs = page.lines().zip(written.lines()).find(|(now, then)| now != then);
+    assert!(
+        page == written,
+        "docs/reference/cli.md is stale, first at {differs:?}: UPDATE_GOLDEN=1 writes it"
+    );
+}
