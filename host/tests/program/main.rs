@@ -22,6 +22,7 @@ mod kill;
 #[cfg(target_os = "linux")]
 mod mpi;
 mod nonsense;
+mod pictures;
 mod plan;
 mod processes;
 mod receive;
