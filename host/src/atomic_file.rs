@@ -132,7 +132,7 @@ struct Target {
 impl Target {
     fn of(path: &Path) -> Result<Self, Error> {
         if is_own_output(path) {
-            return Err(Error::file(path, "cannot write: is where this program's own words go"));
+            return Err(Error::file(path, "cannot write: is this program's own stdout or stderr"));
         }
         let mut file = path.to_owned();
         let mut links = 0;
@@ -188,7 +188,7 @@ impl Temporary {
         let named = builder().tempfile_in(folder).map(tempfile::NamedTempFile::into_parts);
         named.map(|(file, path)| Self::Named(file, path)).map_err(|e| {
             let (folder, why) = (folder.display(), e.kind());
-            Error::file(path, format_args!("cannot write: folder {folder} takes no file: {why}"))
+            Error::file(path, format_args!("cannot make a file in folder {folder}: {why}"))
         })
     }
 

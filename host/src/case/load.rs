@@ -317,7 +317,7 @@ impl Reader {
                 }
                 None => format!("must be absent (ranks = {})", global_rank::count(shape)),
             };
-            self.wrong(&name, ": a tensor that nobody reads", rule);
+            self.wrong(&name, ": unknown tensor", rule);
         }
         self.problems
     }

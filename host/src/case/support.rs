@@ -42,12 +42,12 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
             });
         }
     }
-    let (does, hint) = match receive {
-        Receive::Overwrite { .. } => ("lets experts overwrite", Some(OTHERWISE)),
-        Receive::Direct { .. } => ("places directly", None),
-        Receive::Copy | Receive::InPlace => ("receives in place", None),
+    let (option, hint) = match receive {
+        Receive::Overwrite { .. } => ("--experts overwrite", Some(OTHERWISE)),
+        Receive::Direct { .. } => ("--receive direct", None),
+        Receive::Copy | Receive::InPlace => ("--receive in-place", None),
     };
-    refused.end(does, hint)
+    refused.end(option, hint)
 }
 
 /// What is possible where experts cannot overwrite: with quantised rows, and with all else.
@@ -63,14 +63,14 @@ impl Refused {
         }
     }
 
-    fn end(self, does: &str, otherwise: Option<[&str; 2]>) -> Result<(), Error> {
+    fn end(self, option: &str, otherwise: Option<[&str; 2]>) -> Result<(), Error> {
         if self.0.is_empty() {
             return Ok(());
         }
         let problem = |(parameter, seen, values): &(&str, String, &str)| {
             let hint =
                 otherwise.map(|[quantised, any]| if *parameter == "quant_mode" { quantised } else { any });
-            let problem = Problem::new(*parameter, seen, format!("this version {does} only {values}"));
+            let problem = Problem::new(*parameter, seen, format!("{option} needs {values}"));
             Problem { hint: hint.map(str::to_owned), ..problem }
         };
         Err(Error::Invalid {

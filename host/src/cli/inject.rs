@@ -35,7 +35,7 @@ impl RunArgs {
         })?;
         if only.is_some_and(|lost| !self.sends(&case.shape, lost)) {
             return Err(Error::Request(format!(
-                "--inject {fault}: this run has no such words that can be told apart"
+                "--inject {fault}: this run has no separate words of this kind"
             )));
         }
         match global_rank::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {

@@ -57,7 +57,7 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     let refuse = |why: String| Err(Error::Request(format!("schedule {}: {why}", shown(&args.operators))));
     if (args.product, args.model) == (ProductArg::A3, Some(ModelArg::Windows)) {
-        return refuse("--model windows: only a2 has one".to_owned());
+        return refuse("--model windows: only --product a2 has this model".to_owned());
     }
     if let Some(why) = refuse_servers(args) {
         return refuse(why);
@@ -78,7 +78,9 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     }
     let balanced = dispatched == combined;
     if !balanced && args.rounds.is_some_and(|rounds| rounds > 1) {
-        return refuse(format!("{dispatched} D and {combined} C: must be as many to run more than once"));
+        return refuse(format!(
+            "{dispatched} D and {combined} C: must have as many C as D to run more than once"
+        ));
     }
     let way = args.experts.of(args.receive)?;
     let receive = way.name();
@@ -109,11 +111,9 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
 fn refuse_servers(args: &ScheduleArgs) -> Option<String> {
     let ranks = args.ranks;
     match (args.hierarchy, args.server_ranks) {
-        (true, _) if args.product != ProductArg::A2 => {
-            Some("--hierarchy: needs --product a2, and product = a3".to_owned())
-        }
+        (true, _) if args.product != ProductArg::A2 => Some("--hierarchy: needs --product a2".to_owned()),
         (true, _) if args.model == Some(ModelArg::Windows) => {
-            Some("--model windows: the full mesh alone has one, not --hierarchy".to_owned())
+            Some("--model windows: --hierarchy has no such model".to_owned())
         }
         (false, Some(servers)) => {
             Some(format!("--server-ranks {servers}: must be left out without --hierarchy"))

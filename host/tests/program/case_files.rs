@@ -195,7 +195,7 @@ fn a_tensor_that_nobody_reads_is_named() {
                 data: (&[]).into(),
             });
         });
-        assert!(line.contains(&format!("{name}: a tensor that nobody reads")), "{line}");
+        assert!(line.contains(&format!("{name}: unknown tensor")), "{line}");
     }
 }
 

@@ -356,7 +356,7 @@ fn nonsense_is_one_line_and_status_2() {
     assert!(fails(2, &["plan", "/nowhere/c.toml"]).ends_with("/nowhere/c.toml: missing"));
     assert!(fails(2, &["plan", &broken]).contains("b.toml: k = 17"));
     assert!(fails(2, &["plan", &broken, "--preset", "tiny"]).contains("--preset"));
-    assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has experts of its own"));
+    assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has its own experts"));
     for verb in ["run", "layout", "check", "plan"] {
         let line = fails(2, &[verb, &case, "--port-offset", "8"]);
         assert!(line.contains("config.toml: port_offset = 8: must be a multiple of 512"), "{verb}: {line}");

@@ -61,14 +61,14 @@ fn what_is_not_a_schedule_is_refused() {
     assert!(fails(2, &["schedule", "DCC"]).contains("C at position 2 has no dispatch"));
     assert!(fails(2, &["schedule", "DXC"]).contains("'X' at position 1"));
     assert!(fails(2, &["schedule", ""]).contains("missing: a D"));
-    assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("must be as many"));
+    assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("as many C as D"));
     assert!(fails(2, &["schedule", "DC", "--ranks", "9"]).contains("--ranks"));
     assert!(fails(2, &["schedule", "DC", "--partitions", "0"]).contains("--partitions"));
     assert!(fails(2, &["schedule", "DC", "--product", "a2", "--partitions", "2,1"]).contains("a2"));
-    assert!(fails(2, &["schedule", "DC", "--model", "windows"]).contains("only a2 has one"));
+    assert!(fails(2, &["schedule", "DC", "--model", "windows"]).contains("only --product a2 has"));
     let servers = |more: &[&str]| fails(2, &[&["schedule", "DC", "--product", "a2"], more].concat());
     assert!(fails(2, &["schedule", "DC", "--hierarchy"]).contains("needs --product a2"));
-    assert!(servers(&["--hierarchy", "--model", "windows"]).contains("the full mesh alone"));
+    assert!(servers(&["--hierarchy", "--model", "windows"]).contains("--hierarchy has no such model"));
     assert!(servers(&["--server-ranks", "1"]).contains("without --hierarchy"));
     assert!(servers(&["--hierarchy", "--server-ranks", "2", "--ranks", "3"]).contains("must divide"));
 }

@@ -154,7 +154,7 @@ fn a_tensor_of_a_dead_rank_is_one_that_nobody_reads_and_one_of_a_survivor_must_b
     assert_eq!(lines.len(), 6, "{lines:?}");
     let of = |name: &str| lines.iter().find(|line| line.contains(name)).unwrap();
     assert!(of("rank4.x:").contains("missing"), "{lines:?}");
-    let rule = "a tensor that nobody reads: must be absent (ranks left by elastic_info = 4)";
+    let rule = "unknown tensor: must be absent (ranks left by elastic_info = 4)";
     assert!(of("rank3.x:").ends_with(rule), "{lines:?}");
 }
 

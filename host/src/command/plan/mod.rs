@@ -64,7 +64,7 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
         return report.emit(&a2::of(&traffic, args, source, own, core.map(CoreId)), a2::table);
     }
     let Some(core) = core else {
-        return Err(Error::Request("missing argument: --core: on A3 a plan is of one core".to_owned()));
+        return Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned()));
     };
     report.emit(&one_core::of(&traffic, args, source, own, CoreId(core)), one_core::table)
 }
@@ -74,7 +74,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
     if let Some((mut opened, folder)) = source::opened(&args.config)? {
         if let Some(seed) = args.seed {
             return Err(Error::Request(format!(
-                "--seed {seed}: {} has experts of its own",
+                "--seed {seed}: {} has its own experts",
                 folder.display()
             )));
         }
