@@ -73,10 +73,7 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
 fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
     if let Some((mut opened, folder)) = source::opened(&args.config)? {
         if let Some(seed) = args.seed {
-            return Err(Error::Request(format!(
-                "--seed {seed}: {} has its own experts",
-                folder.display()
-            )));
+            return Err(Error::Request(format!("--seed {seed}: {} has its own experts", folder.display())));
         }
         opened.config.port_offset = args.mode.port.port_offset;
         let given = opened.given;
