@@ -55,8 +55,8 @@ fn exhibits() -> Vec<Exhibit> {
         Exhibit {
             name: "A rank cleans the buffer that comes next",
             source: "https://github.com/deepseek-ai/DeepEP/issues/513, https://github.com/uccl-project/uccl/pull/993",
-            report: "Whoever begins an operator zeroes the flags of another one. A faster peer may have set one of them \
-                     already; it is wiped, and its reader waits without end.",
+            report: "A rank that begins an operator zeroes the flags of another one. A faster peer may have set one of \
+                     them already; it is wiped, and its reader waits for ever.",
             fix: "A flag is cleared by its reader alone, after it has been seen and before the reader's operator ends.",
             broken: Model::new(2, "DDCC").twin(Twin::CleansNext),
             mended: Model::new(2, "DDCC"),
@@ -140,13 +140,13 @@ fn exhibits() -> Vec<Exhibit> {
 const HEAD: &str = "\
 # The museum
 
-For whoever doubts that such bugs are found: ten that systems of this kind have shipped, each rebuilt in this protocol by leaving
-out one duty. The explorer steps the machines that run everywhere else, finds each within seconds, and prints the shortest way
-there; with the duty it visits every state and finds nothing. The reports are other people's and about other protocols: what is
-shown is that the same mistake here would be seen, not that theirs behaved step by step like this.
+This page is for doubters. It shows ten bugs that systems of this kind have shipped, each rebuilt in this protocol by leaving out one
+duty. The explorer steps the machines that run everywhere else, finds each bug within seconds and prints the shortest way to it; with the
+duty it visits every state and finds nothing. The reports are about other protocols. They show that the same mistake would be seen here,
+not that those systems behaved step by step like this.
 
-This page is generated and checked by `cargo test -p veriep-verify --test explorer museum`; with `UPDATE_GOLDEN=1` before it, it
-is written anew. [bug-classes.md](bug-classes.md) has what else guards against each kind.
+`cargo test -p veriep-verify --test explorer museum` generates and checks this page; `UPDATE_GOLDEN=1` before it writes the page.
+[bug-classes.md](bug-classes.md) says what else guards against each kind of bug.
 ";
 
 #[test]
