@@ -39,6 +39,7 @@ mod oracle;
 mod phase;
 mod protocol;
 mod search;
+mod setup;
 mod state;
 mod step;
 mod tape;
@@ -50,8 +51,8 @@ pub use timeline::Timeline;
 pub use violation::Violation;
 
 use crate::order::Order;
-use model::Setup;
 use search::search;
+use setup::Setup;
 use std::collections::BTreeSet;
 use step::Known;
 

@@ -1,12 +1,8 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
-use veriep_core::fabric::Capabilities;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Choices, Env, Flags, Operator, Receive, scratch_bytes, scratch_words};
-use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, RowElement, Shape};
-use veriep_core::sim::cluster::{Planned, schedule};
-use veriep_core::units::{CoreId, RankId};
-use veriep_core::vector::Portable;
+use veriep_core::protocol::{Choices, Flags, Receive};
+use veriep_core::shape::{BatchSizes, Config, Elastic, Limits, Protocol, Shape};
 
 /// Whose protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +112,18 @@ pub enum Twin {
     RefusesGaps,
     /// Words of near ranks that have come pass for not there while they differ from each other (hierarchy).
     InStep,
+    /// Combine does not wait for the last active expert of a token that has a masked one; needs masks of pairs.
+    MaskedWait,
+    /// On a rank of shared experts the flag of the last slot is never cleared; needs shared experts.
+    NoSharedClear,
+    /// Survivors of an elastic domain call each other's memory by new ids; needs a rank that is gone.
+    NewIds,
+    /// The flag of a record's last block is never cleared; needs fullmesh_v2.
+    NoLastBlockClear,
+    /// Nobody waits for the third near rank to enter (hierarchy).
+    NoThirdEntered,
+    /// A slot that tells a TP peer of no rows is never cleared; needs a TP domain.
+    NoTpClear,
     /// A word of a near rank that is an operator ahead passes for one that has not come: `==` in place of `>=` (hierarchy).
     Equal,
 }
@@ -136,12 +144,20 @@ pub struct Model {
     pub tokens: u32,
     /// Experts of each token.
     pub k: u32,
+    /// Whether each pair may be masked by itself; else tokens are.
+    pub pair_masks: bool,
+    /// Ranks that hold a shared expert, the first ones; `experts` are those of each other rank.
+    pub shared_ranks: u32,
+    /// Whether ranks are pairs of TP peers: 2e and 2e + 1 are EP rank e.
+    pub tp: bool,
+    /// Whether one more rank, the middle one, has left the domain, and the others have changed places.
+    pub elastic: bool,
     /// Whether dispatch quantises.
     pub quantised: bool,
     /// Whether a step may have several effects in a row, as the host takes them (A3). Else one at most, so that all orders
     /// of effects are explored.
     pub in_runs: bool,
-    /// Blocks of a record, 1 or 2, with fullmesh_v2; 0 in the plain layout.
+    /// Blocks of a record, 1 to 3, with fullmesh_v2; 0 in the plain layout.
     pub blocks: u32,
     /// The operators of a unit, D and C; units repeat.
     pub schedule: String,
@@ -177,6 +193,10 @@ impl Model {
             experts: 1,
             tokens: 1,
             k: 1,
+            pair_masks: false,
+            shared_ranks: 0,
+            tp: false,
+            elastic: false,
             quantised: false,
             in_runs: false,
             blocks: 0,
@@ -232,6 +252,34 @@ impl Model {
         self
     }
 
+    /// With two experts a token, of which each may be masked by itself.
+    #[must_use]
+    pub fn pair_masks(mut self) -> Self {
+        (self.k, self.pair_masks) = (2, true);
+        self
+    }
+
+    /// With a shared expert on each of the first ranks.
+    #[must_use]
+    pub fn shared_ranks(mut self, ranks: u32) -> Self {
+        self.shared_ranks = ranks;
+        self
+    }
+
+    /// In pairs of TP peers.
+    #[must_use]
+    pub fn tp(mut self) -> Self {
+        self.tp = true;
+        self
+    }
+
+    /// As those who are left of an elastic domain.
+    #[must_use]
+    pub fn elastic(mut self) -> Self {
+        self.elastic = true;
+        self
+    }
+
     /// With quantised rows.
     #[must_use]
     pub fn quantised(mut self) -> Self {
@@ -246,7 +294,7 @@ impl Model {
         self
     }
 
-    /// With fullmesh_v2 and so many blocks a record, 1 or 2.
+    /// With fullmesh_v2 and so many blocks a record, 1 to 3.
     #[must_use]
     pub fn blocks(mut self, blocks: u32) -> Self {
         self.blocks = blocks;
@@ -332,6 +380,7 @@ impl Model {
         let protocol = match (self.product, self.flags, self.receive) {
             (Product::A2, ..) => "A2 full mesh".to_owned(),
             (Product::Hierarchy, ..) => format!("A2 hierarchy, servers of {}", self.server_ranks),
+            _ if self.tp => "A3 TP = 2".to_owned(),
             _ if self.blocks > 0 => format!("A3 fullmesh_v2, {} a record", self.blocks),
             (_, Flags::Separate, _) => "A3 separate flags".to_owned(),
             (.., Receive::InPlace) => "A3 rows in place".to_owned(),
@@ -346,8 +395,15 @@ impl Model {
             format!(", partitions {dispatch}, {combine}")
         };
         let (wide, runs) = (self.tokens * self.k * self.experts > 1, self.in_runs);
-        let size =
-            [(wide, ", several pairs"), (self.quantised, ", int8"), (runs, ", several effects a step")];
+        let shared = format!(", shared experts on {}", self.shared_ranks);
+        let size = [
+            (wide, ", several pairs"),
+            (self.pair_masks, ", masks of pairs"),
+            (self.shared_ranks > 0, &shared),
+            (self.elastic, ", one rank gone"),
+            (self.quantised, ", int8"),
+            (runs, ", several effects a step"),
+        ];
         let size: String = size.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
         let times = self.units.map_or("for ever".to_owned(), |units| format!("x {units}"));
         let memory = match self.memory {
@@ -368,8 +424,20 @@ impl Model {
         )
     }
 
+    /// Ranks of a TP domain.
+    pub(super) const fn tp_ranks(&self) -> u32 {
+        if self.tp { 2 } else { 1 }
+    }
+
     pub(super) fn choices(&self) -> Choices {
         Choices { order: self.order, flags: self.flags, receive: self.receive, ..Choices::default() }
+    }
+
+    /// How many traffic matrices there are if each rank sends to any expert or to nobody.
+    pub fn traffic_max(&self) -> usize {
+        let experts = (self.ranks / self.tp_ranks() - self.shared_ranks) * self.experts;
+        let masks = if self.pair_masks { (1 << (self.tokens * self.k)) - 1 } else { 1 };
+        ((experts * masks + 1) as usize).pow(self.ranks)
     }
 
     /// The shape that the machines see.
@@ -377,17 +445,28 @@ impl Model {
     /// # Panics
     /// If there are more ranks or cores than a model can have.
     pub fn shape(&self) -> Shape {
+        self.domain().0
+    }
+
+    /// That shape, and who is left of an elastic domain.
+    pub(super) fn domain(&self) -> (Shape, Option<Elastic>) {
+        let gone = u32::from(self.elastic);
+        let ranks = self.ranks / self.tp_ranks() + gone;
         let config = Config {
-            ep_world_size: self.ranks.into(),
-            moe_expert_num: (self.ranks * self.experts).into(),
+            ep_world_size: ranks.into(),
+            tp_world_size: self.tp_ranks().into(),
+            moe_expert_num: ((ranks - self.shared_ranks) * self.experts).into(),
+            shared_expert_num: i64::from(self.shared_ranks > 0),
+            shared_expert_rank_num: self.shared_ranks.into(),
             k: self.k.into(),
-            // Of 210 elements the data fill the first block, and the triple begins a second.
+            // Of 210 elements the data fill the first block, and the triple begins a second; of 450 a third.
             // On A2 a combine row covers the place of the flag behind none.
             h: match (self.product, self.blocks) {
                 (Product::A2, _) => 24,
                 (Product::Hierarchy, _) => 8,
                 (Product::A3, 0 | 1) => 1,
-                (Product::A3, _) => 210,
+                (Product::A3, 2) => 210,
+                (Product::A3, _) => 450,
             },
             comm_alg: match (self.product, self.blocks) {
                 (Product::Hierarchy, _) => Protocol::Hierarchy,
@@ -406,150 +485,20 @@ impl Model {
             aiv_num: self.cores.into(),
             ..Config::default()
         };
-        match Shape::new(&config, Limits::None) {
+        let whole = match Shape::new(&config, Limits::None) {
             Ok(shape) => shape,
             Err(violations) => panic!("a model of {} ranks: {violations:?}", self.ranks),
-        }
-    }
-}
-
-/// One rank's choice for a round: the first expert of its first token, or idle. Each further column and each
-/// further token goes one expert further.
-pub(super) type Choice = Option<i32>;
-
-/// A model with everything that does not change while it is explored.
-pub(super) struct Setup<'a> {
-    pub(super) model: &'a Model,
-    pub(super) shape: &'a Shape,
-    /// By core of the group, rank-major.
-    pub(super) envs: Vec<Env<Portable>>,
-    /// Operators of a unit. Of each kind, number `n` is that of batch `n`.
-    pub(super) unit: Vec<Planned>,
-    /// Batches of a unit.
-    pub(super) batches: u32,
-    /// Rounds are told apart modulo this.
-    pub(super) tags: u32,
-    /// After so many units all is as it was that depends on the time.
-    pub(super) period: u32,
-    pub(super) scratch_words: usize,
-    pub(super) scratch_bytes: usize,
-    /// Bytes of scratch that a step leaves for later ones.
-    pub(super) staged_bytes: usize,
-}
-
-impl<'a> Setup<'a> {
-    pub(super) fn new(model: &'a Model, shape: &'a Shape) -> Self {
-        let unit = schedule(&model.schedule, 1);
-        let batches = model.schedule.matches('D').count() as u32;
-        let envs = (0..model.ranks).flat_map(|rank| {
-            (0..model.cores)
-                .map(move |core| {
-                    let core = (RankId(rank), CoreId(core));
-                    let env = Env::new(shape, core, model.choices(), Capabilities::all(), Portable);
-                    env.expect("the choices of a model suit its shape")
-                })
-                .map(|env| if model.in_runs { env } else { env.one_by_one() })
-        });
-        let tags = match model.product {
-            // A rank is at most two units ahead of another; leftovers are two partitions old.
-            Product::A3 if depth(&model.schedule) == 1 => 4,
-            Product::A3 => 8,
-            // A rank is at most one operator ahead, and leftovers are forgotten.
-            Product::A2 | Product::Hierarchy => batches.max(2),
         };
-        let ([dispatch, combine], operators) = (model.partitions, unit.len() as u32);
-        // Tags, the machines' partitions and the model's; on A3 both sequences of partitions, and epochs, which a core reads.
-        let repeats = |units: &u32| match model.product {
-            Product::A3 => [tags, dispatch, combine, 4].iter().all(|&each| units.is_multiple_of(each)),
-            Product::A2 | Product::Hierarchy => {
-                let halves = [2, dispatch].iter().all(|&each| (units * operators).is_multiple_of(each));
-                halves && (units * batches).is_multiple_of(tags)
-            }
-        };
-        Self {
-            model,
-            shape,
-            envs: envs.collect(),
-            unit,
-            batches,
-            tags,
-            period: (1..).find(repeats).unwrap_or(1),
-            scratch_words: scratch_words(shape),
-            scratch_bytes: scratch_bytes(shape),
-            staged_bytes: match (model.product, shape.row_format().element) {
-                (Product::Hierarchy, _) => scratch_bytes(shape),
-                (_, RowElement::Dtype) => 0,
-                _ => shape.payload_bytes() as usize,
-            },
+        if !self.elastic {
+            return (whole, None);
         }
+        let (gone, last) = (self.ranks as i32 / 2, self.ranks as i32);
+        let left: Vec<i32> = (0..=last).rev().filter(|&rank| rank != gone).collect();
+        let new = |rank| left.iter().position(|&physical| physical == rank).map_or(-1, |new| new as i32);
+        let experts = (self.ranks - self.shared_ranks) * self.experts;
+        let head = [1, last, self.shared_ranks as i32, experts as i32];
+        let info = [&head[..], &(0..=last).map(new).collect::<Vec<_>>(), &left, &[-1]].concat();
+        let left = Elastic::check(&whole, &info, &mut |violation| panic!("{violation:?}"));
+        (left.as_ref().map_or(whole.clone(), |left| whole.survivors(left)), left)
     }
-
-    /// What a rank may choose for a round.
-    pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
-        let own = |e: &u32| e / self.model.experts == rank;
-        let experts = 0..self.model.ranks * self.model.experts;
-        let mut choices: Vec<Choice> = match self.model.traffic {
-            Traffic::All | Traffic::NoIdle => experts.map(|e| Some(e as i32)).collect(),
-            Traffic::NoSelf => experts.filter(|e| !own(e)).map(|e| Some(e as i32)).collect(),
-            Traffic::Given(matrices) => {
-                matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect()
-            }
-        };
-        if self.model.traffic == Traffic::All {
-            choices.push(None);
-        }
-        choices
-    }
-
-    /// All traffic that a round can have.
-    pub(super) fn matrices(&self) -> Vec<Vec<Choice>> {
-        if let Traffic::Given(matrices) = self.model.traffic {
-            return matrices.iter().map(|firsts| firsts.iter().copied().map(Some).collect()).collect();
-        }
-        (0..self.model.ranks).fold(vec![Vec::new()], |matrices, rank| {
-            let choices = self.choices(rank);
-            let with =
-                |matrix: Vec<Choice>| choices.iter().map(move |&choice| [&matrix[..], &[choice]].concat());
-            matrices.into_iter().flat_map(with).collect()
-        })
-    }
-
-    /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
-    pub(super) fn operator(&self, op: u32) -> (Operator, u32, u32) {
-        let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
-        let Planned { operator, round } = self.unit[at];
-        let per_unit = self.unit.iter().filter(|planned| planned.operator == operator).count() as u32;
-        (operator, unit * self.batches + round as u32, unit * per_unit + round as u32)
-    }
-
-    /// An operator as it is told.
-    pub(super) fn named(&self, op: u32) -> Planned {
-        let (operator, batch, _) = self.operator(op);
-        Planned { operator, round: batch as usize }
-    }
-
-    /// Whether experts are a step of the rank before this operator: they read rows where they lie.
-    pub(super) fn has_experts(&self, op: u32) -> bool {
-        self.model.receive.keeps_rows() && self.operator(op).0 == Operator::Combine
-    }
-
-    /// Whether operator `op` is behind the last one.
-    pub(super) fn ended(&self, op: u32) -> bool {
-        self.model.units.is_some_and(|units| op >= units * self.unit.len() as u32)
-    }
-
-    /// The first operator of a batch's unit.
-    pub(super) fn unit_of(&self, op: u32) -> u32 {
-        op / self.unit.len() as u32
-    }
-}
-
-/// Most batches in flight at once.
-fn depth(schedule: &str) -> u32 {
-    let (mut now, mut most) = (0_u32, 0);
-    for letter in schedule.chars() {
-        now = if letter == 'D' { now + 1 } else { now.saturating_sub(1) };
-        most = most.max(now);
-    }
-    most
 }

@@ -1,6 +1,7 @@
 //! What every output must hold, by the naive oracle, once per traffic and tag.
 
-use super::model::{Choice, Model, Product, Setup};
+use super::model::{Model, Product};
+use super::setup::{Choice, Setup};
 use std::collections::HashMap;
 use std::rc::Rc;
 use veriep_core::inputs::{Inputs, Mask};
@@ -10,7 +11,7 @@ use veriep_core::layout::state::Partition;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::placement::Home;
 use veriep_core::reference::{Cluster, Dispatched};
-use veriep_core::units::{RankId, div_rem};
+use veriep_core::units::{RankId, Token, div_rem};
 
 /// The tensors of one rank for one choice and tag.
 #[derive(Clone, Debug)]
@@ -19,11 +20,13 @@ pub(super) struct RankTensors {
     expert_ids: Vec<i32>,
     weights: Vec<f32>,
     mask: Vec<bool>,
+    /// Whether the mask has an entry for each pair; else one for each token.
+    pair_masks: bool,
 }
 
 impl RankTensors {
     pub(super) fn new(setup: &Setup<'_>, rank: u32, tag: u32, choice: Choice) -> Self {
-        let Model { ranks, experts, tokens, k, .. } = *setup.model;
+        let Model { ranks, tokens, k, pair_masks, .. } = *setup.model;
         // Small whole numbers are exact in bf16; 0 is never sent.
         let value = |token| 1 + (tag * ranks + rank) * tokens + token;
         // A2's flags are looked for at byte 32 of a row: there it holds one.
@@ -38,44 +41,48 @@ impl RankTensors {
                 Product::A3 | Product::Hierarchy => bf16(value(token)).repeat(plain),
             }
         };
-        let first = choice.unwrap_or(0).cast_unsigned();
+        let (masked, first) = div_rem(choice.unwrap_or(0).cast_unsigned(), setup.shape.moe_expert_num());
         let id = |pair| {
             let (token, column) = div_rem(pair, k);
-            div_rem(first + token + column, ranks * experts).1.cast_signed()
+            div_rem(first + token + column, setup.shape.moe_expert_num()).1.cast_signed()
         };
         Self {
             x: (0..tokens).flat_map(row).collect(),
             expert_ids: (0..tokens * k).map(id).collect(),
             weights: vec![1.0; (tokens * k) as usize],
-            mask: vec![choice.is_some(); tokens as usize],
+            mask: match choice {
+                Some(_) if pair_masks => (0..tokens * k).map(|pair| masked >> pair & 1 == 1).collect(),
+                _ => vec![choice.is_some(); if pair_masks { tokens * k } else { tokens } as usize],
+            },
+            pair_masks,
         }
     }
 
     pub(super) fn inputs(&self) -> Inputs<'_> {
+        let mask = if self.pair_masks { Mask::Pairs } else { Mask::Tokens };
         Inputs {
             x: &self.x,
             expert_ids: &self.expert_ids,
             expert_scales: &self.weights,
-            mask: Mask::Tokens(&self.mask),
+            mask: mask(&self.mask),
             ..Inputs::default()
         }
     }
 
-    /// What expert `e` returns for the rows that this rank sends it.
-    fn results_of(&self, e: u32) -> impl Iterator<Item = u8> + '_ {
-        let columns = self.expert_ids.len() / self.mask.len();
-        let pairs = (0..self.expert_ids.len()).map(move |pair| (pair / columns, pair % columns));
-        let sent = pairs.filter(move |&(token, k)| {
-            self.mask[token] && self.expert_ids[token * columns + k].cast_unsigned() == e
-        });
-        sent.flat_map(|(token, k)| self.returned(token, k))
+    /// What rank `tp_rank` of a TP domain makes of a token that has come for column `k`: a shared expert's if it is behind all
+    /// others.
+    fn returned(&self, setup: &Setup<'_>, (token, k): (Token, u32), tp_rank: u32) -> Vec<u8> {
+        let e = self.expert(setup, (token, k)) + tp_rank * setup.shape.moe_expert_num();
+        let inputs = self.inputs();
+        let own = inputs.row(setup.shape, token);
+        own.chunks_exact(2).flat_map(|element| expert(element, e)).collect()
     }
 
-    /// What comes back for a token from its `k`-th expert.
-    fn returned(&self, token: usize, k: usize) -> Vec<u8> {
-        let (columns, row) = (self.expert_ids.len() / self.mask.len(), self.x.len() / self.mask.len());
-        let e = self.expert_ids[token * columns + k].cast_unsigned();
-        self.x[token * row..][..row].chunks_exact(2).flat_map(|element| expert(element, e)).collect()
+    /// The expert of a pair; shared ones have the numbers behind all others.
+    fn expert(&self, setup: &Setup<'_>, (token, k): (Token, u32)) -> u32 {
+        let (moe, inputs) = (setup.shape.moe_expert_num(), self.inputs());
+        let own = inputs.ids(setup.shape, token);
+        own.get(k as usize).map_or(moe + k.saturating_sub(setup.model.k), |id| id.cast_unsigned())
     }
 }
 
@@ -94,8 +101,13 @@ fn expert(row: &[u8], e: u32) -> [u8; 2] {
     if row == FLAGS || row == MINUS_ONE {
         return FLAGS;
     }
-    let bits = row.try_into().map(u16::from_le_bytes).unwrap_or_default();
-    bf16(f32::from_bits(u32::from(bits) << 16) as u32 + 32 * (e + 1))
+    bf16(whole(row) + 32 * (e + 1))
+}
+
+/// The whole number that an element is.
+fn whole(element: &[u8]) -> u32 {
+    let bits = element.try_into().map(u16::from_le_bytes).unwrap_or_default();
+    f32::from_bits(u32::from(bits) << 16) as u32
 }
 
 /// What one rank must have after both operators of a round.
@@ -141,6 +153,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
     let ranks: Vec<_> = tensors.iter().map(RankTensors::inputs).collect();
     let cluster = Cluster { shape: setup.shape, ranks: &ranks, elastic_info: None, expert_map: None };
     let dispatched: Vec<_> = (0..setup.model.ranks).map(|rank| cluster.dispatch(RankId(rank))).collect();
+    let tp_ranks = setup.model.tp_ranks();
     (0..setup.model.ranks)
         .map(|rank| {
             let out = &dispatched[rank as usize];
@@ -151,12 +164,15 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             } else {
                 (rows_at.clone(), Vec::new())
             };
-            let local = |e: &u32| e / setup.model.experts == rank;
-            let y = (0..setup.model.ranks * setup.model.experts).filter(local);
-            let y = y.flat_map(|e| tensors.iter().flat_map(move |source| source.results_of(e))).collect();
+            // Of the own rows, then of those of the TP peer.
+            let (first, own) = (rank / tp_ranks * tp_ranks, rank % tp_ranks);
+            let received = |of: u32| cluster.received(RankId(first + (own + of) % tp_ranks));
+            let y = (0..tp_ranks).flat_map(received);
+            let y = y.flat_map(|(source, token, k)| tensors[source.index()].returned(setup, (token, k), own));
+            let y = y.collect();
             let x_out = cluster.combine(RankId(rank), &mut |token, k, row| {
-                row.clear();
-                row.extend(tensors[rank as usize].returned(token.index(), k as usize));
+                let of = |tp_rank| tensors[rank as usize].returned(setup, (token, k), tp_rank);
+                *row = (1..tp_ranks).map(of).fold(of(0), |sum, other| sum_of(&sum, &other));
             });
             let outputs = Tensor::ALL.map(|tensor| match tensor {
                 Tensor::ExpandX if setup.model.receive.keeps_rows() => Vec::new(),
@@ -168,6 +184,12 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             Expected { outputs, expand_x: out.expand_x.clone(), rows_at, results_at, y }
         })
         .collect()
+}
+
+/// The sum of two rows of whole numbers, which is exact.
+fn sum_of(a: &[u8], b: &[u8]) -> Vec<u8> {
+    let sum = |(a, b)| bf16(whole(a) + whole(b));
+    a.chunks_exact(2).zip(b.chunks_exact(2)).flat_map(sum).collect()
 }
 
 /// The partition of the dispatch of a batch: tags are even in number.
@@ -202,8 +224,8 @@ fn places(
     }
     let mut before = HashMap::new();
     let record = |&[source, token, k]: &[i32; 3]| {
-        let ids = &tensors[source as usize].expert_ids;
-        let e = ids[token as usize * setup.model.k as usize + k as usize].cast_unsigned();
+        let pair = (Token(token.cast_unsigned()), k.cast_unsigned());
+        let e = tensors[source as usize].expert(setup, pair);
         let home = Home { rank, local_expert: e % setup.model.experts };
         let slot = before.entry((source, e)).or_insert(0);
         *slot += 1;
@@ -213,14 +235,16 @@ fn places(
     (out.assist_info_for_combine.iter().map(record).collect(), Vec::new())
 }
 
-/// For each pair of a rank the row that carries its triple at its expert's rank, or -1.
+/// For each pair of a rank, those of shared experts included, the row that carries its triple at its expert's rank, or -1.
 fn sent_rows(own: &RankTensors, rank: u32, setup: &Setup<'_>, dispatched: &[Dispatched]) -> Vec<i32> {
-    let row = |pair: usize| {
-        let e = own.expert_ids[pair].cast_unsigned();
-        let home = &dispatched[(e / setup.model.experts) as usize];
-        let (token, k) = div_rem(pair as u32, setup.model.k);
+    let Model { tokens, k, .. } = *setup.model;
+    let pairs = (0..tokens).flat_map(|token| (0..k).map(move |k| (token, k)));
+    let shared = setup.shape.shared_expert_num();
+    let shared = (0..tokens).flat_map(|token| (k..k + shared).map(move |k| (token, k)));
+    let row = |(token, k): (u32, u32)| {
+        let home = &dispatched[setup.rank_of(own.expert(setup, (Token(token), k))).index()];
         let triple = [rank, token, k].map(u32::cast_signed);
         home.assist_info_for_combine.iter().position(|seen| *seen == triple).map_or(-1, |row| row as i32)
     };
-    (0..own.expert_ids.len()).map(row).collect()
+    pairs.chain(shared).map(row).collect()
 }

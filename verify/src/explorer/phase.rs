@@ -1,9 +1,12 @@
 //! How far a core is, and a step of its machine over whichever memory.
 
-use super::model::Setup;
+use super::model::Twin;
 use super::oracle::Expected;
 use super::protocol::{Came, View};
-use veriep_core::fabric::Progress;
+use super::setup::Setup;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::rank_remap::RankRemap;
+use veriep_core::fabric::{Capabilities, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
@@ -53,7 +56,28 @@ impl Setup<'_> {
         };
         let operands = &expected.map(Expected::operands).unwrap_or_default();
         let (shape, env) = (self.shape, &self.envs[core]);
-        machine.step(&mut Context { shape, env, fabric: view, inputs, operands, scratch })
+        let left = self.left.as_ref().filter(|_| self.model.twin != Twin::NewIds);
+        let fabric = &mut RankRemap { inner: Lent(view), left };
+        machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+    }
+}
+
+/// A view as a fabric that others can wrap.
+struct Lent<'v>(&'v mut dyn View);
+
+impl<'v> Middleware for Lent<'v> {
+    type Inner = dyn View + 'v;
+
+    fn inner(&self) -> &Self::Inner {
+        self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        self.0
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
     }
 }
 

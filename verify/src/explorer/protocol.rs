@@ -1,7 +1,7 @@
 //! What differs between protocols: what their cores share, how a step sees it, what need not be searched, how it is told.
 
-use super::model::Setup;
 use super::oracle::Expected;
+use super::setup::Setup;
 use super::state::{Bytes, Round, StateOf};
 use super::tape::Tape;
 use super::violation::Violation;
@@ -21,7 +21,7 @@ pub(super) const RANKS: usize = 4;
 /// Where virtual partitions begin in the model's addresses.
 pub(super) const VIRTUAL: u64 = 1 << 40;
 /// What unread or never written bytes look like.
-pub(super) static NOTHING: [u8; 512] = [0xEE; 512];
+pub(super) static NOTHING: [u8; 1024] = [0xEE; 1024];
 
 /// A place in words: its partition and where it is in there.
 pub(super) fn spot(at: Place) -> String {

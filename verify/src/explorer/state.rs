@@ -1,10 +1,10 @@
 //! A state: all machines, all memory, all effects that have not landed.
 
-use super::model::{Choice, Setup};
 use super::oracle::{Expected, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Protocol, RANKS};
 use super::search::Identity;
+use super::setup::{Choice, Setup};
 use core::hash::{Hash, Hasher};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;

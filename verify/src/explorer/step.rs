@@ -1,10 +1,11 @@
 //! Moves: one core takes a step that others can see, or something happens in the memory; then everybody takes the steps that
 //! nobody else can see.
 
-use super::model::{Choice, Setup, Twin};
+use super::model::Twin;
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Came, Protocol, Step, StepOf, View, who};
+use super::setup::{Choice, Setup};
 use super::state::{Core, Local, Locals, Round, State, StateOf};
 use super::tape::Tape;
 use super::violation::Violation;
@@ -194,9 +195,11 @@ impl<'a, P: Protocol> Known<'a, P> {
             state.tell(&who, &[to]);
             state
         };
-        if P::CHOOSES_AT_ONCE {
+        // A rank writes outputs before its TP peer's domain need have begun.
+        if P::CHOOSES_AT_ONCE || setup.model.tp {
             let one = |matrix: Vec<Choice>| {
-                let to: Vec<_> = matrix.iter().map(|first| first.unwrap_or_default().to_string()).collect();
+                let expert = |first: &Choice| first.map_or_else(|| "none".to_owned(), |e| e.to_string());
+                let to: Vec<_> = matrix.iter().map(expert).collect();
                 let to = format!("the ranks' tokens go to experts {}", to.join(", "));
                 with(matrix.into_iter().map(Some).collect(), format!("round {batch} begins: "), to)
             };

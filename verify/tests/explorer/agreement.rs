@@ -97,6 +97,17 @@ fn direct_placement() {
 }
 
 #[test]
+fn masks_shared_experts_and_tp_peers() {
+    let masked = dc(1, 1).pair_masks();
+    agree("masks of pairs, 1 core, DC once", &masked, &[], &[Twin::RelaxedPublish, Twin::MaskedWait]);
+    let shared = dc(1, 3).shared_ranks(1);
+    let caught = [Twin::RelaxedPublish, Twin::NoSharedClear];
+    agree("shared experts, 1 core, DC three times", &shared, &[], &caught);
+    let caught = [Twin::RelaxedPublish, Twin::NoTpClear];
+    agree("TP = 2, 1 core, DC three times", &dc(1, 3).tp(), &[], &caught);
+}
+
+#[test]
 fn a2() {
     let across = |model: Model| model.a2().units(1).traffic(Traffic::NoSelf);
     let caught = [Twin::NoQuiet, Twin::LastWordFirst, Twin::NoClear, Twin::OneMessageSlot];

@@ -27,6 +27,17 @@ fn one_server_of_two_ranks_for_ever() {
 }
 
 #[test]
+fn one_server_of_three_ranks_for_ever() {
+    safe_in_reuse("hierarchy, 1 server x 3 ranks, DC for ever, weak", &hierarchy(3, 3, "DC"));
+}
+
+#[test]
+#[ignore = "takes 1 min; run: cargo test -p veriep-verify --test explorer -- --ignored hierarchy:: --nocapture"]
+fn one_server_of_three_ranks_with_two_batches_in_flight_once() {
+    safe("hierarchy, 1 server x 3 ranks, DDCC once, weak", &hierarchy(3, 3, "DDCC").units(1));
+}
+
+#[test]
 fn two_batches_in_flight_for_ever() {
     safe_in_reuse("hierarchy, 2 servers x 1 rank, DDCC for ever, weak", &hierarchy(2, 1, "DDCC"));
     safe_in_reuse("hierarchy, 1 server x 2 ranks, DDCC for ever, weak", &hierarchy(2, 2, "DDCC"));
@@ -121,6 +132,18 @@ fn catches_one_partition() {
 fn catches_near_ranks_that_nobody_waits_for() {
     safe("hierarchy, nobody enters, one operator", &hierarchy(2, 2, "D").units(1).twin(Twin::NoEntered));
     let seen = caught("hierarchy, nobody enters", &hierarchy(2, 2, "DC").twin(Twin::NoEntered));
+    assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_third_near_rank_that_nobody_waits_for() {
+    // Needs three near ranks.
+    safe(
+        "hierarchy, the third has not entered, two ranks",
+        &hierarchy(2, 2, "DC").twin(Twin::NoThirdEntered),
+    );
+    let seen =
+        caught("hierarchy, the third has not entered", &hierarchy(3, 3, "DC").twin(Twin::NoThirdEntered));
     assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
 }
 

@@ -5,6 +5,7 @@ mod verdict;
 mod a2;
 mod agreement;
 mod blocks;
+mod domains;
 mod flags;
 mod gates;
 mod hierarchy;

@@ -1,7 +1,8 @@
 //! The memory of an A2 group: what has landed, what is under way, and what may be forgotten.
 
-use super::super::model::{Memory as Landing, Setup, Twin};
+use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::VIRTUAL;
+use super::super::setup::Setup;
 use super::super::violation::Violation;
 use core::hash::{Hash, Hasher};
 use core::ops::Range;

@@ -1,7 +1,8 @@
 //! Memory of A3: words and rows that have landed, and effects that have not.
 
-use super::super::model::{Setup, Twin};
+use super::super::model::Twin;
 use super::super::protocol::{VIRTUAL, spot};
+use super::super::setup::Setup;
 use super::super::violation::Violation;
 use crate::order::Order;
 use core::cell::RefCell;

@@ -1,7 +1,8 @@
 //! The fabric that a machine of A3 sees while it is explored.
 
-use super::super::model::{Memory as Landing, Setup, Twin};
+use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
+use super::super::setup::Setup;
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value, is_flag};
 use crate::order::Order;
@@ -9,22 +10,24 @@ use core::cell::{Cell, RefCell};
 use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::block;
-use veriep_core::layout::data::partition_start;
+use veriep_core::layout::data::{dispatch_record, partition_start};
 use veriep_core::layout::state::{
     CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT,
-    combine_status, core_word, selector,
+    combine_slot, combine_status, core_word, dispatch_status, selector,
 };
+use veriep_core::layout::tp;
 use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::placement::Home;
 use veriep_core::protocol::Operator;
 use veriep_core::sync::flag;
-use veriep_core::units::{CoreId, RankId};
+use veriep_core::units::{CoreId, RankId, Token};
 
 /// Bytes of a scale.
 const SCALE: u64 = 4;
 
 /// Whether others than its own core may look at a word.
 fn is_shared(at: Place) -> bool {
-    at.region != Region::State
+    !matches!(at.region, Region::State | Region::TpState)
         || at.offset >= VIRTUAL
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
@@ -38,6 +41,8 @@ pub(super) struct View<'v, 'a> {
     pub(super) sent: bool,
     /// Where it last saw the flag of a block.
     block_seen: Cell<Option<u64>>,
+    /// Whether it copies bytes to an output.
+    delivers: bool,
     /// Rows that it has read for the last time, by their places.
     pub(super) read_rows: RefCell<Vec<u16>>,
 }
@@ -50,7 +55,7 @@ impl<'v, 'a> View<'v, 'a> {
         step: Step<(), ()>,
     ) -> Self {
         let (block_seen, read_rows) = (Cell::default(), RefCell::default());
-        Self { scene, memory: RefCell::new(memory), step, sent, block_seen, read_rows }
+        Self { scene, memory: RefCell::new(memory), step, sent, block_seen, delivers: false, read_rows }
     }
 
     pub(super) fn twin(&self) -> Twin {
@@ -75,8 +80,10 @@ impl<'v, 'a> View<'v, 'a> {
             // Areas are the machines' own.
             Region::Window if self.scene.setup.model.receive.is_direct() => return at,
             Region::Window => partition_start(self.scene.setup.shape, Partition::P1),
-            // No model has a TP domain, or A2's windows.
-            Region::WindowOut | Region::TpState | Region::TpWindow | Region::Output(_) => return at,
+            Region::TpState if at.offset < DISPATCH_SELECTORS => PARTITION,
+            Region::TpWindow => tp::partition_start(self.scene.setup.shape, self.ep_rank(), Partition::P1),
+            // A3 has none of A2's windows.
+            Region::WindowOut | Region::TpState | Region::Output(_) => return at,
         };
         if at.offset / size != u64::from(self.step.nth % 2) {
             self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
@@ -124,6 +131,24 @@ impl<'v, 'a> View<'v, 'a> {
             effect.issued.to == rank && start.region == at.region && covers
         };
         self.scene.setup.model.memory == Landing::Weak && self.memory.borrow().flight.iter().any(covers)
+    }
+
+    /// The rank as machines call it.
+    fn ep_rank(&self) -> RankId {
+        RankId(self.step.rank.0 / self.scene.setup.model.tp_ranks())
+    }
+
+    /// The rank of the model that this one calls `to` there. In an elastic domain that is a physical one.
+    fn member(&self, to: RankId, at: Place) -> Result<RankId, Fault> {
+        let Setup { model, left, .. } = self.scene.setup;
+        let tp = model.tp_ranks();
+        if at.region.is_of_tp() {
+            return Ok(RankId(self.ep_rank().0 * tp + to.0));
+        }
+        match left {
+            Some(left) => left.new_id(to).ok_or(Fault::new(to, at, 0)),
+            None => Ok(RankId(to.0 * tp + self.step.rank.0 % tp)),
+        }
     }
 
     fn barrier_word(&self, at: Place) -> Place {
@@ -241,12 +266,14 @@ impl Fabric for View<'_, '_> {
             self.step.touch(at)?;
         }
         self.sent = true;
+        let to = self.member(to, at)?;
         let row = self.scene.row([row, tail].concat());
         self.issue(order::Kind::Put, to, at, Value::Row(row));
         Ok(())
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let to = self.member(to, at)?;
         if self.leaves_out(to, at) {
             return Ok(());
         }
@@ -280,6 +307,10 @@ impl Fabric for View<'_, '_> {
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         if self.leaves_out(self.step.rank, at) {
+            return Ok(flag::ARRIVED);
+        }
+        if self.twin() == Twin::MaskedWait && self.is_last_of_masked(at) {
+            self.step.touch(at)?;
             return Ok(flag::ARRIVED);
         }
         if self.twin() == Twin::EarlyGrants && self.direct_word(at) == Some(Direct::Counts) {
@@ -335,6 +366,11 @@ impl Fabric for View<'_, '_> {
             let read = self.scene.known(self.step.rank, self.virtually(block));
             read.into_iter().for_each(|block| self.read(block));
         }
+        if at.region == Region::TpState {
+            // The peer's first row belongs to its slot.
+            let read = self.scene.known(self.step.rank, self.virtually(tp::first_row(at)));
+            read.into_iter().for_each(|row| self.read(row));
+        }
         let direct = self.direct_word(at);
         let explicit = self.scene.setup.model.memory == Landing::WeakExplicit;
         if direct.is_some() && explicit && self.step.nth == 0 {
@@ -360,11 +396,28 @@ impl Fabric for View<'_, '_> {
                 None => at.region == Region::State && token_slot(at).is_none(),
             },
             Twin::NoBlockClear => at.region == Region::Window,
+            Twin::NoLastBlockClear if at.region == Region::Window => {
+                let (shape, home) = (self.scene.setup.shape, Home { rank: self.step.rank, local_expert: 0 });
+                let first = dispatch_record(shape, Partition::P0, home, RankId(0), 0);
+                let last = block::flag(first, block::count(shape) - 1).offset;
+                let (inside, pitch) =
+                    (at.offset % partition_start(shape, Partition::P1), shape.record_pitch());
+                (inside + pitch - last).is_multiple_of(pitch)
+            }
             Twin::NoTokenClear => match direct {
                 Some(word) => word == Direct::TokenFlags,
                 None => token_slot(at).is_some(),
             },
             Twin::NoGrantClear => direct == Some(Direct::Grants),
+            Twin::NoSharedClear => {
+                let Setup { model, shape, .. } = self.scene.setup;
+                let last = dispatch_status(Partition::P0, shape.ep_world_size() - 1);
+                let is_last = at.offset % PARTITION == last.offset;
+                self.step.rank.0 < model.shared_ranks && is_last
+            }
+            Twin::NoTpClear if at.region == Region::TpState => {
+                self.read_word(self.virtually(at)) == flag::status(0)
+            }
             Twin::NoReadyClear => self.step.operator == Operator::Combine,
             _ => false,
         };
@@ -381,7 +434,12 @@ impl Fabric for View<'_, '_> {
         let last = match self.step.operator {
             // Sums of another core, which of two cores one reads. Tables are forgotten when their word is cleared.
             Operator::Dispatch if at.region == Region::State => at.offset >= CORE_SUMS,
+            _ if at.region == Region::TpState => false,
             Operator::Combine => true,
+            // What has been copied out is put at the peer's.
+            Operator::Dispatch if model.tp && at.region == Region::Window => {
+                len == self.scene.setup.shape.payload_bytes() && !self.delivers
+            }
             // The triple stands alone with its scale.
             Operator::Dispatch if model.receive.is_direct() => !model.quantised || len == SCALE,
             Operator::Dispatch if model.receive.keeps_rows() => false,
@@ -418,11 +476,15 @@ impl Fabric for View<'_, '_> {
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         self.step.touch(from)?;
+        self.delivers = true;
         let bytes = self.bytes(from, len)?.to_vec();
+        self.delivers = false;
         self.step.judge(output, &bytes);
-        // The data is a record's last part to be read, unless there is a scale.
-        if !self.scene.setup.model.quantised
-            && self.scene.setup.model.blocks == 0
+        // The data is a record's last part to be read, unless there is a scale, or a peer to whom it goes.
+        let model = self.scene.setup.model;
+        if !model.quantised
+            && model.blocks == 0
+            && !(model.tp && from.region == Region::Window)
             && let Some(place) = self.scene.known(self.step.rank, self.virtually(from))
         {
             self.read(place);
@@ -436,6 +498,21 @@ impl View<'_, '_> {
     fn direct_word(&self, at: Place) -> Option<Direct> {
         let Setup { model, shape, .. } = self.scene.setup;
         model.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
+    }
+
+    /// Whether the flag there is that of the last active expert of a token that has a masked one.
+    fn is_last_of_masked(&self, at: Place) -> bool {
+        let (shape, inputs) =
+            (self.scene.setup.shape, self.step.round.tensors[self.step.rank.index()].inputs());
+        let of = |token| {
+            let ks = 0..shape.k();
+            let active = ks.clone().rfind(|&k| inputs.pair_is_active(shape, token, k));
+            let slot = active.map(|k| combine_status(Partition::P0, combine_slot(shape, token, k)));
+            let masked = ks.into_iter().any(|k| !inputs.pair_is_active(shape, token, k));
+            masked && slot.is_some_and(|slot| slot.offset == at.offset % PARTITION)
+        };
+        let is_status = at.region == Region::State && is_flag(at) && self.step.operator == Operator::Combine;
+        is_status && (0..shape.bs(self.step.rank)).map(Token).any(of)
     }
 
     /// The rank whose word or table of direct placement lies there.

@@ -1,7 +1,8 @@
 //! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
 
-use super::super::model::{Memory as Landing, Setup, Twin};
+use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::RANKS;
+use super::super::setup::Setup;
 use super::super::violation::Violation;
 use std::collections::HashMap;
 use veriep_core::fabric::order::{Issued, Kind};
@@ -138,6 +139,7 @@ impl<'a> Scene<'a> {
         match self.setup.model.twin {
             Twin::PartialWait => spot.area != Area::End,
             Twin::NoEntered => spot.area != Area::Entered,
+            Twin::NoThirdEntered => (spot.area, spot.number) != (Area::Entered, 2),
             _ => true,
         }
     }

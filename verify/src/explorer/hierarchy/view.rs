@@ -297,6 +297,9 @@ impl Fabric for View<'_, '_> {
                 return Ok(word.map_or(0, |word| u64::from_le_bytes(*word)));
             }
             (Area::Entered, _) if self.twin() == Twin::NoEntered => return Ok(self.own_epoch()),
+            (Area::Entered, _) if self.twin() == Twin::NoThirdEntered && spot.number == 2 => {
+                return Ok(self.own_epoch());
+            }
             _ if self.needs_nothing_of(spot) => return Ok(relay::mark(self.own_epoch(), 0)),
             _ => {}
         }

@@ -1,0 +1,164 @@
+//! A model with everything that does not change while it is explored.
+
+use super::model::{Model, Product, Traffic};
+use veriep_core::fabric::Capabilities;
+use veriep_core::protocol::{Env, Operator, scratch_bytes, scratch_words};
+use veriep_core::shape::{Elastic, RowElement, Shape};
+use veriep_core::sim::cluster::{Planned, schedule};
+use veriep_core::units::{CoreId, RankId, div_rem};
+use veriep_core::vector::Portable;
+
+/// One rank's choice for a round: the first expert of its first token, or idle. Each further column and each
+/// further token goes one expert further. Where pairs are masked, behind all experts follow the same with other masks.
+pub(super) type Choice = Option<i32>;
+
+/// A model with everything that does not change while it is explored.
+pub(super) struct Setup<'a> {
+    pub(super) model: &'a Model,
+    pub(super) shape: &'a Shape,
+    /// Who is left of an elastic domain.
+    pub(super) left: Option<Elastic>,
+    /// By core of the group, rank-major.
+    pub(super) envs: Vec<Env<Portable>>,
+    /// Operators of a unit. Of each kind, number `n` is that of batch `n`.
+    pub(super) unit: Vec<Planned>,
+    /// Batches of a unit.
+    pub(super) batches: u32,
+    /// Rounds are told apart modulo this.
+    pub(super) tags: u32,
+    /// After so many units all is as it was that depends on the time.
+    pub(super) period: u32,
+    pub(super) scratch_words: usize,
+    pub(super) scratch_bytes: usize,
+    /// Bytes of scratch that a step leaves for later ones.
+    pub(super) staged_bytes: usize,
+}
+
+impl<'a> Setup<'a> {
+    pub(super) fn new(model: &'a Model, shape: &'a Shape) -> Self {
+        let unit = schedule(&model.schedule, 1);
+        let batches = model.schedule.matches('D').count() as u32;
+        let envs = (0..model.ranks).flat_map(|rank| {
+            (0..model.cores)
+                .map(move |core| {
+                    let (ep_rank, tp_rank) = div_rem(rank, model.tp_ranks());
+                    let core = (RankId(ep_rank), CoreId(core));
+                    let env = Env::new(shape, core, model.choices(), Capabilities::all(), Portable);
+                    env.expect("the choices of a model suit its shape").with_tp_rank(RankId(tp_rank))
+                })
+                .map(|env| if model.in_runs { env } else { env.one_by_one() })
+        });
+        let tags = match model.product {
+            // A rank is at most two units ahead of another; leftovers are two partitions old.
+            Product::A3 if depth(&model.schedule) == 1 => 4,
+            Product::A3 => 8,
+            // A rank is at most one operator ahead, and leftovers are forgotten.
+            Product::A2 | Product::Hierarchy => batches.max(2),
+        };
+        let ([dispatch, combine], operators) = (model.partitions, unit.len() as u32);
+        // Tags, the machines' partitions and the model's; on A3 both sequences of partitions, and epochs, which a core reads.
+        let repeats = |units: &u32| match model.product {
+            Product::A3 => [tags, dispatch, combine, 4].iter().all(|&each| units.is_multiple_of(each)),
+            Product::A2 | Product::Hierarchy => {
+                let halves = [2, dispatch].iter().all(|&each| (units * operators).is_multiple_of(each));
+                halves && (units * batches).is_multiple_of(tags)
+            }
+        };
+        Self {
+            model,
+            shape,
+            left: model.domain().1,
+            envs: envs.collect(),
+            unit,
+            batches,
+            tags,
+            period: (1..).find(repeats).unwrap_or(1),
+            scratch_words: scratch_words(shape),
+            scratch_bytes: scratch_bytes(shape),
+            staged_bytes: match (model.product, shape.row_format().element) {
+                (Product::Hierarchy, _) => scratch_bytes(shape),
+                (_, RowElement::Dtype) => 0,
+                _ => shape.payload_bytes() as usize,
+            },
+        }
+    }
+
+    /// What a rank may choose for a round.
+    pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
+        let own =
+            |e: &u32| self.rank_of(e % self.shape.moe_expert_num()) == RankId(rank / self.model.tp_ranks());
+        let masks = if self.model.pair_masks { 1..1 << (self.model.tokens * self.model.k) } else { 0..1 };
+        let all =
+            |masked| (0..self.shape.moe_expert_num()).map(move |e| masked * self.shape.moe_expert_num() + e);
+        let experts = masks.flat_map(all);
+        let mut choices: Vec<Choice> = match self.model.traffic {
+            Traffic::All | Traffic::NoIdle => experts.map(|e| Some(e as i32)).collect(),
+            Traffic::NoSelf => experts.filter(|e| !own(e)).map(|e| Some(e as i32)).collect(),
+            Traffic::Given(matrices) => {
+                matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect()
+            }
+        };
+        if self.model.traffic == Traffic::All {
+            choices.push(None);
+        }
+        choices
+    }
+
+    /// The EP rank that holds an expert. Behind all others comes the shared one, with one replica in the models that ask.
+    pub(super) fn rank_of(&self, e: u32) -> RankId {
+        let is_shared = e >= self.shape.moe_expert_num();
+        RankId(if is_shared { 0 } else { self.model.shared_ranks + e / self.model.experts })
+    }
+
+    /// All traffic that a round can have.
+    pub(super) fn matrices(&self) -> Vec<Vec<Choice>> {
+        if let Traffic::Given(matrices) = self.model.traffic {
+            return matrices.iter().map(|firsts| firsts.iter().copied().map(Some).collect()).collect();
+        }
+        (0..self.model.ranks).fold(vec![Vec::new()], |matrices, rank| {
+            let choices = self.choices(rank);
+            let with =
+                |matrix: Vec<Choice>| choices.iter().map(move |&choice| [&matrix[..], &[choice]].concat());
+            matrices.into_iter().flat_map(with).collect()
+        })
+    }
+
+    /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
+    pub(super) fn operator(&self, op: u32) -> (Operator, u32, u32) {
+        let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
+        let Planned { operator, round } = self.unit[at];
+        let per_unit = self.unit.iter().filter(|planned| planned.operator == operator).count() as u32;
+        (operator, unit * self.batches + round as u32, unit * per_unit + round as u32)
+    }
+
+    /// An operator as it is told.
+    pub(super) fn named(&self, op: u32) -> Planned {
+        let (operator, batch, _) = self.operator(op);
+        Planned { operator, round: batch as usize }
+    }
+
+    /// Whether experts are a step of the rank before this operator: they read rows where they lie.
+    pub(super) fn has_experts(&self, op: u32) -> bool {
+        self.model.receive.keeps_rows() && self.operator(op).0 == Operator::Combine
+    }
+
+    /// Whether operator `op` is behind the last one.
+    pub(super) fn ended(&self, op: u32) -> bool {
+        self.model.units.is_some_and(|units| op >= units * self.unit.len() as u32)
+    }
+
+    /// The first operator of a batch's unit.
+    pub(super) fn unit_of(&self, op: u32) -> u32 {
+        op / self.unit.len() as u32
+    }
+}
+
+/// Most batches in flight at once.
+fn depth(schedule: &str) -> u32 {
+    let (mut now, mut most) = (0_u32, 0);
+    for letter in schedule.chars() {
+        now = if letter == 'D' { now + 1 } else { now.saturating_sub(1) };
+        most = most.max(now);
+    }
+    most
+}
