@@ -55,7 +55,8 @@ impl<P: Protocol> Known<'_, P> {
 
     /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
     pub(super) fn ways(&mut self, state: &StateOf<P>, core: usize) -> (Vec<Next<P>>, u32) {
-        let polls = self.setup.model.twin == Twin::PollsByStepping;
+        let twin = self.setup.model.twin;
+        let polls = matches!(twin, Twin::PollsByStepping | Twin::TakesBack);
         for supposing in [self.protocol.supposes(), false] {
             let (mut open, mut holds) = (0, true);
             let step = |given: Vec<bool>| {
@@ -69,7 +70,8 @@ impl<P: Protocol> Known<'_, P> {
                 let landed = P::in_flight(&next.memory) < P::in_flight(&state.memory);
                 let moved = self.conclude(&mut next, core, came, step.violation.into_inner());
                 let moved = moved.map(|moved| {
-                    next.cores[core].polled ^= !moved && polls;
+                    let stays = !(moved && twin == Twin::TakesBack);
+                    next.cores[core].polled = stays && state.cores[core].polled ^ (!moved && polls);
                     moved || polls || landed
                 });
                 (tape, moved.map(|moved| moved.then_some((next, step.issued))).transpose())

@@ -34,6 +34,7 @@ mod a2;
 mod a3;
 mod expand;
 mod hierarchy;
+mod liveness;
 mod model;
 mod oracle;
 mod phase;
@@ -67,6 +68,8 @@ pub struct Report {
     pub orders: BTreeSet<Order>,
     /// Whether every reachable state was visited.
     pub complete: bool,
+    /// Parts of the graph in which the group can go round without the end of an operator.
+    pub circles: usize,
     /// The shortest way into trouble; into a livelock, to the last of its states that was found.
     pub counterexample: Option<Timeline>,
 }

@@ -106,6 +106,14 @@ pub enum Twin {
     UnorderedMessages,
     /// Flags of every second operator of a kind are lost on their way to rank 1, and a core that waits steps all the same.
     PollsByStepping,
+    /// A core that waits takes its rank's dispatch flags back and sets them again, by turns.
+    TakesBack,
+    /// The driver need not step a core that can move, even if it can for good.
+    UnfairDriver,
+    /// An agent need not post what was rung for (A2).
+    UnfairAgent,
+    /// What was issued need not land.
+    UnfairMemory,
     /// The core barrier of a combine does not wait; needs direct placement.
     NoPullBarrier,
     /// A record is refused when a block is there and the one before it is not; needs two blocks.

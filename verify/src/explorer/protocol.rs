@@ -1,5 +1,6 @@
 //! What differs between protocols: what their cores share, how a step sees it, what need not be searched, how it is told.
 
+use super::liveness::Mover;
 use super::oracle::Expected;
 use super::setup::Setup;
 use super::state::{Bytes, Round, StateOf};
@@ -81,6 +82,9 @@ pub(super) trait Protocol: Sized {
     /// Lets it happen. Whether it could.
     fn happen(&mut self, state: &mut StateOf<Self>, event: Self::Event) -> Result<bool, Violation>;
 
+    /// Who makes an event, and a number that tells this one from others that can happen between two ends of operators.
+    fn mover(&self, state: &StateOf<Self>, event: Self::Event) -> (Mover, u64);
+
     /// An event in words, before it happens.
     fn tell(&self, state: &StateOf<Self>, event: Self::Event) -> String;
 
@@ -153,6 +157,8 @@ pub(super) struct Step<A, E> {
     pub(super) ahead: Option<Vec<u32>>,
     /// How far that was.
     pub(super) supposed: RefCell<Vec<u32>>,
+    /// The ranks whose first core waits and has taken back what it told, as bits, for the twin that asks.
+    pub(super) withdrawn: u32,
     /// Whether it depended on others at all.
     pub(super) touched: Cell<bool>,
     /// The ranks that can still change what it looked at, as bits, if the protocol asks.
@@ -192,6 +198,7 @@ impl<A, E> Step<A, E> {
             peek: false,
             ahead: None,
             supposed: RefCell::default(),
+            withdrawn: 0,
             touched: Cell::default(),
             open: Cell::default(),
             tape: RefCell::default(),

@@ -1,9 +1,16 @@
 //! A search over all states that can be reached, breadth first.
 //!
-//! Behind a search that found nothing bad and visited everything comes the question of **liveness**: from every state that
-//! was visited there must be a way to one in which a core ends an operator. A group that goes round in circles, because a
-//! core polls by stepping for a flag that was lost, is never without a move and still never ends.
+//! Behind a search that found nothing bad and visited everything comes the question of **liveness** (`liveness.rs`): from every
+//! state that was visited there must be a way to one in which a core ends an operator, and a group in which nobody stops for
+//! good must take such a way. A group that goes round in circles, because a core polls by stepping for a flag that was lost,
+//! is never without a move and still never ends.
+//!
+//! Steps that nobody else can see are not in the graph. They leave nobody behind: each is taken to its end at once, which
+//! would not come if they went round in circles, and then every core is tried. The hierarchy also lets some ranks wait while
+//! others move; but a circle of its graph ends operators, on all ranks alike, since states count from the slowest core, so
+//! nobody waits all the way round.
 
+use super::liveness::{self, Graph, Mover};
 use super::protocol::Protocol;
 use super::state::StateOf;
 use super::step::{Known, Move};
@@ -26,31 +33,32 @@ pub(super) struct Origin<E> {
 /// Visits all states, up to about `states_max` and until it is told to stop.
 pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
     let setup = known.setup;
-    let Model { states_max, stop, .. } = *setup.model;
+    let Model { states_max, stop, twin, .. } = *setup.model;
     let mut visited: HashMap<u128, u32, Identity> = HashMap::default();
     let mut origins: Vec<Origin<P::Event>> = Vec::new();
     let mut frontier: VecDeque<(u32, StateOf<P>)> = VecDeque::new();
     let mut graph = Graph::default();
-    let report = |known: &Known<'_, P>, states, moves, complete, counterexample| Report {
+    let report = |known: &Known<'_, P>, states, graph: &Graph, complete, counterexample| Report {
         states,
-        moves,
+        moves: graph.len(),
         traffic_matrices: known.oracle.matrices(),
         orders: known.protocol.orders(),
         complete,
+        circles: 0,
         counterexample,
     };
     let ended_in = |state: &StateOf<P>| state.cores.iter().map(|core| core.op).sum::<u32>();
     let mut found = Vec::new();
     for (branch, next) in (0..).zip(known.initial(false)) {
-        found.push((Origin { parent: u32::MAX, what: None, branch }, next));
+        found.push((Origin { parent: u32::MAX, what: None, branch }, None, next));
     }
     let mut ended = 0;
     loop {
-        for (origin, next) in found.drain(..) {
+        for (origin, mover, next) in found.drain(..) {
             match next {
                 Err(violation) => {
                     let timeline = tell(&mut known, &origins, origin, violation);
-                    return report(&known, origins.len(), graph.moves.len(), false, Some(timeline));
+                    return report(&known, origins.len(), &graph, false, Some(timeline));
                 }
                 Ok(state) => {
                     let new = origins.len() as u32;
@@ -63,69 +71,40 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
                             *entry.insert(new)
                         }
                     };
-                    graph.add(origin.parent, id, ends);
+                    mover.into_iter().for_each(|mover| graph.add(mover, id, ends));
                 }
             }
         }
         if origins.len() > states_max || stop() {
-            return report(&known, origins.len(), graph.moves.len(), false, None);
+            return report(&known, origins.len(), &graph, false, None);
         }
         let Some((id, state)) = frontier.pop_front() else {
-            let dead = graph.last_dead(origins.len());
-            let timeline = dead.map(|id| {
-                let stuck = Origin { parent: id, what: None, branch: 0 };
-                tell(&mut known, &origins, stuck, Violation::Livelock)
+            let liveness::Found { dead, circle, parts } = graph.judge(twin);
+            let dead = dead.map(|id| (id, Violation::Livelock));
+            let bad = dead.or(circle.map(|id| (id, Violation::Circles)));
+            let timeline = bad.map(|(parent, violation)| {
+                tell(&mut known, &origins, Origin { parent, what: None, branch: 0 }, violation)
             });
-            return report(&known, origins.len(), graph.moves.len(), timeline.is_none(), timeline);
+            let report = report(&known, origins.len(), &graph, timeline.is_none(), timeline);
+            return Report { circles: parts, ..report };
         };
         for (what, after) in known.expand(&state) {
+            let mover = match what {
+                Move::Core(core) => (Mover::Driver, core as u64),
+                Move::Event(event) => known.protocol.mover(&state, event),
+            };
             for (branch, next) in (0..).zip(after) {
-                found.push((Origin { parent: id, what: Some(what), branch }, next));
+                found.push((Origin { parent: id, what: Some(what), branch }, Some(mover), next));
             }
         }
         ended = ended_in(&state);
-        if state.cores.iter().all(|core| setup.ended(core.op)) {
-            graph.good.push(id);
-        } else if found.is_empty() {
+        let is_over = state.cores.iter().all(|core| setup.ended(core.op));
+        graph.next_state(is_over);
+        if !is_over && found.is_empty() {
             let origin = Origin { parent: id, what: None, branch: 0 };
             let timeline = tell(&mut known, &origins, origin, Violation::Deadlock);
-            return report(&known, origins.len(), graph.moves.len(), false, Some(timeline));
+            return report(&known, origins.len(), &graph, false, Some(timeline));
         }
-    }
-}
-
-/// The moves of a search, by the numbers of their states.
-#[derive(Default)]
-struct Graph {
-    moves: Vec<(u32, u32)>,
-    /// States from which a move ends an operator, and those in which all is over.
-    good: Vec<u32>,
-}
-
-impl Graph {
-    fn add(&mut self, from: u32, to: u32, ends: bool) {
-        if from == u32::MAX {
-            return;
-        }
-        self.moves.push((to, from));
-        if ends {
-            self.good.push(from);
-        }
-    }
-
-    /// The last of `states` from which no way leads to the end of an operator: there everybody has come to wait.
-    fn last_dead(&mut self, states: usize) -> Option<u32> {
-        self.moves.sort_unstable();
-        let mut live = vec![false; states];
-        while let Some(id) = self.good.pop() {
-            if core::mem::replace(&mut live[id as usize], true) {
-                continue;
-            }
-            let first = self.moves.partition_point(|(to, _)| *to < id);
-            let into = self.moves[first..].iter().take_while(|(to, _)| *to == id);
-            self.good.extend(into.map(|(_, from)| from).filter(|&&from| !live[from as usize]));
-        }
-        live.iter().rposition(|live| !live).map(|id| id as u32)
     }
 }
 

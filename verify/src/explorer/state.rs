@@ -137,6 +137,12 @@ impl<M, O: Clone + Default> State<M, O> {
         operators
     }
 
+    /// The ranks whose first core waits by turns, and does so now, as bits.
+    pub(super) fn withdrawn(&self) -> u32 {
+        let cores = self.cores.chunks_exact(self.cores.len() / self.written.len());
+        (0..).zip(cores).fold(0, |ranks, (rank, cores)| ranks | u32::from(cores[0].polled) << rank)
+    }
+
     /// Forgets rounds that all cores have combined; batches are combined in order.
     pub(super) fn retire(&mut self, setup: &Setup<'_>) {
         let last = self.cores.iter().map(|core| core.op).min().unwrap_or(0);
@@ -186,7 +192,15 @@ impl<M, O: Clone + Default> State<M, O> {
 }
 
 /// Collects what is hashed.
+#[derive(Default)]
 pub(super) struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// A number for what was collected.
+    pub(super) fn number(&self) -> u64 {
+        xxh3_128(&self.0) as u64
+    }
+}
 
 impl Hasher for Bytes {
     fn finish(&self) -> u64 {

@@ -240,6 +240,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let step = Step::new(me, (op, operator, nth), at, Rc::clone(&round));
         let step = Step {
             peek: ask.peek,
+            withdrawn: state.withdrawn(),
             ahead,
             tape: RefCell::new(Tape::new(ask.given.clone())),
             told: state.story.is_some().then(RefCell::default),

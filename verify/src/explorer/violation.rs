@@ -98,12 +98,14 @@ pub enum Violation {
     Deadlock,
     /// There are moves for ever, and none of them leads to the end of an operator.
     Livelock,
+    /// There are moves for ever, none of them ends an operator, and nobody who is fair and can move for good is left out.
+    Circles,
 }
 
 impl Violation {
     /// Whether it is that somebody waits in vain.
     pub(super) const fn is_wait(&self) -> bool {
-        matches!(self, Self::Deadlock | Self::Livelock)
+        matches!(self, Self::Deadlock | Self::Livelock | Self::Circles)
     }
 }
 
@@ -172,6 +174,9 @@ impl fmt::Display for Violation {
                 )
             }
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
+            Self::Circles => f.write_str(
+                "from here on no operator need ever end, though nobody who is fair stops for good",
+            ),
             Self::Livelock => f.write_str("from here no core ever ends an operator, whatever moves"),
         }
     }

@@ -9,6 +9,7 @@ mod domains;
 mod flags;
 mod gates;
 mod hierarchy;
+mod liveness;
 mod museum;
 mod orders;
 mod receive;

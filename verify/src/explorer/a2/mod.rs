@@ -27,6 +27,7 @@ mod memory;
 mod view;
 mod words;
 
+use super::liveness::Mover;
 use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, Step, StepOf, who};
 use super::state::{Bytes, StateOf};
@@ -150,6 +151,37 @@ impl Protocol for Scene<'_> {
             }
         };
         trouble.map_or(Ok(true), Err)
+    }
+
+    fn mover(&self, state: &StateOf<Self>, event: Event) -> (Mover, u64) {
+        let memory = &state.memory;
+        let mut bytes = Bytes::default();
+        let mover = match event {
+            Event::Agent(rank) => {
+                rank.hash(&mut bytes);
+                Mover::Agent
+            }
+            Event::Arrive(i) => {
+                // Between two ends of operators this tells apart what is under way.
+                let Flying { from, to, op, .. } = memory.flying[i];
+                (1, from, to, op % 4).hash(&mut bytes);
+                Mover::Memory
+            }
+            Event::Land(core, i) => {
+                let Late { spot, start, bytes: late, store, .. } = &memory.late[core][i];
+                (2, core, spot, start, late, store).hash(&mut bytes);
+                Mover::Memory
+            }
+            Event::LandWord(core, parity) => {
+                (3, core, parity).hash(&mut bytes);
+                Mover::Memory
+            }
+            Event::LandFlip(rank) => {
+                (4, rank).hash(&mut bytes);
+                Mover::Memory
+            }
+        };
+        (mover, bytes.number())
     }
 
     fn tell(&self, state: &StateOf<Self>, event: Event) -> String {

@@ -4,6 +4,7 @@ mod experts;
 mod memory;
 mod view;
 
+use super::liveness::Mover;
 use super::model::{Memory as Landing, Twin};
 use super::protocol::{Came, Protocol, Run, StepOf};
 use super::state::{Bytes, StateOf};
@@ -66,6 +67,12 @@ impl Protocol for Scene<'_> {
     fn happen(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
         let effect = state.memory.flight.remove(i);
         self.land(&mut state.memory, &effect).map_or(Ok(true), Err)
+    }
+
+    fn mover(&self, state: &StateOf<Self>, i: usize) -> (Mover, u64) {
+        let mut bytes = Bytes::default();
+        state.memory.flight[i].hash(&mut bytes);
+        (Mover::Memory, bytes.number())
     }
 
     fn tell(&self, state: &StateOf<Self>, i: usize) -> String {

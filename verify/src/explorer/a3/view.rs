@@ -313,6 +313,15 @@ impl Fabric for View<'_, '_> {
             self.step.touch(at)?;
             return Ok(flag::ARRIVED);
         }
+        let is_dispatch = at.region == Region::State && at.offset % PARTITION < DISPATCH_STATUS;
+        if self.twin() == Twin::TakesBack && is_dispatch && is_flag(at) {
+            let source =
+                (at.offset % PARTITION / STATUS_SLOT) as u32 % self.scene.setup.shape.ep_world_size();
+            if source != self.step.rank.0 && self.step.withdrawn >> source & 1 == 1 {
+                self.step.touch(at)?;
+                return Ok(0);
+            }
+        }
         if self.twin() == Twin::EarlyGrants && self.direct_word(at) == Some(Direct::Counts) {
             self.step.touch(at)?;
             let source = self.source_of(at);

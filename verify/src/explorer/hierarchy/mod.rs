@@ -33,6 +33,7 @@
 mod memory;
 mod view;
 
+use super::liveness::Mover;
 use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, StepOf};
 use super::state::{Bytes, Core, StateOf};
@@ -89,6 +90,10 @@ impl Protocol for Scene<'_> {
     }
 
     fn happen(&mut self, _: &mut StateOf<Self>, event: Infallible) -> Result<bool, Violation> {
+        match event {}
+    }
+
+    fn mover(&self, _: &StateOf<Self>, event: Infallible) -> (Mover, u64) {
         match event {}
     }
 
