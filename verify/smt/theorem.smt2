@@ -43,7 +43,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))))
 (check-sat)
 (pop)
 
@@ -64,6 +65,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) N))) ; begin: join
 (define-fun begun_1 ((r Rank)) Int (ite (= r S) (+ 1 (begun S)) (begun r)))
@@ -81,7 +84,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
 (check-sat)
 (pop)
 
@@ -102,6 +106,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; quiet: inside
 (assert (forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n)))) ; quiet: clears
@@ -120,7 +126,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
 (check-sat)
 (pop)
 
@@ -141,6 +148,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; land: expected
 (assert (< N (begun (source S J N)))) ; land: sent
@@ -161,7 +170,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
 (check-sat)
 (pop)
 
@@ -182,6 +192,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; take: inside
 (assert (expects S J N)) ; take: expected
@@ -202,7 +214,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
 (check-sat)
 (pop)
 
@@ -223,6 +236,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (taken S J N)) ; clear: issued
 (assert (not (cleared S J N))) ; clear: once
@@ -241,7 +256,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
 (check-sat)
 (pop)
 
@@ -262,9 +278,12 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; end: inside
 (assert (forall ((j Slot)) (=> (expects S j N) (taken S j N)))) ; end: waits
+(assert (=> (quiets N) (< N (hushed S)))) ; end: speaks
 (define-fun begun_1 ((r Rank)) Int (begun r))
 (define-fun ended_1 ((r Rank)) Int (ite (= r S) (+ 1 (ended S)) (ended r)))
 (define-fun hushed_1 ((r Rank)) Int (hushed r))
@@ -280,7 +299,8 @@
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
-  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
+(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
 (check-sat)
 (pop)
 
@@ -301,6 +321,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
@@ -327,6 +349,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; land: expected
 (assert (< N (begun (source S J N)))) ; land: sent
@@ -353,6 +377,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
@@ -379,6 +405,8 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
@@ -405,9 +433,42 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; read: inside
 (assert (taken S J N)) ; read: covered
 (assert (not (landed S J N)))
+(check-sat)
+(pop)
+
+; ---- I => some rank below N + 1 can move
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+; who has ended a quiet operator was quiet in it
+(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+(declare-const least Rank) (declare-const goal Int)
+(assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
+(assert (and (<= 0 (ended least)) (<= (ended least) goal)))
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) N)))))) ; begin
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (< (hushed S) (begun S)) (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n))))))) ; quiet
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (expects S J N)(< N (begun (source S J N)))(=> (quiets N) (< N (hushed (source S J N))))(not (landed S J N)))))) ; land
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(expects S J N)(landed S J N)(not (taken S J N)))))) ; take
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (taken S J N)(not (cleared S J N)))))) ; clear
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot)) (=> (expects S j N) (taken S j N)))(=> (quiets N) (< N (hushed S))))))) ; end
 (check-sat)
 (pop)

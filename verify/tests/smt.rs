@@ -3,7 +3,7 @@
 use std::time::Instant;
 use veriep_verify::report;
 use veriep_verify::smt::ground;
-use veriep_verify::smt::model::{Effect, Harm, Step};
+use veriep_verify::smt::model::{Effect, Harm, INVARIANT, Step};
 use veriep_verify::smt::obligation::{
     Clears, Obligation, Theory, instances, theorem_file, two_partitions_of_wait_all, wait_all_is_a_gate,
 };
@@ -75,6 +75,22 @@ fn without_any_of_the_guards_an_obligation_fails() {
         println!("without {guard:?}: {failing:?}");
         assert_eq!(failing.is_empty(), DESCRIPTIVE.contains(&guard), "{guard}");
     }
+}
+
+#[test]
+fn while_a_rank_has_not_ended_some_rank_can_move() {
+    discharge(&[Clears::Late, Clears::Prompt].map(|clears| Theory { clears, ..Theory::default() }.goes_on()));
+}
+
+#[test]
+fn a_rank_that_ends_without_flags_leaves_others_stuck() {
+    let failing = failing(&Theory { dropped: Some("speaks"), ..Theory::default() });
+    assert_eq!(failing, ["I & end => I'"]);
+    // And without what the invariant knows of it.
+    let Obligation { name, script, .. } = Theory::default().goes_on();
+    let (_, spoke) = INVARIANT.last().unwrap();
+    let script = script.replace(&format!("(assert {})", spoke.replace('@', "")), "");
+    discharge(&[Obligation { name: format!("NOT {name}"), script, expect: Verdict::Sat }]);
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub const PREMISE_PROMPT: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
            (expects (source s j n) (told s j m n) (gate s j m n))
            (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
 
-pub const INVARIANT: [(&str, &str); 6] = [
+pub const INVARIANT: [(&str, &str); 7] = [
     (
         "one operator at a time",
         "(forall ((r Rank)) (and (<= 0 (ended@ r)) (<= (ended@ r) (begun@ r)) (<= (begun@ r) (+ 1 (ended@ r)))))",
@@ -66,6 +66,10 @@ pub const INVARIANT: [(&str, &str); 6] = [
         "who was quiet in a later operator has cleared what it took",
         "(forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken@ s j n) (< (+ 1 n) (hushed@ s))) (cleared@ s j n)))",
+    ),
+    (
+        "who has ended a quiet operator was quiet in it",
+        "(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended@ r)) (quiets n)) (< n (hushed@ r))))",
     ),
 ];
 
@@ -145,7 +149,11 @@ impl Step {
             Self::Take => &[INSIDE, EXPECTED, ("flag", "(landed@ S J N)"), ("once", "(not (taken@ S J N))")],
             Self::Read => &[INSIDE, ("covered", "(taken@ S J N)")],
             Self::Clear => &[("issued", "(taken@ S J N)"), ("once", "(not (cleared@ S J N))")],
-            Self::End => &[INSIDE, ("waits", "(forall ((j Slot)) (=> (expects S j N) (taken@ S j N)))")],
+            Self::End => &[
+                INSIDE,
+                ("waits", "(forall ((j Slot)) (=> (expects S j N) (taken@ S j N)))"),
+                ("speaks", "(=> (quiets N) (< N (hushed@ S)))"),
+            ],
         }
     }
 

@@ -165,6 +165,27 @@ impl Theory {
         self.obligation(format!("I => not: {harm}"), Verdict::Unsat, &parts.map(String::as_str))
     }
 
+    /// While some rank has not ended an operator, a rank can take a step of that operator or an earlier one which changes
+    /// something. Every such step raises a count of a rank, or makes true one of finitely many facts of these operators: so if
+    /// none is put off for ever, all ranks end the operator. For any number of ranks one of them has ended fewest.
+    pub fn goes_on(&self) -> Obligation {
+        let mut stuck = "(declare-const least Rank) (declare-const goal Int)
+(assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
+(assert (and (<= 0 (ended least)) (<= (ended least) goal)))\n"
+            .to_owned();
+        for step in self.steps().filter(|step| step.effect() != Effect::None) {
+            // To be quiet once more changes nothing.
+            let changes = if step == Step::Quiet { "(< (hushed S) (begun S))" } else { "true" };
+            let guards: String = self.guards(step).map(|(_, formula)| formula.replace('@', "")).collect();
+            let _ = writeln!(
+                stuck,
+                "(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) {changes} {guards})))) ; {step}"
+            );
+        }
+        let name = "I => some rank below N + 1 can move".to_owned();
+        self.obligation(name, Verdict::Unsat, &[&self.invariant(), &stuck])
+    }
+
     /// The whole theorem: one obligation for the beginning, one per step that changes something, one per harm.
     pub fn theorem(&self) -> Vec<Obligation> {
         let steps = self.steps().filter(|step| step.effect() != Effect::None);
@@ -284,7 +305,7 @@ pub fn theorem_file() -> String {
         theory.state()
     );
     let shared = format!("{}{}", theory.prelude(), theory.state());
-    for Obligation { name, script, .. } in theory.theorem() {
+    for Obligation { name, script, .. } in theory.theorem().into_iter().chain([theory.goes_on()]) {
         let own = script.replace(&shared, "").replace(&format!("; {name}\n"), "");
         let _ = write!(text, "\n; ---- {name}\n(push)\n{own}(pop)\n");
     }

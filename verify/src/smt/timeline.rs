@@ -175,7 +175,9 @@ impl Search {
                 let waits = own(n).map(|(s, j, n)| {
                     ("waits", format!("(=> expects_{s}_{j}_{n} (< {} {e}))", at(Step::Take, s, j, n)))
                 });
-                waits.chain([begun]).collect()
+                let quiet = format!("(< {} {e})", at(Step::Quiet, rank, 0, n));
+                let speaks = self.schedule.waits_for_all(n).then_some(("speaks", quiet));
+                waits.chain(speaks).chain([begun]).collect()
             }
             Step::Write | Step::Read => vec![],
         }

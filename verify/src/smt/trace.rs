@@ -183,6 +183,7 @@ impl<'i> Run<'i> {
                 let slots = self.instance.slots(rank, n).iter().enumerate();
                 slots.filter(|(_, e)| e.is_some()).all(|(j, _)| self.taken.contains(&(rank, j, n)))
             }
+            "speaks" => !self.instance.schedule.waits_for_all(n) || n < self.hushed[rank],
             _ => false,
         }
     }
