@@ -154,7 +154,9 @@ pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure)
     match failure {
         Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
         Failure::Refused(_) => Error::Request(failure.to_string()),
-        Failure::Stopped => Error::NoProgress { line: failure.to_string(), missing: Vec::new() },
+        Failure::Stopped | Failure::Polls { .. } => {
+            Error::NoProgress { line: failure.to_string(), missing: Vec::new() }
+        }
         Failure::Protocol { .. } | Failure::Agent { .. } | Failure::Traffic(_) => {
             let last = first_round + unit.batches() - 1;
             let rounds = if first_round == last {

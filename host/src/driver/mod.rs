@@ -5,6 +5,7 @@
 //! its cores; a unit ends when all cores are done and all agents idle. The driver owes the join, decides how to wait, when
 //! to give up, and says what is missing then.
 
+mod budget;
 mod hang;
 pub mod lockstep;
 pub mod pin;
@@ -51,6 +52,8 @@ pub struct Options {
     pub returned_before: bool,
     /// At most one effect in a step, where the machine can tell: to count them.
     pub one_by_one: bool,
+    /// Most steps of a core in an operator, in place of what the plan says. For tests.
+    pub steps_max: Option<u64>,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
     /// Somebody dies, to see what becomes of the others. For tests.
@@ -173,6 +176,7 @@ impl Failure {
                 Self::Hang(Hang { after, missing })
             }
             Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
+            Self::Polls { rank, core, steps } => Self::Polls { rank: name(rank), core, steps },
             Self::Thread(_) | Self::Traffic(_) | Self::Refused(_) | Self::Stopped => self,
         }
     }
@@ -198,6 +202,18 @@ pub enum Failure {
         rank: RankId,
         /// What.
         error: ProtocolError,
+    },
+    /// A core takes more steps than its operator can have, so it polls by stepping and will not end it.
+    #[error(
+        "rank {rank} core {core} polls by stepping: {steps} steps of one operator, more than its plan can take"
+    )]
+    Polls {
+        /// Whose.
+        rank: RankId,
+        /// Its core.
+        core: CoreId,
+        /// Steps so far.
+        steps: u64,
     },
     /// Something went from rank to rank that is not in the plan, or did not.
     #[error("{0}")]

@@ -109,6 +109,7 @@ impl Cores {
             }
             let (fabric, mut done) = (backend.fabric(rank, core, batch), 0);
             let stop = stepper.step::<B>(shape, fabric, (inputs, operands), TURN, &mut done);
+            stepper.keeps_to_its_plan(rank, core)?;
             let by_number = |error| global_rank::of_error(shape, rank, error);
             match stop.map_err(by_number).map_err(|error| Failure::Protocol { rank, core, error })? {
                 Some(Progress::Pending(missing)) => *wait = Some(global_rank::of_wait(shape, rank, missing)),

@@ -1,6 +1,7 @@
 //! A core and what it needs to step the machine of an operator.
 
-use super::Options;
+use super::budget::steps_max;
+use super::{Failure, Options};
 use crate::backend::{Backend, Told};
 use crate::global_rank;
 use crate::vector::RowUnit;
@@ -15,6 +16,9 @@ use veriep_core::units::{CoreId, RankId};
 #[derive(Debug)]
 pub(crate) struct Stepper {
     env: Option<Env<RowUnit>>,
+    /// Steps of this operator, and how many it can have.
+    steps: u64,
+    steps_max: u64,
     machine: Option<Machine>,
     /// Scratch.
     words: Vec<u32>,
@@ -26,6 +30,8 @@ impl Stepper {
     pub(crate) fn new(shape: &Shape) -> Self {
         Self {
             env: None,
+            steps: 0,
+            steps_max: u64::MAX,
             machine: None,
             words: vec![0; protocol::scratch_words(shape)],
             row: vec![0; protocol::scratch_bytes(shape)],
@@ -64,6 +70,8 @@ impl Stepper {
                 if one_by_one { env.one_by_one() } else { env }
             }
         };
+        let of_plan = || steps_max(shape, global_rank::ep_rank(shape, rank));
+        (self.steps, self.steps_max) = (0, options.steps_max.unwrap_or_else(of_plan));
         self.machine = Some(Machine::begin(planned.operator, self.env.insert(env)));
         Ok(())
     }
@@ -83,13 +91,25 @@ impl Stepper {
     ) -> Result<Option<Progress>, ProtocolError> {
         let (Some(machine), Some(env)) = (&mut self.machine, &self.env) else { return Ok(None) };
         let scratch = Scratch { words: &mut self.words, row: &mut self.row };
-        if B::INLINED {
+        let before = *done;
+        let stop = if B::INLINED {
             let fabric = &mut fabric;
             machine.run(&mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
         } else {
             let fabric: &mut dyn Fabric = &mut fabric;
             run_on_any(machine, &mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
-        }
+        };
+        self.steps += u64::from(*done - before);
+        stop
+    }
+
+    /// The failure of a core that has taken more steps than its operator can have.
+    ///
+    /// # Errors
+    /// It has.
+    pub(crate) fn keeps_to_its_plan(&self, rank: RankId, core: CoreId) -> Result<(), Failure> {
+        let steps = self.steps;
+        if steps > self.steps_max { Err(Failure::Polls { rank, core, steps }) } else { Ok(()) }
     }
 }
 

@@ -228,6 +228,14 @@ impl Task {
         Ok((done, stop))
     }
 
+    /// Whether it has taken no more steps than its operator can have.
+    ///
+    /// # Errors
+    /// It has taken more.
+    pub(super) fn keeps_to_its_plan(&self) -> Result<(), Failure> {
+        self.stepper.keeps_to_its_plan(self.rank, self.core)
+    }
+
     /// The phase that its machine is in.
     pub(super) const fn phase(&self) -> &'static str {
         match &self.phase {

@@ -279,6 +279,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =
                 polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
+            polled.task.keeps_to_its_plan()?;
             let experts = core::mem::take(&mut polled.task.experts);
             self.since += experts;
             // Experts are no steps, but they move on.

@@ -367,6 +367,23 @@ fn dies_on_threads(case: &Case, options: Options) {
     assert!(missed >= 2, "{missed}");
 }
 
+#[test]
+fn who_takes_more_steps_than_an_operator_can_have_is_named() {
+    let case = made(small(3, 3, 2, 2, 2));
+    let workers = Workers { count: 2, deadline: Duration::from_secs(60), ..Workers::default() };
+    let run = |steps_max| {
+        let backend = recorded(&case, SharedMemory::new(&case, 2).unwrap());
+        let options = Options { steps_max, ..Options::default() };
+        let ran = |unit: &Unit<'_, _>| driver::threads::run(unit, &workers).map(|times| times.steps);
+        end(&case, options, backend, ran).failure
+    };
+    // What the plan says suffices; that nobody takes more is seen by all other tests.
+    assert!(run(None).is_none());
+    let failure = run(Some(3)).unwrap();
+    assert!(matches!(failure, Failure::Polls { steps: 4.., .. }), "{failure}");
+    assert!(failure.to_string().contains("polls by stepping"), "{failure}");
+}
+
 fn with(choices: Choices) -> Options {
     Options { choices, ..Options::default() }
 }
