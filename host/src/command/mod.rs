@@ -61,7 +61,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
 }
 
 /// The system does not give the group its memory.
-fn of_memory(error: &std::io::Error) -> Error {
+pub(crate) fn of_memory(error: &std::io::Error) -> Error {
     Error::Request(format!(
         "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
     ))

@@ -280,10 +280,8 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sy
 /// A new group's memory that copies rows as is asked; else as is fastest here on so many threads, if the run is long enough to
 /// gain by that.
 fn copying(job: &Job<'_>, memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
-    let (case, receive) = (&job.case, job.plan.options.choices.receive);
     if asked(job) == RowCopyArg::Auto && job.plan.rounds() >= roofline::WORTH_MEASURING {
-        return roofline::fastest(memory, case, receive, threads)
-            .map_err(|failure| group::of_failure(0, &job.plan.unit, &failure));
+        return roofline::fastest(memory, (&job.case, job.plan.options.choices), threads);
     }
     Ok(memory)
 }
@@ -321,21 +319,15 @@ fn drive_threads<B: Backend>(
     if let Some(path) = &job.args.out {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
-    if case.shape.product() == Product::A2 {
-        // The bare copies know the areas of A3.
-        return Ok(Ran { costs, roofline: None, moved });
-    }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
     let roofline = roofline::measure(
         &backend.inner.inner,
-        (&case.shape, plan.options.choices.receive),
+        (case, plan.options.choices),
         &first,
-        &ranks,
         workers.count,
         ROOFLINE_ROUNDS,
-    );
-    let roofline = roofline.map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
+    )?;
     Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 

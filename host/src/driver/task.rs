@@ -58,12 +58,6 @@ impl RankState {
         }
     }
 
-    /// Those of one batch whose experts have returned `y`, for who asks for that alone.
-    #[must_use]
-    pub fn with_returned(y: Vec<u8>) -> Self {
-        Self { returned: vec![RwLock::new(Returned { y, ..Returned::default() })], ..Self::default() }
-    }
-
     /// Rows that the experts of a batch returned, `[n, h]`.
     pub fn with_y<T>(&self, batch: usize, read: impl FnOnce(&[u8]) -> T) -> T {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)

@@ -106,7 +106,7 @@ fn int8_and_a2_are_measured_too() {
         ],
     );
     is_sound(&a2["results"][0]);
-    assert!(a2["results"][0]["memcpy_ms"].is_null(), "the bare copies know the areas of A3");
+    assert!(number(&a2["results"][0]["memcpy_ms"]["dispatch"]) > 0.0);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::{Choices, Receive};
-use veriep_core::shape::{Product, Protocol};
+use veriep_core::shape::Protocol;
 use veriep_core::vector::Any;
 
 /// Long enough for a cold start on a busy machine.
@@ -68,6 +68,7 @@ pub(super) struct Group<'c> {
     workers: Workers,
     choices: Choices,
     vector: Any,
+    /// Of a group in this process alone.
     copies: Option<Traffic<'c>>,
 }
 
@@ -93,7 +94,9 @@ impl<'c> Group<'c> {
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
         let world = Arc::new(World::alone(global_rank::count(&case.shape), workers.count));
         let memory = copying(memory, case, (receive, row_copy), workers.count)?;
-        Ok(Self::over((memory, world), case, (receive, vector), workers))
+        let group = Self::over((memory, world), case, (receive, vector), workers);
+        let copies = Some(Traffic::new(case, Batch::new(case), group.choices)?);
+        Ok(Self { copies, ..group })
     }
 
     /// The same over memory that there is, in a world.
@@ -106,8 +109,7 @@ impl<'c> Group<'c> {
         let ranks = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive, ..Choices::default() };
-        let copies = (case.shape.product() == Product::A3).then(|| rows(case, choices));
-        Self { case, memory, world, ranks, workers, choices, vector, copies }
+        Self { case, memory, world, ranks, workers, choices, vector, copies: None }
     }
 
     /// How rows are copied.
@@ -161,13 +163,11 @@ impl<'c> Group<'c> {
         Options { returned_before: true, rows_unseen: true, ..self.options() }
     }
 
-    /// Bare copies of as many rounds; none of A2, whose rows an interface carries.
+    /// Bare copies of as many rounds.
     pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        let rounds = (warm_up + iterations) as usize;
         let Some(copies) = &self.copies else { return Ok(Samples::default()) };
-        let unit = Schedule::parse("DC")?;
-        let times = copies
-            .times(&self.memory, &self.ranks, self.workers.count, (warm_up + iterations) as usize)
-            .map_err(|failure| of_failure(0, &unit, &failure))?;
+        let times = copies.times(&self.memory, self.workers.count, rounds)?;
         let counted = || times.iter().skip(warm_up as usize);
         Ok(Samples {
             dispatch: counted().map(|times| times.dispatch).collect(),
@@ -175,10 +175,10 @@ impl<'c> Group<'c> {
         })
     }
 
-    /// Whether the group can go on after bare copies, which write rows and no flags. With fullmesh_v2 flags stand among
-    /// the rows.
+    /// Whether the group can go on after bare copies, which write rows and no flags. With fullmesh_v2, and on A2, flags
+    /// stand among the rows.
     pub(super) fn survives_bare(&self) -> bool {
-        self.case.shape.protocol() != Protocol::FullmeshV2
+        self.case.shape.protocol() == Protocol::FullmeshV1
     }
 
     /// Rounds without the weight of rows, on so many workers.
@@ -217,12 +217,8 @@ pub(super) fn copying(
     if row_copy != RowCopyArg::Auto {
         return Ok(memory);
     }
-    let unit = Schedule::parse("DC")?;
-    roofline::fastest(memory, case, receive, threads).map_err(|failure| of_failure(0, &unit, &failure))
-}
-
-fn rows(case: &Case, choices: Choices) -> Traffic<'_> {
-    Traffic::new(&case.shape, Batch::new(case), choices.receive)
+    let choices = Choices { receive, ..Choices::default() };
+    roofline::fastest(memory, (case, choices), threads)
 }
 
 /// The times of a unit by operator, without those to warm up.

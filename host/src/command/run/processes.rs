@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::cli::RunArgs;
 use crate::command::of_memory;
 use crate::driver::threads::Workers;
-use crate::driver::{self, Failure, Hang, Missing, RankState, Unit};
+use crate::driver::{self, Failure, Hang, Missing, Unit};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
@@ -28,7 +28,6 @@ use std::io::Write;
 use std::sync::Arc;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::protocol::Fingerprints;
-use veriep_core::shape::Product;
 use veriep_core::units::{CoreId, RankId};
 
 /// What a process tells its parent at its end.
@@ -218,18 +217,9 @@ fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Re
     if let Some(path) = &args.out {
         output::write(path, case, &backend, &rows, plan.last_rounds() - 1)?;
     }
-    if case.shape.product() == Product::A2 {
-        // The bare copies know the areas of A3.
-        return Ok(ran);
-    }
-    // What the experts returned lies in their processes: as many bytes do.
-    let returned = |&rows: &usize| RankState::with_returned(vec![1; rows * case.shape.row_bytes() as usize]);
-    let ranks: Vec<_> = rows.iter().map(returned).collect();
-    let receive = plan.options.choices.receive;
     let first = Batch::varied(case, plan.last_rounds() - 1);
     let roofline =
-        roofline::measure(&backend, (&case.shape, receive), &first, &ranks, threads, ROOFLINE_ROUNDS)
-            .map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
+        roofline::measure(&backend, (case, plan.options.choices), &first, threads, ROOFLINE_ROUNDS)?;
     Ok(Ran { roofline: Some(roofline), ..ran })
 }
 

@@ -1,0 +1,356 @@
+//! What a group copies in a round: the rows that its machines move, listed by a layer in front of a memory on which the group
+//! runs once.
+//!
+//! So the bare copies of any protocol are those that its machines make, also where rows go by way of an agent's window or of
+//! a relay. What is shorter than a row is a flag, a tail or a count, and is not listed.
+
+use crate::backend::{Layer, Told};
+use crate::driver::RankState;
+use crate::global_rank;
+use core::cell::Cell;
+use core::ops::Range;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::inputs::Inputs;
+use veriep_core::place::{Place, Region};
+use veriep_core::protocol::Operator;
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
+
+/// The payload of a block of `fullmesh_v2`, the shortest piece in which a long row travels.
+const PIECE: u64 = 480;
+
+/// Where a rank has a row that it copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    /// At this byte of its tokens.
+    Token(usize),
+    /// At this byte of what its experts have returned.
+    Result(usize),
+    /// Among what it has just computed or read.
+    Scratch,
+}
+
+/// One copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Copied {
+    /// Into a rank's memory.
+    Put { to: RankId, at: Place, from: Source },
+    /// As a message to a rank of another server.
+    Sent { to: RankId, at: Place },
+    /// Into the own memory.
+    Written { at: Place, from: Source },
+    /// From the own memory into an output.
+    Delivered { output: Place, from: Place },
+    /// From the own memory into scratch, where a sum or a relay reads it.
+    Read { at: Place },
+    /// The same from a peer's memory.
+    Pulled { from: RankId, at: Place },
+    /// By the rank's agent.
+    Posted(Transfer),
+}
+
+/// A copy of a rank.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    rank: RankId,
+    /// A core, or the agent behind the last one.
+    actor: u32,
+    /// Between operators what the experts do.
+    during: During,
+    copied: Copied,
+    len: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum During {
+    /// The operator of that number of the listed ones.
+    Operator(usize),
+    /// What is behind that many operators.
+    Behind(usize),
+}
+
+/// Copies that depend on none of each other: a meeting of all precedes them.
+#[derive(Debug)]
+pub(super) struct Phase {
+    /// Whose time it is; nobody's if experts write their results.
+    pub(super) operator: Option<Operator>,
+    /// By rank, each with its length in bytes.
+    pub(super) copies: Vec<Vec<(Copied, u64)>>,
+}
+
+/// The layer.
+#[derive(Debug)]
+pub(super) struct Listing<'a> {
+    shape: &'a Shape,
+    /// By rank: where its tokens lie, and what its experts returned.
+    rows: Vec<[Range<usize>; 2]>,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    entries: Vec<Entry>,
+    /// By rank, then core: the operators that it has begun, and whether it is in the last of them.
+    cores: Vec<(usize, bool)>,
+}
+
+impl<'a> Listing<'a> {
+    /// Lists what a group copies that has run before on the same `inputs`, by rank.
+    pub(super) fn new<'i>(
+        shape: &'a Shape,
+        ranks: &[RankState],
+        inputs: impl Fn(RankId) -> Inputs<'i>,
+    ) -> Self {
+        let span = |bytes: &[u8]| {
+            let Range { start, end } = bytes.as_ptr_range();
+            start.addr()..end.addr()
+        };
+        let of = |(rank, state): (RankId, &RankState)| [span(inputs(rank).x), state.with_y(0, span)];
+        let cores = (global_rank::count(shape) * shape.aiv_num()) as usize;
+        let log = Log { entries: Vec::new(), cores: vec![(0, false); cores] };
+        Self { shape, rows: global_rank::all(shape).zip(ranks).map(of).collect(), log: Mutex::new(log) }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn core(&self, rank: RankId, core: CoreId) -> usize {
+        rank.index() * self.shape.aiv_num() as usize + core.0 as usize
+    }
+
+    fn source(&self, rank: RankId, bytes: &[u8]) -> Source {
+        let [tokens, results] = &self.rows[rank.index()];
+        let at = bytes.as_ptr().addr();
+        if tokens.contains(&at) {
+            Source::Token(at - tokens.start)
+        } else if results.contains(&at) {
+            Source::Result(at - results.start)
+        } else {
+            Source::Scratch
+        }
+    }
+
+    /// Lists a copy of `actor`, unless it is shorter than a row.
+    fn add(&self, rank: RankId, actor: u32, len: u64, copied: Copied) {
+        let row = self.shape.payload_bytes().min(self.shape.result_bytes());
+        if len < row.min(PIECE) {
+            return;
+        }
+        let mut log = self.log();
+        let is_agent = actor == self.shape.aiv_num();
+        let core = CoreId(if is_agent { 0 } else { actor });
+        let (begun, runs) = log.cores[self.core(rank, core)];
+        // Core 0 rings the agent's doorbell.
+        let during = if runs || is_agent { During::Operator(begun - 1) } else { During::Behind(begun) };
+        // Experts read rows in no time of an operator.
+        let is_read = matches!(copied, Copied::Read { .. } | Copied::Pulled { .. });
+        if !(matches!(during, During::Behind(_)) && is_read) {
+            log.entries.push(Entry { rank, actor, during, copied, len });
+        }
+    }
+
+    /// The copies of both rounds in phases, with those of the experts before each operator.
+    pub(super) fn phases(self) -> [Vec<Phase>; 2] {
+        let shape = self.shape;
+        let entries = self.log.into_inner().unwrap_or_else(PoisonError::into_inner).entries;
+        let ranks = global_rank::count(shape) as usize;
+        let of_copies = |operator, during| {
+            let of: Vec<_> = entries.iter().filter(|entry| entry.during == during).collect();
+            let levels = levels(shape, &of);
+            let count = levels.iter().map(|level| level + 1).max().unwrap_or(0);
+            let mut phases: Vec<_> =
+                (0..count).map(|_| Phase { operator, copies: vec![Vec::new(); ranks] }).collect();
+            for (entry, level) in of.into_iter().zip(levels) {
+                phases[level as usize].copies[entry.rank.index()].push((entry.copied, entry.len));
+            }
+            phases
+        };
+        [0, 1].map(|round| {
+            let operators = (2 * round..).zip([Operator::Dispatch, Operator::Combine]);
+            let phases = operators.flat_map(|(i, operator)| {
+                let experts = of_copies(None, During::Behind(i));
+                experts.into_iter().chain(of_copies(Some(operator), During::Operator(i)))
+            });
+            phases.collect()
+        })
+    }
+}
+
+/// By copy: how many meetings precede it, so that what it copies has been written. What comes from scratch has been made of
+/// what was read there last.
+fn levels(shape: &Shape, entries: &[&Entry]) -> Vec<u32> {
+    // What has been written: the end and the level of each stretch by its start.
+    let mut written: HashMap<(RankId, Region), BTreeMap<u64, (u64, u32)>> = HashMap::new();
+    // By core: the level of what it has in scratch, and whether it is still reading.
+    let mut scratch: HashMap<(RankId, u32), (u32, bool)> = HashMap::new();
+    let tp = shape.tp_world_size();
+    let level = |entry: &&Entry| {
+        let Entry { rank, actor, copied, len, .. } = **entry;
+        let read = match copied {
+            Copied::Put { .. } | Copied::Sent { .. } | Copied::Written { .. } => None,
+            Copied::Delivered { from, .. } | Copied::Posted(Transfer { from, .. }) => Some((rank, from)),
+            Copied::Read { at } => Some((rank, at)),
+            Copied::Pulled { from, at } => Some((global_rank::reached(tp, rank, from, at), at)),
+        };
+        let behind = read.and_then(|(of, at)| {
+            let stretches = written.get(&(of, at.region))?;
+            let before = stretches.range(..at.offset).next_back();
+            let in_it = stretches.range(at.offset..at.offset + len);
+            let touches = |&(_, (end, _)): &(&u64, &(u64, u32))| *end > at.offset;
+            before.into_iter().chain(in_it).filter(touches).map(|(_, (_, level))| level + 1).max()
+        });
+        let (made, reading) = scratch.entry((rank, actor)).or_default();
+        let level = match copied {
+            Copied::Read { .. } | Copied::Pulled { .. } => {
+                *made = behind.unwrap_or(0).max(if *reading { *made } else { 0 });
+                *made
+            }
+            Copied::Put { from: Source::Scratch, .. }
+            | Copied::Written { from: Source::Scratch, .. }
+            | Copied::Sent { .. } => *made,
+            _ => behind.unwrap_or(0),
+        };
+        *reading = read.is_some();
+        let to = match copied {
+            Copied::Put { to, at, .. } | Copied::Sent { to, at } => {
+                Some((global_rank::reached(tp, rank, to, at), at))
+            }
+            Copied::Written { at, .. } => Some((rank, at)),
+            Copied::Posted(Transfer { to, at, .. }) => Some((to, at)),
+            Copied::Delivered { .. } | Copied::Read { .. } | Copied::Pulled { .. } => None,
+        };
+        if let Some((to, at)) = to {
+            let stretches = written.entry((to, at.region)).or_default();
+            stretches.insert(at.offset, (at.offset + len, level));
+        }
+        level
+    };
+    entries.iter().map(level).collect()
+}
+
+impl Layer for Listing<'_> {
+    const INLINED: bool = false;
+
+    type Fabric<'b, F: Fabric + 'b>
+        = ListingFabric<'b, F>
+    where
+        Self: 'b;
+
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> ListingFabric<'b, F> {
+        ListingFabric { inner, listing: self, rank, core }
+    }
+
+    type Nic<'b, N: Nic + 'b>
+        = ListingNic<'b, N>
+    where
+        Self: 'b;
+
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> ListingNic<'b, N> {
+        ListingNic { inner, listing: self, rank }
+    }
+
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        let (core, mut log) = (self.core(rank, core), self.log());
+        let (begun, runs) = &mut log.cores[core];
+        match told {
+            Told::Begins(_) => (*begun, *runs) = (*begun + 1, true),
+            Told::Ends => *runs = false,
+            Told::Waits(..) | Told::Moves | Told::Experts => {}
+        }
+    }
+}
+
+/// The fabric of [`Listing`].
+#[derive(Debug)]
+pub(super) struct ListingFabric<'b, F> {
+    inner: F,
+    listing: &'b Listing<'b>,
+    rank: RankId,
+    core: CoreId,
+}
+
+impl<F> ListingFabric<'_, F> {
+    fn add(&self, len: u64, copied: Copied) {
+        self.listing.add(self.rank, self.core.0, len, copied);
+    }
+}
+
+impl<F: Fabric> Middleware for ListingFabric<'_, F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
+    /// Nothing is lent: what is written there would not be seen.
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities().difference(Capabilities::LEND)
+    }
+
+    fn lend(&self, _output: Place, _len: u64) -> Option<&[Cell<u8>]> {
+        None
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.add(row.len() as u64, Copied::Put { to, at, from: self.listing.source(self.rank, row) });
+        self.inner.put(to, at, row, tail)
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.add(message.len() as u64, Copied::Sent { to, at });
+        self.inner.send(to, at, message)
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.add(len, Copied::Read { at });
+        self.inner.bytes(at, len)
+    }
+
+    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
+        self.add(len, Copied::Pulled { from: rank, at });
+        Ok(rank)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let from = self.listing.source(self.rank, bytes);
+        self.add(bytes.len() as u64, Copied::Written { at, from });
+        self.inner.write(at, bytes)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.add(len, Copied::Delivered { output, from });
+        self.inner.deliver(output, from, len)
+    }
+}
+
+/// The agent's interface of [`Listing`].
+#[derive(Debug)]
+pub(super) struct ListingNic<'b, N> {
+    inner: N,
+    listing: &'b Listing<'b>,
+    rank: RankId,
+}
+
+impl<N: Nic> Nic for ListingNic<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let post = self.inner.post(transfer)?;
+        if post == Post::Posted {
+            let agent = self.listing.shape.aiv_num();
+            self.listing.add(self.rank, agent, transfer.len, Copied::Posted(*transfer));
+        }
+        Ok(post)
+    }
+}
