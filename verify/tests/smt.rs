@@ -9,7 +9,7 @@ use veriep_verify::smt::obligation::{
 };
 use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::timeline::{Search, Timeline, Traffic};
-use veriep_verify::smt::trace::{Event, Expected, Instance, Run};
+use veriep_verify::smt::trace::{Event, Expected, Facts, Instance, Run};
 use veriep_verify::smt::z3::{self, Verdict};
 
 /// Guards that say what a step is, not what makes it safe.
@@ -226,7 +226,8 @@ fn some_state<'i>(instance: &'i Instance, seed: &mut u64, reachable: bool) -> Ru
     }
     for event in all_events().filter(|event| event.step == Step::Land) {
         let key = (event.rank, event.slot, event.n);
-        for set in [&mut run.landed, &mut run.taken, &mut run.cleared] {
+        let Facts { landed, taken, cleared, .. } = &mut run.facts;
+        for set in [landed, taken, cleared] {
             if pick(seed, 2) == 0 {
                 set.insert(key);
             }

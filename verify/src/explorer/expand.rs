@@ -68,7 +68,8 @@ impl<P: Protocol> Known<'_, P> {
                 open |= step.open.get();
                 let tape = step.tape.into_inner();
                 let landed = P::in_flight(&next.memory) < P::in_flight(&state.memory);
-                let moved = self.conclude(&mut next, core, came, step.violation.into_inner());
+                let (violation, noted) = (step.violation.into_inner(), step.noted.into_inner());
+                let moved = self.conclude(&mut next, core, came, (violation, noted));
                 let moved = moved.map(|moved| {
                     let stays = !(moved && twin == Twin::TakesBack);
                     next.cores[core].polled = stays && state.cores[core].polled ^ (!moved && polls);

@@ -39,6 +39,7 @@ mod model;
 mod oracle;
 mod phase;
 mod protocol;
+mod refine;
 mod search;
 mod setup;
 mod state;
@@ -56,6 +57,7 @@ use search::search;
 use setup::Setup;
 use std::collections::BTreeSet;
 use step::Known;
+use veriep_core::protocol::{Flags, Receive};
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -77,11 +79,18 @@ pub struct Report {
 /// Explores all states of a model, breadth first, so that a counterexample is a shortest one.
 ///
 /// # Panics
-/// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever.
+/// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever. Or a model is to
+/// be held against that of the theorem, which has no such group.
 pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
     let setup = &Setup::new(model, &shape);
     match model.product {
+        Product::A3 if model.refined => {
+            let plain = model.flags == Flags::Joint && model.receive == Receive::Copy && model.blocks == 0;
+            let other = model.tp || model.elastic || model.shared_ranks > 0 || model.units.is_none();
+            assert!(plain && !other, "the theorem's model has no such group: {model:?}");
+            search(Known::new(setup, a3::Scene::new(setup)))
+        }
         Product::A3 => search(Known::new(setup, a3::Scene::new(setup))),
         Product::A2 => {
             let endless = model.memory == Memory::WeakExplicit && model.units.is_none();

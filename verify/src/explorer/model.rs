@@ -108,6 +108,8 @@ pub enum Twin {
     PollsByStepping,
     /// A core that waits takes its rank's dispatch flags back and sets them again, by turns.
     TakesBack,
+    /// The theorem's model is not told of a clear that lands ahead of an earlier effect of its core.
+    UntoldClear,
     /// The driver need not step a core that can move, even if it can for good.
     UnfairDriver,
     /// An agent need not post what was rung for (A2).
@@ -184,6 +186,8 @@ pub struct Model {
     /// In which order cores send.
     pub order: SendOrder,
     pub twin: Twin,
+    /// Whether every move must be a step of the model for any number of ranks: of A3 with joint flags, for some rounds.
+    pub refined: bool,
     /// Give up beyond so many states.
     pub states_max: usize,
     /// Give up when this says so.
@@ -217,6 +221,7 @@ impl Model {
             receive: Receive::Copy,
             order: SendOrder::Plain,
             twin: Twin::None,
+            refined: false,
             states_max: 20_000_000,
             stop: || false,
         }
@@ -364,6 +369,13 @@ impl Model {
         self
     }
 
+    /// Held against the model for any number of ranks.
+    #[must_use]
+    pub fn refined(mut self) -> Self {
+        self.refined = true;
+        self
+    }
+
     /// Broken in one way.
     #[must_use]
     pub fn twin(mut self, twin: Twin) -> Self {
@@ -409,6 +421,7 @@ impl Model {
             (self.pair_masks, ", masks of pairs"),
             (self.shared_ranks > 0, &shared),
             (self.elastic, ", one rank gone"),
+            (self.refined, ", against the theorem's model"),
             (self.quantised, ", int8"),
             (runs, ", several effects a step"),
         ];

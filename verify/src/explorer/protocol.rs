@@ -2,6 +2,7 @@
 
 use super::liveness::Mover;
 use super::oracle::Expected;
+use super::refine::Noted;
 use super::setup::Setup;
 use super::state::{Bytes, Round, StateOf};
 use super::tape::Tape;
@@ -165,6 +166,8 @@ pub(super) struct Step<A, E> {
     pub(super) open: Cell<u32>,
     pub(super) tape: RefCell<Tape<A>>,
     pub(super) issued: Vec<E>,
+    /// What the theorem's model calls it.
+    pub(super) noted: RefCell<Vec<Noted>>,
     /// Output bytes.
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
@@ -203,6 +206,7 @@ impl<A, E> Step<A, E> {
             open: Cell::default(),
             tape: RefCell::default(),
             issued: Vec::new(),
+            noted: RefCell::default(),
             written: 0,
             violation: RefCell::default(),
             told: None,

@@ -37,6 +37,8 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
     let mut visited: HashMap<u128, u32, Identity> = HashMap::default();
     let mut origins: Vec<Origin<P::Event>> = Vec::new();
     let mut frontier: VecDeque<(u32, StateOf<P>)> = VecDeque::new();
+    // By state, where it is held against the theorem's model: that one's.
+    let mut abstractions: Vec<u64> = Vec::new();
     let mut graph = Graph::default();
     let report = |known: &Known<'_, P>, states, graph: &Graph, complete, counterexample| Report {
         states,
@@ -63,10 +65,18 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
                 Ok(state) => {
                     let new = origins.len() as u32;
                     let ends = ended_in(&state) > ended;
+                    let beside = state.beside.as_ref().map(|beside| beside.number());
                     let id = match visited.entry(state.fingerprint(setup, &known.protocol)) {
+                        Entry::Occupied(entry)
+                            if beside.is_some_and(|it| it != abstractions[*entry.get() as usize]) =>
+                        {
+                            let timeline = tell(&mut known, &origins, origin, Violation::TwoAbstractions);
+                            return report(&known, origins.len(), &graph, false, Some(timeline));
+                        }
                         Entry::Occupied(entry) => *entry.get(),
                         Entry::Vacant(entry) => {
                             origins.push(origin);
+                            abstractions.extend(beside);
                             frontier.push_back((new, state));
                             *entry.insert(new)
                         }

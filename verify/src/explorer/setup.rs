@@ -22,6 +22,8 @@ pub(super) struct Setup<'a> {
     pub(super) envs: Vec<Env<Portable>>,
     /// Operators of a unit. Of each kind, number `n` is that of batch `n`.
     pub(super) unit: Vec<Planned>,
+    /// Their letters, where a model of all schedules asks for them.
+    pub(super) word: &'static str,
     /// Batches of a unit.
     pub(super) batches: u32,
     /// Rounds are told apart modulo this.
@@ -70,6 +72,7 @@ impl<'a> Setup<'a> {
             left: model.domain().1,
             envs: envs.collect(),
             unit,
+            word: if model.refined { model.schedule.clone().leak() } else { "" },
             batches,
             tags,
             period: (1..).find(repeats).unwrap_or(1),

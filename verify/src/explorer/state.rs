@@ -3,8 +3,10 @@
 use super::oracle::{Expected, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Protocol, RANKS};
+use super::refine::Beside;
 use super::search::Identity;
 use super::setup::{Choice, Setup};
+use super::violation::Violation;
 use core::hash::{Hash, Hasher};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -98,6 +100,8 @@ pub(super) struct State<M, O> {
     /// Live rounds; the first is number `first_round`.
     pub(super) rounds: VecDeque<Rc<Round>>,
     pub(super) first_round: u32,
+    /// The state of the theorem's model, where it is asked for.
+    pub(super) beside: Option<Box<Beside>>,
     /// Kept only while a way is told again.
     pub(super) story: Option<Story>,
 }
@@ -113,6 +117,7 @@ impl<M, O: Clone + Default> State<M, O> {
             written: vec![0; setup.model.ranks as usize],
             rounds: VecDeque::new(),
             first_round: 0,
+            beside: setup.model.refined.then(|| Box::new(Beside::new(setup))),
             story: told.then(Story::default),
         }
     }
@@ -125,6 +130,11 @@ impl<M, O: Clone + Default> State<M, O> {
             self.rounds.push_back(Rc::new(Round { choices, ..Round::default() }));
         }
         &mut self.rounds[at]
+    }
+
+    /// Whether all so far was a step of the theorem's model, if that is asked.
+    pub(super) fn refines(&mut self) -> Result<(), Violation> {
+        self.beside.as_mut().map_or(Ok(()), |beside| beside.verdict())
     }
 
     /// By rank: the operator that it is in. It has ended one when all of its cores have.

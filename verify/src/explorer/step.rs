@@ -5,6 +5,7 @@ use super::model::Twin;
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Came, Protocol, Step, StepOf, View, who};
+use super::refine::Noted;
 use super::setup::{Choice, Setup};
 use super::state::{Core, Local, Locals, Round, State, StateOf};
 use super::tape::Tape;
@@ -75,6 +76,7 @@ impl<'a, P: Protocol> Known<'a, P> {
             Move::Event(event) => {
                 let mut next = state.clone();
                 let happened = self.protocol.happen(&mut next, event);
+                let happened = happened.and_then(|happened| next.refines().map(|()| happened));
                 let next = happened.map(|happened| happened.then_some(next)).transpose();
                 self.settled(next.into_iter().collect(), None)
             }
@@ -136,14 +138,16 @@ impl<'a, P: Protocol> Known<'a, P> {
                     core += 1;
                     continue;
                 };
-                if let Err(violation) = self.conclude(&mut state, core, came, step.violation.into_inner()) {
+                let (violation, noted) = (step.violation.into_inner(), step.noted.into_inner());
+                if let Err(violation) = self.conclude(&mut state, core, came, (violation, noted)) {
                     settled.push(Err(violation));
                     continue 'states;
                 }
                 // The end of an operator may let a core before this one begin.
                 core = if state.cores[core].local == 0 { start } else { core };
             }
-            settled.push(self.protocol.settle(&mut state).map(|()| state));
+            let refines = self.protocol.settle(&mut state).and_then(|()| state.refines());
+            settled.push(refines.map(|()| state));
         }
         settled
     }
@@ -171,6 +175,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let (setup, rank, op) = (self.setup, core / self.cores(), state.cores[core].op);
         let (operator, batch, _) = setup.operator(op);
         let mut state = state.clone();
+        state.note_begin(setup, rank, op);
         // Experts run as late as may be.
         let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
         let phase = if experts { Phase::Experts { moves: 0 } } else { setup.begin(core, operator) };
@@ -277,7 +282,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         state: &mut StateOf<P>,
         core: usize,
         came: Came,
-        violation: Option<Violation>,
+        (violation, noted): (Option<Violation>, Vec<Noted>),
     ) -> Result<bool, Violation> {
         if !matches!(came, Ok(Progress::Pending(_))) {
             state.story.iter_mut().for_each(|story| story.steps.push(core));
@@ -285,6 +290,8 @@ impl<'a, P: Protocol> Known<'a, P> {
         if let Some(violation) = violation {
             return Err(violation);
         }
+        state.note(self.setup, noted);
+        state.refines()?;
         match came {
             Ok(Progress::Pending(_)) => Ok(false),
             Ok(Progress::Stepped) => Ok(true),
@@ -314,8 +321,10 @@ impl<'a, P: Protocol> Known<'a, P> {
             return Err(Violation::Incomplete { rank: rank_id, seen, expected });
         }
         self.protocol.ended(state, rank, op).map_or(Ok(()), Err)?;
+        state.note_end(self.setup, rank, op);
         state.retire(self.setup);
-        Ok(())
+        state.forget_facts(self.setup);
+        state.refines()
     }
 }
 

@@ -94,6 +94,10 @@ pub enum Violation {
     },
     /// A rank ended an operator ahead of something that it is sent there (hierarchy).
     Unawaited { rank: RankId, operator: Planned },
+    /// A move is no step of the model for any number of ranks.
+    Unrefined { why: String },
+    /// Two ways lead to this state, and leave that model in different ones.
+    TwoAbstractions,
     /// Nobody can move and not everybody is done.
     Deadlock,
     /// There are moves for ever, and none of them leads to the end of an operator.
@@ -173,6 +177,10 @@ impl fmt::Display for Violation {
                     "rank {rank} has ended {operator}, and something that it is sent there has perhaps not landed"
                 )
             }
+            Self::Unrefined { why } => f.write_str(why),
+            Self::TwoAbstractions => f.write_str(
+                "another way leads to the same state, and the model of the theorem is elsewhere after it",
+            ),
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
             Self::Circles => f.write_str(
                 "from here on no operator need ever end, though nobody who is fair stops for good",

@@ -21,7 +21,13 @@ use super::model::{Harm, Step};
 use super::obligation::Clears;
 use super::schedule::Schedule;
 use core::fmt;
+use core::ops::{Deref, DerefMut};
 use std::collections::BTreeSet;
+use veriep_core::layout::state::{DISPATCH_STATUS, PARTITION, STATUS_SLOT};
+use veriep_core::place::Region;
+use veriep_core::protocol::Operator;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
 
 /// A step that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,13 +103,9 @@ pub enum Wrong {
     Harmful(Event, Harm),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run<'i> {
-    pub instance: &'i Instance,
-    /// Guards that are left out, by name.
-    pub dropped: &'i [&'static str],
-    /// Whether a clear lands when it is issued.
-    pub clears: Clears,
+/// A state of the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Facts {
     /// By rank.
     pub begun: Vec<u32>,
     /// By rank.
@@ -118,20 +120,46 @@ pub struct Run<'i> {
     pub cleared: BTreeSet<(usize, usize, u32)>,
 }
 
+impl Facts {
+    /// The first state of so many ranks.
+    pub fn new(ranks: usize) -> Self {
+        let zeros = || vec![0; ranks];
+        Self { begun: zeros(), ended: zeros(), hushed: zeros(), ..Self::default() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run<'i> {
+    pub instance: &'i Instance,
+    /// Guards that are left out, by name.
+    pub dropped: &'i [&'static str],
+    /// Whether a clear lands when it is issued.
+    pub clears: Clears,
+    pub facts: Facts,
+}
+
+impl Deref for Run<'_> {
+    type Target = Facts;
+
+    fn deref(&self) -> &Facts {
+        &self.facts
+    }
+}
+
+impl DerefMut for Run<'_> {
+    fn deref_mut(&mut self) -> &mut Facts {
+        &mut self.facts
+    }
+}
+
 impl<'i> Run<'i> {
     pub fn new(instance: &'i Instance) -> Self {
-        let zeros = vec![0; instance.ranks()];
-        Self {
-            instance,
-            dropped: &[],
-            clears: Clears::Late,
-            begun: zeros.clone(),
-            ended: zeros.clone(),
-            hushed: zeros,
-            landed: BTreeSet::new(),
-            taken: BTreeSet::new(),
-            cleared: BTreeSet::new(),
-        }
+        Self::from(instance, Facts::new(instance.ranks()))
+    }
+
+    /// A run that has come to this state.
+    pub const fn from(instance: &'i Instance, facts: Facts) -> Self {
+        Self { instance, dropped: &[], clears: Clears::Late, facts }
     }
 
     /// Takes a step.
@@ -227,6 +255,28 @@ impl<'i> Run<'i> {
             Step::Write | Step::Read => {}
         }
     }
+}
+
+/// The kind and number of the slot to which a place of `rank` belongs, given by where it is in its partition; `None` for other
+/// words. Of A3 with joint flags.
+pub fn slot(shape: &Shape, rank: RankId, region: Region, within: u64) -> Option<(Operator, usize)> {
+    let (kind, slot) = match region {
+        Region::State if within < PARTITION => match within.checked_sub(DISPATCH_STATUS) {
+            None => (Operator::Dispatch, within / STATUS_SLOT),
+            Some(within) => (Operator::Combine, within / STATUS_SLOT),
+        },
+        Region::Window => match within.checked_sub(shape.combine_area()) {
+            None => (Operator::Combine, within / shape.combine_pitch()),
+            Some(within) => {
+                let block = within / shape.record_pitch() / u64::from(shape.bs_max());
+                let experts = u64::from(shape.local_experts(rank));
+                let (source, expert) = (block / experts, block % experts);
+                (Operator::Dispatch, expert * u64::from(shape.ep_world_size()) + source)
+            }
+        },
+        _ => return None,
+    };
+    Some((kind, slot as usize))
 }
 
 /// Takes all steps of a trace.

@@ -13,5 +13,6 @@ mod liveness;
 mod museum;
 mod orders;
 mod receive;
+mod refinement;
 mod small;
 mod twins;

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault};
-use veriep_core::layout::state::{DISPATCH_STATUS, Operator as Of, PARTITION, STATUS_SLOT};
+use veriep_core::layout::state::{Operator as Of, PARTITION};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Operator;
 use veriep_core::shape::Shape;
@@ -15,7 +15,7 @@ use veriep_core::sim::seeded::Seeded;
 use veriep_core::units::RankId;
 use veriep_verify::smt::model::Step;
 use veriep_verify::smt::schedule::Schedule;
-use veriep_verify::smt::trace::Event;
+use veriep_verify::smt::trace::{self, Event};
 
 /// What has happened, and who is where.
 pub(crate) struct Log<'s> {
@@ -42,30 +42,14 @@ impl<'s> Log<'s> {
     }
 
     /// Which slot a place of `rank` belongs to: kind, partition, number; `None` for other words.
-    fn slot(&self, rank: RankId, at: Place) -> Option<(Operator, u32, u64)> {
-        let shape = self.shape;
-        match at.region {
-            Region::State if at.offset < 2 * PARTITION => {
-                let within = at.offset % PARTITION;
-                let partition = (at.offset / PARTITION) as u32;
-                Some(match within.checked_sub(DISPATCH_STATUS) {
-                    None => (Operator::Dispatch, partition, within / STATUS_SLOT),
-                    Some(within) => (Operator::Combine, partition, within / STATUS_SLOT),
-                })
-            }
-            Region::Window => {
-                let half = shape.window_bytes() / 2;
-                let (partition, within) = ((at.offset / half) as u32, at.offset % half);
-                let Some(within) = within.checked_sub(shape.combine_area()) else {
-                    return Some((Operator::Combine, partition, within / shape.combine_pitch()));
-                };
-                let block = within / shape.record_pitch() / u64::from(shape.bs_max());
-                let experts = u64::from(shape.local_experts(rank));
-                let (source, expert) = (block / experts, block % experts);
-                Some((Operator::Dispatch, partition, expert * u64::from(shape.ep_world_size()) + source))
-            }
-            _ => None,
-        }
+    fn slot(&self, rank: RankId, at: Place) -> Option<(Operator, u32, usize)> {
+        let size = match at.region {
+            Region::State if at.offset < 2 * PARTITION => PARTITION,
+            Region::Window => self.shape.window_bytes() / 2,
+            _ => return None,
+        };
+        let (kind, slot) = trace::slot(self.shape, rank, at.region, at.offset % size)?;
+        Some((kind, (at.offset / size) as u32, slot))
     }
 
     /// The event of touching a slot of `rank` in operator `n`. The machines' own partition must be the model's.
@@ -75,7 +59,7 @@ impl<'s> Log<'s> {
         let of_model = (self.schedule.operator(n), self.schedule.partition(n));
         let folded = matches!(self.duty, Some(Duty::Second(_)));
         assert!(folded || (kind, partition) == of_model, "{step} in operator {n} at {at}");
-        Some(Event { step, rank: rank.index(), slot: slot as usize, n })
+        Some(Event { step, rank: rank.index(), slot, n })
     }
 
     pub(crate) fn whole(&mut self, step: Step, rank: RankId, n: u32) {

@@ -2,9 +2,11 @@
 
 use super::super::model::Twin;
 use super::super::protocol::{VIRTUAL, spot};
+use super::super::refine::Noted;
 use super::super::setup::Setup;
 use super::super::violation::Violation;
 use crate::order::Order;
+use crate::smt::model::Step;
 use core::cell::RefCell;
 use core::fmt;
 use std::collections::{BTreeSet, HashMap};
@@ -37,6 +39,19 @@ pub(super) enum Value {
 pub(super) struct Effect {
     pub(super) issued: Issued,
     pub(super) value: Value,
+}
+
+impl Effect {
+    /// Its landing, as the theorem's model has it.
+    pub(super) const fn landing(&self) -> Noted {
+        let Issued { from, to, at, kind } = self.issued;
+        let step = match kind {
+            Kind::Put => Step::Write,
+            Kind::Publish => Step::Land,
+            _ => Step::Clear,
+        };
+        Noted { step, rank: to, at, by: from }
+    }
 }
 
 impl fmt::Display for Effect {

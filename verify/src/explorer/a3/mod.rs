@@ -66,7 +66,12 @@ impl Protocol for Scene<'_> {
 
     fn happen(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
         let effect = state.memory.flight.remove(i);
-        self.land(&mut state.memory, &effect).map_or(Ok(true), Err)
+        let violation = self.land(&mut state.memory, &effect);
+        let overtakes = state.memory.flight[..i].iter().any(|e| e.issued.from == effect.issued.from);
+        if !(overtakes && effect.issued.kind == order::Kind::Store && self.twin() == Twin::UntoldClear) {
+            state.note(self.setup, vec![effect.landing()]);
+        }
+        violation.map_or(Ok(true), Err)
     }
 
     fn mover(&self, state: &StateOf<Self>, i: usize) -> (Mover, u64) {

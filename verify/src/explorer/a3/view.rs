@@ -2,10 +2,12 @@
 
 use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
+use super::super::refine::Noted;
 use super::super::setup::Setup;
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value, is_flag};
 use crate::order::Order;
+use crate::smt::model::Step as SmtStep;
 use core::cell::{Cell, RefCell};
 use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -175,7 +177,9 @@ impl<'v, 'a> View<'v, 'a> {
             Landing::Weak => self.scene.conflict(memory, &effect),
         };
         let strong = self.scene.setup.model.memory == Landing::Strong;
-        if !strong {
+        if strong {
+            self.noted(effect.landing());
+        } else {
             memory.flight.push(effect);
         }
         self.step.say(|| match (effect.value, spot(at)) {
@@ -185,6 +189,18 @@ impl<'v, 'a> View<'v, 'a> {
             (Value::Word(word), at) => format!("publishes {word:#x} at {at} of rank {to}"),
         });
         violation.into_iter().for_each(|violation| self.step.blame(violation));
+    }
+
+    /// Notes what the core does, as the theorem's model has it.
+    fn note(&self, step: SmtStep, at: Place) {
+        let by = (self.step.rank, self.step.core);
+        self.noted(Noted { step, rank: self.step.rank, at, by });
+    }
+
+    fn noted(&self, noted: Noted) {
+        if self.scene.setup.model.refined {
+            self.step.noted.borrow_mut().push(noted);
+        }
     }
 
     /// Clears the combine flags of the partition that comes next.
@@ -233,6 +249,7 @@ impl<'v, 'a> View<'v, 'a> {
                 continue;
             };
             self.scene.orders.borrow_mut().insert(order);
+            self.noted(effect.landing());
             if let Some(place) = self.scene.known(effect.issued.to, effect.issued.at) {
                 match effect.value {
                     Value::Row(row) => memory.set_row(place, Some(row)),
@@ -301,6 +318,9 @@ impl Fabric for View<'_, '_> {
             waits && effect.issued.from == me && !late
         };
         let landed = self.have_landed(counts)?;
+        if landed {
+            self.note(SmtStep::Quiet, Place::state(0));
+        }
         self.sent &= !landed;
         Ok(landed)
     }
@@ -430,6 +450,7 @@ impl Fabric for View<'_, '_> {
             Twin::NoReadyClear => self.step.operator == Operator::Combine,
             _ => false,
         };
+        self.note(SmtStep::Take, self.stored(at));
         if !forgotten {
             self.issue(order::Kind::Store, self.step.rank, at, Value::Word(word));
         }
@@ -459,6 +480,7 @@ impl Fabric for View<'_, '_> {
             self.step.touch(at)?;
         }
         let at = self.virtually(at);
+        self.note(SmtStep::Read, at);
         if let Some((number, bytes)) = self.row_at(self.step.rank, at, len) {
             if last {
                 self.read(number);

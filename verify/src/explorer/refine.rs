@@ -1,0 +1,184 @@
+//! Refinement: every move of the machines is a step of the model for any number of ranks ([`smt`](crate::smt)), several of them,
+//! or none.
+//!
+//! Beside a state goes the state of the model that the way there has led to. Its guards are asked on every move, also on those to
+//! states that are known. What stands beside a state must be a *function* of it: two ways to one state that leave the model
+//! in different ones are an error, or else what one of them knows would stand for the other. So it need not tell states apart.
+
+use super::protocol::VIRTUAL;
+use super::setup::Setup;
+use super::state::{Bytes, State};
+use super::violation::Violation;
+use crate::smt::model::Step;
+use crate::smt::schedule::Schedule;
+use crate::smt::trace::{self, Event, Expected, Facts, Instance, Run};
+use core::hash::Hash;
+use veriep_core::place::Place;
+use veriep_core::protocol::Operator;
+use veriep_core::units::{CoreId, RankId, Token};
+
+/// Something that has happened to a slot, or that a core is quiet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Noted {
+    pub(super) step: Step,
+    /// Whose slot.
+    pub(super) rank: RankId,
+    /// Where, in the model's addresses.
+    pub(super) at: Place,
+    /// Who has done it, or issued it.
+    pub(super) by: (RankId, CoreId),
+}
+
+/// What stands beside a state.
+#[derive(Clone, Debug)]
+pub(super) struct Beside {
+    facts: Facts,
+    /// By rank: its cores that were quiet in their operator.
+    quiet: Vec<u32>,
+    /// Why a move was no step of the model, until somebody asks.
+    broken: Option<String>,
+}
+
+impl Beside {
+    pub(super) fn new(setup: &Setup<'_>) -> Self {
+        let ranks = setup.model.ranks as usize;
+        Self { facts: Facts::new(ranks), quiet: vec![0; ranks], broken: None }
+    }
+
+    /// A number for the model's state.
+    pub(super) fn number(&self) -> u64 {
+        let mut bytes = Bytes::default();
+        (&self.facts, &self.quiet).hash(&mut bytes);
+        bytes.number()
+    }
+
+    /// Why the last move was no step of the model.
+    pub(super) fn verdict(&mut self) -> Result<(), Violation> {
+        self.broken.take().map_or(Ok(()), |why| Err(Violation::Unrefined { why }))
+    }
+}
+
+impl<M, O: Clone + Default> State<M, O> {
+    /// A core begins an operator: its rank does, if it is the first.
+    pub(super) fn note_begin(&mut self, setup: &Setup<'_>, rank: usize, op: u32) {
+        if self.beside.as_ref().is_some_and(|beside| beside.facts.begun[rank] <= op) {
+            self.step_of_rank(setup, Step::Begin, rank, op);
+        }
+    }
+
+    /// All cores of a rank have ended an operator.
+    pub(super) fn note_end(&mut self, setup: &Setup<'_>, rank: usize, op: u32) {
+        self.step_of_rank(setup, Step::End, rank, op);
+        self.beside.iter_mut().for_each(|beside| beside.quiet[rank] = 0);
+    }
+
+    fn step_of_rank(&mut self, setup: &Setup<'_>, step: Step, rank: usize, n: u32) {
+        self.take(setup, Event { step, rank, slot: 0, n });
+    }
+
+    /// What a move did to slots, in order.
+    pub(super) fn note(&mut self, setup: &Setup<'_>, all: Vec<Noted>) {
+        let cores = setup.model.cores;
+        if self.beside.is_none() {
+            return;
+        }
+        for Noted { step, rank, at, by: (of, core) } in all {
+            let core = &self.cores[(of.0 * cores + core.0) as usize];
+            let begun = if core.local == 0 { core.op } else { core.op + 1 };
+            if step == Step::Quiet {
+                let Some(beside) = &mut self.beside else { return };
+                beside.quiet[rank.index()] += 1;
+                if beside.quiet[rank.index()] == cores {
+                    self.step_of_rank(setup, step, rank.index(), begun - 1);
+                }
+            } else if let Some((kind, slot)) = trace::slot(setup.shape, rank, at.region, at.offset % VIRTUAL)
+            {
+                // The newest operator of its core that has this slot in this partition.
+                let partitions = setup.model.partitions[kind as usize];
+                let is_it = |&n: &u32| {
+                    let (operator, _, nth) = setup.operator(n);
+                    operator == kind && u64::from(nth % partitions) == at.offset / VIRTUAL
+                };
+                let n = (0..begun).rev().find(is_it);
+                n.into_iter().for_each(|n| self.take(setup, Event { step, rank: rank.index(), slot, n }));
+            }
+        }
+        self.forget_facts(setup);
+    }
+
+    fn take(&mut self, setup: &Setup<'_>, event: Event) {
+        let Some(mut beside) = self.beside.take() else { return };
+        let instance = self.instance(setup, &beside.facts);
+        let mut run = Run::from(&instance, core::mem::take(&mut beside.facts));
+        if let Err(wrong) = run.take(event) {
+            beside.broken.get_or_insert(wrong.to_string());
+        }
+        beside.facts = run.facts;
+        self.beside = Some(beside);
+    }
+
+    /// Forgets what is over: flags of rounds that all have combined, once their clears have landed.
+    pub(super) fn forget_facts(&mut self, setup: &Setup<'_>) {
+        let first = self.first_round;
+        let Some(Beside { facts, .. }) = self.beside.as_deref_mut() else { return };
+        let Facts { landed, taken, cleared, .. } = facts;
+        let over: Vec<_> = cleared.iter().filter(|fact| setup.operator(fact.2).1 < first).copied().collect();
+        for fact in over {
+            for facts in [&mut *landed, taken, cleared] {
+                facts.remove(&fact);
+            }
+        }
+    }
+
+    /// Who expects what of whom, in rounds that are not over, and in those whose clears have still to land.
+    fn instance(&self, setup: &Setup<'_>, facts: &Facts) -> Instance {
+        let (ranks, shape) = (setup.model.ranks as usize, setup.shape);
+        let inputs = |n: u32, rank: usize| {
+            let round = self.rounds.get((setup.operator(n).1.checked_sub(self.first_round))? as usize)?;
+            round.choices[rank]?;
+            Some(round.tensors.get(rank)?.inputs())
+        };
+        let sends = |n: u32, rank: usize, e: u32| {
+            inputs(n, rank).is_some_and(|inputs| {
+                let is_it = |token, k| {
+                    let id = inputs.ids(shape, token).get(k as usize);
+                    inputs.pair_is_active(shape, token, k) && id.is_some_and(|id| id.cast_unsigned() == e)
+                };
+                (0..setup.model.tokens).any(|token| (0..setup.model.k).any(|k| is_it(Token(token), k)))
+            })
+        };
+        let operators = setup.model.units.unwrap_or(0) * setup.unit.len() as u32;
+        let of = |n: u32, rank: usize| -> Vec<Option<Expected>> {
+            let is_open = |slot: usize| {
+                let fact = (rank, slot, n);
+                facts.taken.contains(&fact) && !facts.cleared.contains(&fact)
+            };
+            let over = setup.operator(n).1 < self.first_round;
+            let one = |slot: usize, of_traffic: Option<Expected>| match over {
+                true => is_open(slot).then_some(Expected { source: rank, carries: false }),
+                false => of_traffic,
+            };
+            match setup.operator(n).0 {
+                Operator::Dispatch => (0..setup.model.experts as usize * ranks)
+                    .map(|slot| {
+                        let (expert, source) = (slot / ranks, slot % ranks);
+                        let e = rank as u32 * setup.model.experts + expert as u32;
+                        one(slot, Some(Expected { source, carries: sends(n, source, e) }))
+                    })
+                    .collect(),
+                Operator::Combine => (0..setup.model.tokens * setup.model.k)
+                    .map(|pair| {
+                        let (token, k) = (Token(pair / setup.model.k), pair % setup.model.k);
+                        let own = inputs(n, rank).filter(|inputs| inputs.pair_is_active(shape, token, k));
+                        let id = own.and_then(|inputs| inputs.ids(shape, token).get(k as usize).copied());
+                        let home = |id: i32| setup.rank_of(id.cast_unsigned()).index();
+                        one(pair as usize, id.map(|id| Expected { source: home(id), carries: true }))
+                    })
+                    .collect(),
+            }
+        };
+        let expected = (0..operators).map(|n| (0..ranks).map(|rank| of(n, rank)).collect()).collect();
+        let [dispatch, combine] = setup.model.partitions;
+        Instance { schedule: Schedule::a3(setup.word, dispatch, combine), expected }
+    }
+}
