@@ -264,7 +264,7 @@ pub(super) fn started(pid: u32) -> Option<u64> {
 }
 
 /// Who knows processes by their numbers: this start of the machine, and a space of numbers.
-pub(super) fn system() -> String {
+pub(crate) fn system() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), space.display())

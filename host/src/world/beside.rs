@@ -3,8 +3,10 @@
 
 use super::watch::how;
 use crate::record::How;
+use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -31,9 +33,14 @@ const GET_INFO: u64 = 0xc040_ff0b;
 const EXIT: u64 = 1 << 3;
 
 impl Peer {
-    pub(super) fn new(pid: u32) -> io::Result<Self> {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self(pidfd_open(pid, PidfdFlags::empty())?))
+    /// The process of that number, if there is one.
+    pub(super) fn new(pid: u32) -> io::Result<Option<Self>> {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(file) => Ok(Some(Self(file))),
+            Err(Errno::SRCH) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Whether it has ended.
@@ -57,18 +64,30 @@ impl Peer {
     }
 }
 
-/// Tells of the end of each of these processes as soon as it is there, until none of them is left.
-pub(super) fn each_end(mut peers: Vec<(usize, Peer)>, told: impl Fn(usize, How)) {
-    while !peers.is_empty() {
-        let mut files: Vec<_> = peers.iter().map(|(_, peer)| PollFd::new(&peer.0, PollFlags::IN)).collect();
-        // What interrupts it is nothing to wait for.
-        let _ = poll(&mut files, None);
-        let ended: Vec<_> = files.iter().map(|file| !file.revents().is_empty()).collect();
-        for i in (0..peers.len()).rev().filter(|&i| ended[i]) {
-            let (process, peer) = peers.swap_remove(i);
-            told(process, peer.end().unwrap_or(How::Ended));
-        }
+/// Waits until one of these processes ends, something comes to `stop`, or so long; takes those out that have ended. `false` if it
+/// is to stop.
+pub(super) fn next_end<T>(
+    peers: &mut Vec<(T, Peer)>,
+    stop: Option<&OwnedFd>,
+    limit: Option<Duration>,
+    mut told: impl FnMut(T, &Peer),
+) -> bool {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let mut files: Vec<_> = peers.iter().map(|(_, peer)| PollFd::new(&peer.0, PollFlags::IN)).collect();
+    files.extend(stop.map(|stop| PollFd::new(stop, PollFlags::IN)));
+    if poll(&mut files, limit.as_ref()).is_err() {
+        // Interrupted.
+        return true;
     }
+    let ended: Vec<_> = files.iter().map(|file| !file.revents().is_empty()).collect();
+    if ended.get(peers.len()) == Some(&true) {
+        return false;
+    }
+    for i in (0..peers.len()).rev().filter(|&i| ended[i]) {
+        let (who, peer) = peers.swap_remove(i);
+        told(who, &peer);
+    }
+    true
 }
 
 #[cfg(test)]
@@ -80,13 +99,14 @@ mod tests {
     #[test]
     fn a_peer_is_seen_to_end() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let peer = Peer::new(child.id()).unwrap();
+        let peer = Peer::new(child.id()).unwrap().unwrap();
         assert!(!peer.has_ended() && peer.end().is_none());
         child.kill().unwrap();
         while !peer.has_ended() {
-            sleep(core::time::Duration::from_millis(1));
+            sleep(Duration::from_millis(1));
         }
         child.wait().unwrap();
+        assert!(Peer::new(child.id()).unwrap().is_none() && Peer::new(0).unwrap().is_none());
         // An older system does not say.
         assert!(matches!(peer.end(), None | Some(How::Signal(9))), "{:?}", peer.end());
     }

@@ -1,7 +1,7 @@
 //! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
 //! how each sees the others.
 
-use super::beside::{Peer, each_end};
+use super::beside::{Peer, next_end};
 use super::board::Board;
 use super::greet::{Greeted, Hello};
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
@@ -95,7 +95,11 @@ impl<W: Wire + 'static> Cluster<W> {
         let hellos = greeted.hellos.clone();
         let peer = |(process, hello): (usize, &Hello)| {
             let is_beside = hello.machine == hellos[me].machine && process != me;
-            is_beside.then(|| Peer::new(hello.pid)).transpose()
+            let peer = if is_beside { Peer::new(hello.pid)? } else { None };
+            if is_beside && peer.is_none() {
+                world.set_left(process, How::Ended.word());
+            }
+            Ok(peer)
         };
         let peers = hellos.iter().enumerate().map(peer).collect::<io::Result<_>>()?;
         let inbox = Inbox { said: vec![(Vec::new(), None); processes], ..Inbox::default() };
@@ -108,7 +112,8 @@ impl<W: Wire + 'static> Cluster<W> {
         let post = Arc::new(FarPost::new(far.clone(), world.clone(), to));
         if !post.to.is_empty() {
             // The first and only one.
-            let _ = world.post.set(post.clone());
+            let weak = Arc::downgrade(&post);
+            let _ = world.post.set(weak);
         }
         post.start()?;
         Ok(Self { world, far, memory, post, hellos, peers, me, inbox, record: OnceLock::new() })
@@ -169,10 +174,15 @@ impl<W: Wire + 'static> Cluster<W> {
             .iter()
             .enumerate()
             .filter_map(|(process, peer)| Some((process, peer.as_ref()?.again())));
-        let peers = peers.map(|(process, peer)| Ok((process, peer?))).collect::<io::Result<Vec<_>>>()?;
+        let mut peers = peers.map(|(process, peer)| Ok((process, peer?))).collect::<io::Result<Vec<_>>>()?;
         let folder = self.record.get_or_init(|| folder.to_owned()).clone();
         thread::Builder::new()
-            .spawn(move || each_end(peers, |process, how| died(&folder, process, how)))
+            .spawn(move || {
+                let told = |process, peer: &Peer| died(&folder, process, peer.end().unwrap_or(How::Ended));
+                while !peers.is_empty() {
+                    next_end(&mut peers, None, None, told);
+                }
+            })
             .map(drop)
     }
 
@@ -373,16 +383,6 @@ mod tests {
         until("all have heard of it", || {
             all.iter().all(|cluster| Watched::left(&cluster, 0) == Some(How::Signal(9)))
         });
-    }
-
-    #[test]
-    fn who_was_asked_for_something_else_is_named() {
-        let wires = MemoryWire::network(2, 1).into_iter().enumerate();
-        let greets = wires.map(|(me, wire)| {
-            thread::spawn(move || greet(wire, (me, 2), false, Ok((me as u64, None))).unwrap().differs())
-        });
-        let differs: Vec<_> = greets.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
-        assert_eq!(differs, [Some(1), Some(1)]);
     }
 
     #[test]

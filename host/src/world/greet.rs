@@ -1,15 +1,16 @@
 //! What the processes of a group tell each other before they begin: who they are, which of them can map the same memory, and what
 //! they were asked for.
 
+use super::beside::Peer;
 use super::watch;
 use crate::backend::far::Wire;
-use crate::record::wall_us;
+use crate::record::{system, wall_us};
 use core::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -17,6 +18,8 @@ use std::time::Instant;
 
 /// How long all may take to say who they are.
 const GREETS: Duration = Duration::from_secs(60);
+/// Between two looks whether those live who have.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a process says of itself before the group begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -74,13 +77,6 @@ impl<W: Wire> Wire for Greeted<W> {
     }
 }
 
-/// What names this machine, its present run, and the part of it in which numbers of processes mean the same.
-fn machine(host: &str) -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    format!("{host} {} {}", boot.trim(), space.display())
-}
-
 /// Tells all processes who this one is, what it was asked for and perhaps why it cannot begin, and waits until they have told the
 /// same. With `alone` it shares memory with nobody.
 ///
@@ -103,7 +99,7 @@ pub fn greet<W: Wire>(
     let hello = Hello {
         pid: std::process::id(),
         began_us: wall_us(),
-        machine: machine(&host),
+        machine: format!("{host} {}", system()),
         alone,
         host,
         file: file.as_raw_fd(),
@@ -119,9 +115,15 @@ pub fn greet<W: Wire>(
     }
     let mut hellos: Vec<Option<Hello>> = vec![None; processes];
     hellos[me] = Some(hello);
-    let (mut early, since) = (VecDeque::new(), Instant::now());
+    let (mut early, since, mut looked) = (VecDeque::new(), Instant::now(), Instant::now());
     while let Some(missing) = hellos.iter().position(Option::is_none) {
         let Some((from, chunk)) = wire.receive()? else {
+            if let Some((process, dead)) = looks_due(&mut looked).then(|| dead(&hellos)).flatten() {
+                let Hello { pid, host, .. } = dead;
+                return Err(format!(
+                    "process {process} (pid {pid}, host {host}) is gone, before all have met"
+                ));
+            }
             if since.elapsed() > GREETS {
                 return Err(format!("process {missing} has not said who it is for {} s", GREETS.as_secs()));
             }
@@ -142,7 +144,29 @@ pub fn greet<W: Wire>(
     Ok(Greeted { wire, early, came: Vec::new(), hellos, file })
 }
 
+/// Whether it is time to look who lives.
+fn looks_due(looked: &mut Instant) -> bool {
+    let is_due = looked.elapsed() > LOOK;
+    if is_due {
+        *looked = Instant::now();
+    }
+    is_due
+}
+
+/// A process of this machine that has said who it is, and runs no more.
+fn dead(hellos: &[Option<Hello>]) -> Option<(usize, &Hello)> {
+    let here = format!("{} {}", watch::host(), system());
+    let said = hellos.iter().enumerate().filter_map(|(process, hello)| Some((process, hello.as_ref()?)));
+    let runs = |pid| Peer::new(pid).is_ok_and(|peer| peer.is_some_and(|peer| !peer.has_ended()));
+    said.filter(|(_, hello)| hello.machine == here).find(|(_, hello)| !runs(hello.pid))
+}
+
 impl<W> Greeted<W> {
+    /// The wire itself.
+    pub const fn wire(&mut self) -> &mut W {
+        &mut self.wire
+    }
+
     /// What no other group has for a name.
     #[must_use]
     pub fn name(&self) -> String {
@@ -193,5 +217,43 @@ impl<W> Greeted<W> {
         let share = |process| self.processors(process) / self.beside(process).count();
         let shares = (0..self.hellos.len()).map(share).min();
         self.hellos[0].workers.or(shares).unwrap_or(1).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::far::MemoryWire;
+
+    #[test]
+    fn who_was_asked_for_something_else_is_named() {
+        let wires = MemoryWire::network(2, 1).into_iter().enumerate();
+        let greets = wires.map(|(me, wire)| {
+            thread::spawn(move || greet(wire, (me, 2), false, Ok((me as u64, None))).unwrap().differs())
+        });
+        let differs: Vec<_> = greets.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
+        assert_eq!(differs, [Some(1), Some(1)]);
+    }
+
+    #[test]
+    fn who_dies_before_all_have_met_is_named_at_once() {
+        let alone = MemoryWire::network(1, 4).remove(0);
+        let mut hello = greet(alone, (0, 1), false, Ok((7, None))).unwrap().hellos.remove(0);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        hello.pid = child.id();
+        // The second process says who it is; the third says nothing.
+        let mut wires = MemoryWire::network(3, 4);
+        wires[1].send(0, serde_json::to_vec(&hello).unwrap()).unwrap();
+        let first = wires.remove(0);
+        let waits = thread::spawn(move || greet(first, (0, 3), false, Ok((7, None))).unwrap_err());
+        thread::sleep(Duration::from_millis(100));
+        assert!(!waits.is_finished());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let since = Instant::now();
+        let line = waits.join().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+        let (pid, host) = (hello.pid, hello.host);
+        assert_eq!(line, format!("process 1 (pid {pid}, host {host}) is gone, before all have met"));
     }
 }

@@ -50,7 +50,7 @@ use crate::interrupt;
 use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(target_os = "linux")]
-use std::sync::OnceLock;
+use std::sync::{OnceLock, Weak};
 use veriep_core::units::RankId;
 
 /// What a process does.
@@ -106,7 +106,7 @@ pub struct World {
     meetings: AtomicU64,
     /// Who carries between this process and those whose memory it does not map, if there are any.
     #[cfg(target_os = "linux")]
-    post: OnceLock<post::AnyPost>,
+    post: OnceLock<Weak<dyn post::Post>>,
 }
 
 impl World {
@@ -130,6 +130,12 @@ impl World {
             #[cfg(target_os = "linux")]
             post: OnceLock::new(),
         }
+    }
+
+    /// The number of this process.
+    #[must_use]
+    pub const fn process(&self) -> usize {
+        self.me
     }
 
     /// How many processes there are.
@@ -387,7 +393,7 @@ impl World {
     #[inline]
     pub fn carry(&self) -> bool {
         #[cfg(target_os = "linux")]
-        if let Some(post) = self.post.get() {
+        if let Some(post) = self.post.get().and_then(Weak::upgrade) {
             return post.carry();
         }
         false

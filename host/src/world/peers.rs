@@ -1,13 +1,14 @@
 //! Processes that joined watch each other: there is no parent to do so. Whoever sees a death first writes it down for all.
 
+use super::beside::{Peer, next_end};
 use super::board::OfProcess;
 use super::join::Identity;
 use super::watch::{host, how};
 use super::{At, Departed, How, Phase, World};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::{Pid, getpid};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
@@ -39,16 +40,16 @@ impl Peers {
         let mut living = Vec::new();
         for process in (0..world.processes()).filter(|&process| process != world.me) {
             let who = Identity::of(world, process);
-            match pid_of(who).map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+            match Peer::new(u32::try_from(who.pid).unwrap_or(0))? {
                 // Else it is another one of that number.
-                Some(Ok(fd)) if who.runs() => living.push((process, who, fd)),
-                Some(Err(e)) if e != rustix::io::Errno::SRCH => return Err(e.into()),
+                Some(peer) if who.runs() => living.push(((process, who), peer)),
                 _ => world.died(process, who),
             }
         }
         let (world, stopped) = (world.clone(), stop.clone());
         let watch = move || {
-            while step(&world, &stopped, &mut living) {
+            let died = |(process, who), _: &Peer| world.died(process, who);
+            while next_end(&mut living, Some(&stopped), Some(BEAT), died) {
                 world.beat();
             }
         };
@@ -68,34 +69,6 @@ impl Drop for Peers {
             }
         }
     }
-}
-
-fn pid_of(who: Identity) -> Option<Pid> {
-    Pid::from_raw(i32::try_from(who.pid).ok()?)
-}
-
-/// Waits for a beat, or until somebody ends. `false` when it is enough.
-fn step(world: &World, stop: &OwnedFd, living: &mut Vec<(usize, Identity, OwnedFd)>) -> bool {
-    let beat = Timespec { tv_sec: 0, tv_nsec: BEAT.subsec_nanos().into() };
-    let mut fds: Vec<_> = living.iter().map(|(_, _, fd)| PollFd::new(fd, PollFlags::IN)).collect();
-    fds.push(PollFd::new(stop, PollFlags::IN));
-    if poll(&mut fds, Some(&beat)).is_err() {
-        // Interrupted.
-        return true;
-    }
-    let mut ended: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-    if ended.pop() == Some(true) {
-        return false;
-    }
-    let mut ended = ended.into_iter();
-    living.retain(|&(process, who, _)| {
-        let is_over = ended.next() == Some(true);
-        if is_over {
-            world.died(process, who);
-        }
-        !is_over
-    });
-    true
 }
 
 impl World {

@@ -8,7 +8,7 @@ use crate::backend::far::{FarMemory, Wire};
 use core::fmt::Debug;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Instant;
 
@@ -44,8 +44,6 @@ pub(super) trait Post: Send + Sync + Debug {
     /// Whether the network has not let this process send or take anything for a while: nobody knows then how others are.
     fn is_deaf(&self) -> bool;
 }
-
-pub(super) type AnyPost = Arc<dyn Post>;
 
 /// What has been sent last.
 #[derive(Debug, Default)]
@@ -96,7 +94,7 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
         let post = self.clone();
         let work = move || {
             let mut said = Instant::now();
-            loop {
+            while !post.far.is_closed() {
                 if said.elapsed() >= BEAT {
                     said = Instant::now();
                     let row = bytes(&post.world.row());
@@ -237,6 +235,6 @@ impl World {
 
     /// The same of anybody elsewhere.
     pub(super) fn is_deaf(&self) -> bool {
-        self.post.get().is_some_and(|post| post.is_deaf())
+        self.post.get().and_then(Weak::upgrade).is_some_and(|post| post.is_deaf())
     }
 }

@@ -202,6 +202,16 @@ impl<B, W: Wire> FarMemory<B, W> {
         }
     }
 
+    /// Does something with the wire, which nobody else uses meanwhile.
+    pub fn with_wire<T>(&self, use_it: impl FnOnce(&mut W) -> T) -> T {
+        use_it(&mut self.engine().wire)
+    }
+
+    /// Whether the wire has been left.
+    pub fn is_closed(&self) -> bool {
+        self.engine.try_lock().is_ok_and(|engine| engine.closed)
+    }
+
     /// Ends all processes, where the wire can; not if it does not come back from what it does.
     pub fn abort(&self, status: u8) {
         if let Ok(mut engine) = self.engine.try_lock() {
