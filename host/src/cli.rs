@@ -14,6 +14,7 @@ use crate::command::From as Layout;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
+use crate::launcher::launched;
 use crate::presets;
 use crate::report::{Format, complain};
 use crate::result;
@@ -83,9 +84,11 @@ pub enum Verb {
 impl Verb {
     /// Whether it reports what there is when it is asked to end early.
     #[must_use]
-    pub const fn ends_early(&self) -> bool {
+    pub fn ends_early(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Bench(_) | Self::Simulate(_) => true,
+            Self::Run(_) | Self::Simulate(_) => true,
+            // Processes of an MPI would not all end behind the same turn.
+            Self::Bench(args) => !args.backend.contains(&LiveArg::Mpi),
             #[cfg(feature = "schedule")]
             Self::Schedule(_) => true,
             _ => false,
@@ -748,6 +751,11 @@ pub fn explain(error: &clap::Error) -> u8 {
         Some(similar) => format!("{line}; a similar one is {similar}"),
         None => line,
     };
+    if launched().is_some_and(|launched| launched.process != 0) {
+        // The first of the processes that a launcher has started says it, before the launcher ends all.
+        std::thread::sleep(core::time::Duration::from_secs(1));
+        return 2;
+    }
     complain(&one_line(&line));
     2
 }

@@ -27,7 +27,6 @@ pub mod global_rank;
 pub mod group;
 pub mod hints;
 pub mod interrupt;
-#[cfg(target_os = "linux")]
 pub mod launcher;
 #[cfg(target_os = "linux")]
 pub mod live;

@@ -54,6 +54,11 @@ impl Report {
         Self { format, emitted: false, record: None }
     }
 
+    /// Its form.
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
     /// Prints the result: `value` as JSON, or the text that `table` makes of it.
     ///
     /// # Errors

@@ -29,15 +29,20 @@ pub enum Baseline {
     /// MPI_Put of each row and of a flag, MPI_Get of each result.
     #[value(name = "mpi-put", alias = "put")]
     MpiPut,
+    /// The rows alone, by one MPI_Isend and MPI_Irecv between two processes; with --backend mpi.
+    #[value(name = "mpi-isend", alias = "isend")]
+    MpiIsend,
 }
 
 /// Where the machines run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub enum LiveArg {
     /// Worker threads of this process.
     Threads,
     /// Processes, as many as the smaller of ranks and processors (Linux).
     Processes,
+    /// The processes that a launcher has started, with all else that is measured in the same job (Linux).
+    Mpi,
 }
 
 /// How the machines' rows are copied.
@@ -104,6 +109,7 @@ impl Baseline {
             Self::COnePlace => "c-one-place",
             Self::COnePlaceAhead => "c-one-place-ahead",
             Self::MpiPut => "mpi-put",
+            Self::MpiIsend => "mpi-isend",
         }
     }
 }
@@ -129,6 +135,9 @@ pub struct BenchArgs {
     /// Where the machines run; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "threads")]
     pub backend: Vec<LiveArg>,
+    /// With mpi: no process shares memory with another one, so that everything goes through the MPI.
+    #[arg(long)]
+    pub all_far: bool,
     /// How rows are copied; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub row_copy: Vec<RowCopyArg>,

@@ -12,6 +12,8 @@ mod generate;
 mod golden;
 #[cfg(target_os = "linux")]
 mod inspect;
+#[cfg(target_os = "linux")]
+mod launched;
 mod layout;
 #[cfg(target_os = "linux")]
 mod mpi_shim;

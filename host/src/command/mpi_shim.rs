@@ -66,7 +66,10 @@ fn compile(mpicc: &Path, out: &Path) -> Result<Option<Shim>, Error> {
         Ok(ran) => ran,
     };
     if !ran.status.success() {
-        let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        // A compiler says much; where it begins to be wrong is enough.
+        let is_error = |line: &&str| line.contains("error");
+        let said = said.lines().find(is_error).or(said.lines().next()).unwrap_or("").trim();
         return Err(Error::Request(format!("{name}: {}: {said}", ran.status)));
     }
     let bytes = fs::read(&made).map_err(of_file)?;

@@ -41,6 +41,13 @@ fn without_a_launcher_or_a_shim_one_line_says_so_by_the_first_process() {
         // The others are as wrong, and silent.
         assert_eq!(said(&launched(&[(first.0, "1"), second], home.path())), (Some(2), String::new()));
     }
+    // What is no option is told once, too.
+    let of = |rank| {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_veriep"));
+        said(&run.args(["run", "--no-such"]).env("PMI_RANK", rank).output().unwrap())
+    };
+    assert!(of("0").1.starts_with("error: unexpected argument '--no-such'"));
+    assert_eq!(of("1"), (Some(2), String::new()));
     let folder = home.path().join(".local/share/veriep");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("libveriep-mpi-mpich.so"), "no library").unwrap();
@@ -68,6 +75,8 @@ fn a_shim_is_made_by_a_compiler_that_makes_one() {
         text(&path).to_owned()
     };
     assert!(made(&compiler("fails", "echo no mpi.h >&2; exit 1")).ends_with("exit status: 1: no mpi.h"));
+    let wordy = compiler("wordy", "printf 'In file:\\nx.c:1: error: no mpi.h\\nstopped.\\n' >&2; exit 1");
+    assert!(made(&wordy).ends_with("wordy: exit status: 1: x.c:1: error: no mpi.h"));
     // `-o` and the file's name stand before that of the source.
     let other = compiler("other", "echo something >$5");
     assert!(made(&other).ends_with("other: has made no library for an MPI"));
@@ -85,4 +94,9 @@ fn options_of_mpi_are_refused_elsewhere() {
     let run = ["run", "--preset", "tiny"];
     let line = fails(2, &[&run[..], &["--all-far"]].concat());
     assert_eq!(line, "error: --all-far: only --backend mpi has it, not threads");
+    let bench = |options: &[&str]| fails(2, &[&["bench", "--preset", "tiny"][..], options].concat());
+    assert_eq!(bench(&["--all-far"]), "error: --all-far: only --backend mpi has it");
+    assert_eq!(bench(&["--against", "mpi-isend"]), "error: --against mpi-isend: only with --backend mpi");
+    let line = bench(&["--backend", "threads,mpi"]);
+    assert!(line.starts_with("error: --backend mpi: no mpirun or srun has started this process"), "{line}");
 }

@@ -2,8 +2,13 @@
 //! when it is asked for, so one program runs with any MPI, and is built and tested without one.
 #![allow(unsafe_code)]
 
+mod bare;
+
+pub use bare::{Agreement, ByProcess, Exchange};
+
 use super::Wire;
 use crate::launcher::Launched;
+use bare::Rows;
 use core::error::Error as _;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::time::Duration;
@@ -70,6 +75,9 @@ struct Calls {
     sent: unsafe extern "C" fn(c_int, *mut c_int) -> c_int,
     look: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int,
     take: unsafe extern "C" fn(*mut c_void, c_int) -> c_int,
+    agree: unsafe extern "C" fn(*const u64, *mut u64, c_int, *mut c_int) -> c_int,
+    all_to_all: unsafe extern "C" fn(*const i32, *mut i32, c_int) -> c_int,
+    exchange: unsafe extern "C" fn(*const Rows, *const Rows, c_int, c_int) -> c_int,
     explain: unsafe extern "C" fn(c_int, *mut c_char, c_int) -> c_int,
     end: unsafe extern "C" fn() -> c_int,
     abort: unsafe extern "C" fn(c_int) -> c_int,
@@ -98,6 +106,9 @@ impl Calls {
             sent: symbol!("sent"),
             look: symbol!("look"),
             take: symbol!("take"),
+            agree: symbol!("agree"),
+            all_to_all: symbol!("all_to_all"),
+            exchange: symbol!("exchange"),
             explain: symbol!("explain"),
             end: symbol!("end"),
             abort: symbol!("abort"),
@@ -133,6 +144,11 @@ pub struct MpiWire {
     /// Chunks that have not left: to whom, the MPI's ticket, and the bytes, which stay where they are until then.
     leaving: VecDeque<(usize, c_int, Vec<u8>)>,
     came: Vec<u8>,
+    /// How many chunks have been sent, and their bytes.
+    sent: [u64; 2],
+    /// Other groups of these processes come behind this one.
+    is_one_of_many: bool,
+    version: String,
 }
 
 impl MpiWire {
@@ -164,7 +180,35 @@ impl MpiWire {
                  must be the shim of the MPI whose mpirun starts them"
             ));
         }
-        Ok(Self { calls, process, processes, leaving: VecDeque::new(), came: Vec::new() })
+        Ok(Self {
+            calls,
+            process,
+            processes,
+            leaving: VecDeque::new(),
+            came: Vec::new(),
+            sent: [0; 2],
+            is_one_of_many: false,
+            version,
+        })
+    }
+
+    /// A wire between the same processes for a group of several, one after the other; the one that this is made of leaves the MPI.
+    #[must_use]
+    pub fn of_another_group(&self) -> Self {
+        let (leaving, came) = (VecDeque::new(), Vec::new());
+        Self { leaving, came, sent: [0; 2], is_one_of_many: true, version: self.version.clone(), ..*self }
+    }
+
+    /// What the MPI calls itself.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// How many chunks have been sent, and their bytes.
+    #[must_use]
+    pub const fn sent(&self) -> [u64; 2] {
+        self.sent
     }
 
     /// The number of this process.
@@ -205,6 +249,7 @@ impl Wire for MpiWire {
         // in `leaving` until then, and `finish` leaves it there.
         let code = unsafe { (self.calls.send)(process, chunk.as_ptr().cast(), len, &raw mut ticket) };
         self.calls.check(code, &format!("sending to process {to}"))?;
+        self.sent = [self.sent[0] + 1, self.sent[1] + chunk.len() as u64];
         self.leaving.push_back((to, ticket, chunk));
         Ok(())
     }
@@ -232,6 +277,9 @@ impl Wire for MpiWire {
                 return Err("what was sent last has not left".to_owned());
             }
             thread::yield_now();
+        }
+        if self.is_one_of_many {
+            return Ok(());
         }
         // SAFETY: nothing is on its way, and after this `self` sends and receives no more: `finish` is the last call.
         let code = unsafe { (self.calls.end)() };

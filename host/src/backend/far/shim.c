@@ -2,6 +2,7 @@
  * MPI whose compiler makes a library of it. Every function returns an MPI's error code, 0 for none, and none of them ends the
  * process: errors of communicators come back. One thread at a time calls. */
 #include <mpi.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,8 @@ static void copy(char *to, int bytes, const char *text) {
 int veriep_mpi_begin(int *process, int *processes, int *serialised, char *version, int bytes) {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int level = 0, length = 0, error;
+    /* UCX would ask the receiver before a chunk of this size crosses a network, which waits for it: four times as slow over TCP. */
+    setenv("UCX_RNDV_THRESH", "64k", 0);
     error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (error) return error;
     *serialised = level >= MPI_THREAD_SERIALIZED;
@@ -42,8 +45,8 @@ int veriep_mpi_begin(int *process, int *processes, int *serialised, char *versio
     return error ? error : MPI_Comm_rank(group, process);
 }
 
-/* Begins to send. `bytes` must stay as they are until veriep_mpi_sent says so of the ticket. */
-int veriep_mpi_send(int to, const void *bytes, int len, int *ticket) {
+/* Room for a request whose number is `*ticket`. */
+static int ticket_for(int *ticket) {
     int i = 0;
     while (i < room && requests[i] != MPI_REQUEST_NULL) i++;
     if (i == room) {
@@ -54,7 +57,20 @@ int veriep_mpi_send(int to, const void *bytes, int len, int *ticket) {
         while (room < more) requests[room++] = MPI_REQUEST_NULL;
     }
     *ticket = i;
-    return MPI_Isend(bytes, len, MPI_BYTE, to, 0, group, &requests[i]);
+    return 0;
+}
+
+/* Begins to send. `bytes` must stay as they are until veriep_mpi_sent says so of the ticket. */
+int veriep_mpi_send(int to, const void *bytes, int len, int *ticket) {
+    int error = ticket_for(ticket);
+    return error ? error : MPI_Isend(bytes, len, MPI_BYTE, to, 0, group, &requests[*ticket]);
+}
+
+/* Begins to agree with all others on the largest of each number; the same holds of both lists. */
+int veriep_mpi_agree(const uint64_t *own, uint64_t *largest, int count, int *ticket) {
+    int error = ticket_for(ticket);
+    if (error) return error;
+    return MPI_Iallreduce(own, largest, count, MPI_UINT64_T, MPI_MAX, group, &requests[*ticket]);
 }
 
 int veriep_mpi_sent(int ticket, int *done) { return MPI_Test(&requests[ticket], done, MPI_STATUS_IGNORE); }
@@ -70,6 +86,48 @@ int veriep_mpi_look(int *from, int *len) {
 }
 
 int veriep_mpi_take(void *bytes, int len) { return MPI_Mrecv(bytes, len, MPI_BYTE, &found, MPI_STATUS_IGNORE); }
+
+/* What follows is what `veriep bench` compares with. `each` numbers go to every process. */
+int veriep_mpi_all_to_all(const int32_t *out, int32_t *in, int each) {
+    return MPI_Alltoall(out, each, MPI_INT32_T, in, each, MPI_INT32_T, group);
+}
+
+/* Rows that go to every process, or come from it: how many of each, and from which on. */
+struct rows {
+    char *bytes;
+    const int *counts, *offsets;
+};
+
+static int bare(struct rows out, struct rows in, int row, MPI_Datatype type, MPI_Request *open) {
+    int size, me, n = 0, error = 0;
+    MPI_Comm_size(group, &size);
+    MPI_Comm_rank(group, &me);
+    for (int p = 0; p < size && !error; p++)
+        if (p != me && in.counts[p])
+            error = MPI_Irecv(in.bytes + (size_t)in.offsets[p] * row, in.counts[p], type, p, 1, group, &open[n++]);
+    for (int p = 0; p < size && !error; p++)
+        if (p != me && out.counts[p])
+            error = MPI_Isend(out.bytes + (size_t)out.offsets[p] * row, out.counts[p], type, p, 1, group, &open[n++]);
+    return error ? error : MPI_Waitall(n, open, MPI_STATUSES_IGNORE);
+}
+
+/* Exchanges rows of `row` bytes: by MPI_Alltoallv, or by a message to and from each other process. */
+int veriep_mpi_exchange(const struct rows *out, const struct rows *in, int row, int by_messages) {
+    MPI_Datatype type;
+    MPI_Request *open;
+    int size, error = MPI_Type_contiguous(row, MPI_BYTE, &type);
+    if (error) return error;
+    MPI_Type_commit(&type);
+    MPI_Comm_size(group, &size);
+    open = malloc(2 * (size_t)size * sizeof *open);
+    if (!open) error = MPI_ERR_NO_MEM;
+    else if (by_messages) error = bare(*out, *in, row, type, open);
+    else
+        error = MPI_Alltoallv(out->bytes, out->counts, out->offsets, type, in->bytes, in->counts, in->offsets, type, group);
+    free(open);
+    MPI_Type_free(&type);
+    return error;
+}
 
 int veriep_mpi_explain(int code, char *text, int bytes) {
     char buffer[MPI_MAX_ERROR_STRING];

@@ -52,16 +52,32 @@ struct Printed {
 pub(super) fn moved(baseline: Baseline, bytes: &Bytes) -> (u64, u64) {
     // Permuted, transferred, permuted; or straight to the final place and read there.
     let copies = if baseline == Baseline::MpiAlltoallv { 3 } else { 1 };
+    if baseline == Baseline::MpiIsend {
+        return (bytes.payload, bytes.results);
+    }
     // Taken before they are read.
     let taken = if baseline == Baseline::MpiPut { 2 } else { copies };
     (copies * bytes.payload, taken * bytes.results + bytes.written)
 }
 
 impl Programs {
-    /// Looks for the programs and for mpirun.
-    pub(super) fn find(args: &BenchArgs) -> Result<Self, Error> {
+    /// Looks for the programs and for mpirun; not in a job of an MPI of that version, where the processes themselves do it.
+    pub(super) fn find(args: &BenchArgs, job: Option<&str>) -> Result<Self, Error> {
         let asked = args.against.clone();
         let folder = folder(args);
+        let in_job = |baseline: &&Baseline| matches!(baseline, Baseline::MpiAlltoallv | Baseline::MpiIsend);
+        let only = |baseline: &Baseline, which: &str| {
+            Error::Request(format!("--against {}: {which} --backend mpi", baseline.name()))
+        };
+        if let Some(version) = job {
+            return match asked.iter().find(|baseline| !in_job(baseline)) {
+                Some(baseline) => Err(only(baseline, "a program of its own: not with")),
+                None => Ok(Self { folder, asked, mpi_version: Some(version.to_owned()) }),
+            };
+        }
+        if let Some(baseline) = asked.iter().find(|&&baseline| baseline == Baseline::MpiIsend) {
+            return Err(only(baseline, "only with"));
+        }
         if asked.is_empty() {
             return Ok(Self { folder, asked, mpi_version: None });
         }

@@ -21,6 +21,11 @@ pub(super) trait System {
 
     /// What a round takes of so many back to back.
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error>;
+
+    /// Messages of a round of the last chain between processes, and their bytes, where that is known.
+    fn sent(&self) -> Option<[u64; 2]> {
+        None
+    }
 }
 
 /// A system at a point of the grid.
@@ -80,6 +85,7 @@ pub(super) fn measure(
         {
             measured.counts = Some(group.weightless(super::live::threads(args), (0, 1))?.1);
         }
+        measured.sent = contender.system().sent();
         contender.system().check("after")?;
         if let Contender::Machines(group) = contender
             && !group.survives_bare()

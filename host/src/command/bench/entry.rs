@@ -4,7 +4,7 @@ use super::blocks::{Block, Ratio};
 use super::load::{Counters, Load};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, ExpertsArg, RowCopyArg};
+use crate::cli::{Baseline, ExpertsArg, LiveArg, RowCopyArg};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
@@ -14,15 +14,19 @@ use serde::Serialize;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Receive;
 
-/// The machines by where they run.
-const THREADS: &str = "veriep";
-const PROCESSES: &str = "veriep-processes";
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
-    Machines(Receive, RowCopyArg),
-    Processes(Receive, RowCopyArg),
+    Machines(LiveArg, Receive, RowCopyArg),
     Baseline(Baseline),
+}
+
+/// The name of the machines by where they run.
+const fn machines(on: LiveArg) -> &'static str {
+    match on {
+        LiveArg::Threads => "veriep",
+        LiveArg::Processes => "veriep-processes",
+        LiveArg::Mpi => "veriep-mpi",
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -64,6 +68,9 @@ pub(super) struct Entry {
     payload_bytes: u64,
     result_bytes: u64,
     moved_bytes: PerOperator<u64>,
+    /// Between the processes of an MPI, all of them together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sent: Option<Sent>,
     /// The bare copies of `moved_bytes`, where there are any.
     pub(super) memcpy_ms: Option<PerOperator<f64>>,
     /// Other systems by this one, block by block.
@@ -82,6 +89,13 @@ pub(super) struct Entry {
 pub(super) struct Chained {
     /// A dispatch and its combine; over the blocks, of each its mean.
     pub(super) round_ms: Option<Quantiles>,
+}
+
+/// What a round sends.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Sent {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
 }
 
 #[derive(Clone, Copy, Serialize)]
@@ -143,10 +157,17 @@ pub(super) fn entries(
 /// with those before them in [`RowCopyArg`]; and experts that overwrite with those that do not.
 fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
     let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
+    let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
     match (mine.system, other.system) {
         (System::Machines(..), System::Baseline(_)) => quant_mode(mine) == quant_mode(other),
-        (System::Machines(receive, copy), System::Machines(its_receive, its_copy)) => {
-            let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
+        (System::Machines(on, receive, copy), System::Machines(its, its_receive, its_copy)) if on != its => {
+            // Those of several processes with those of fewer.
+            on > its
+                && (receive, copy) == (its_receive, its_copy)
+                && quant_mode(mine) == quant_mode(other)
+                && cores(mine) == cores(other)
+        }
+        (System::Machines(LiveArg::Threads, receive, copy), System::Machines(_, its_receive, its_copy)) => {
             let quantised = quant_mode(mine) != 0 && quant_mode(other) == 0 && copy == its_copy;
             let copied = quant_mode(mine) == quant_mode(other) && its_copy < copy;
             let overwritten = receive.overwrites() && its_receive.is_direct() && copy == its_copy;
@@ -156,12 +177,7 @@ fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
                     false => overwritten && quant_mode(mine) == quant_mode(other),
                 }
         }
-        (System::Processes(receive, copy), other_system) => {
-            let same = other_system == System::Machines(receive, copy);
-            same && quant_mode(mine) == quant_mode(other)
-                && mine.case.config.aiv_num == other.case.config.aiv_num
-        }
-        (System::Machines(..), System::Processes(..)) | (System::Baseline(_), _) => false,
+        (System::Machines(..), System::Machines(..)) | (System::Baseline(_), _) => false,
     }
 }
 
@@ -173,14 +189,14 @@ fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Opt
 fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
     let system = match other.system {
         System::Baseline(baseline) => baseline.name().to_owned(),
-        System::Machines(..) | System::Processes(..) if matches!(mine.system, System::Processes(..)) => {
-            THREADS.to_owned()
+        System::Machines(on, ..) if matches!(mine.system, System::Machines(its, ..) if its != on) => {
+            machines(on).to_owned()
         }
-        System::Processes(..) => PROCESSES.to_owned(),
-        System::Machines(receive, _) if matches!(mine.system, System::Machines(its, _) if its != receive) => {
+        System::Machines(_, receive, _) if matches!(mine.system, System::Machines(_, its, _) if its != receive) =>
+        {
             format!("experts = {}", ExpertsArg::name(receive))
         }
-        System::Machines(_, copy) if mine.system != other.system => format!("row_copy = {}", copy.name()),
+        System::Machines(_, _, copy) if mine.system != other.system => format!("row_copy = {}", copy.name()),
         System::Machines(..) => format!("quant_mode = {}", other.case.config.quant_mode),
     };
     let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &own.blocks, times);
@@ -236,12 +252,11 @@ fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
 fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let (config, bytes) = (&subject.case.config, traffic::Bytes::of(subject.case));
     let (system, moved) = match subject.system {
-        System::Machines(receive, _) => (THREADS, bytes.moved(receive)),
-        System::Processes(receive, _) => (PROCESSES, bytes.moved(receive)),
+        System::Machines(on, receive, _) => (machines(on), bytes.moved(receive)),
         System::Baseline(baseline) => (baseline.name(), against::moved(baseline, &bytes)),
     };
     let way = match subject.system {
-        System::Machines(receive, copy) | System::Processes(receive, copy) => Some((receive, copy)),
+        System::Machines(_, receive, copy) => Some((receive, copy)),
         System::Baseline(_) => None,
     };
     let Measured { single, blocks, .. } = measured;
@@ -277,6 +292,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
         payload_bytes: bytes.payload,
         result_bytes: bytes.results,
         moved_bytes: PerOperator { dispatch: moved.0, combine: moved.1 },
+        sent: measured.sent.map(|[messages, bytes]| Sent { messages, bytes }),
         memcpy_ms,
         than: Vec::new(),
         protocol: None,

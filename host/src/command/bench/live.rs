@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::protocol::{Choices, Receive};
+use veriep_core::protocol::{Choices, Fingerprints, Receive};
 use veriep_core::shape::Protocol;
 use veriep_core::vector::Any;
 
@@ -36,6 +36,11 @@ const MEMORY_SHARE: u64 = 3;
 /// Worker threads of a request.
 pub(super) fn threads(args: &BenchArgs) -> usize {
     args.threads.map_or_else(super::machine::processors, |threads| threads as usize)
+}
+
+/// What all processes of a group must have alike.
+pub(super) fn fingerprint(case: &Case) -> u64 {
+    Fingerprints::new(&case.shape, Choices::default()).whole()
 }
 
 /// So many of a group, each with a processor of its own.
@@ -60,9 +65,9 @@ pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, Receive)>) -> Pa
 }
 
 /// A live group of one batch.
-pub(super) struct Group<'c> {
+pub(super) struct Group<'c, B = SharedMemory> {
     case: &'c Case,
-    memory: SharedMemory,
+    memory: B,
     world: Arc<World>,
     ranks: Vec<RankState>,
     workers: Workers,
@@ -99,9 +104,16 @@ impl<'c> Group<'c> {
         Ok(Self { copies, ..group })
     }
 
-    /// The same over memory that there is, in a world.
+    /// How rows are copied.
+    pub(super) const fn row_copy(&self) -> RowCopy {
+        self.memory.row_copy()
+    }
+}
+
+impl<'c, B: Backend> Group<'c, B> {
+    /// A group over memory that there is, in a world.
     pub(super) fn over(
-        (memory, world): (SharedMemory, Arc<World>),
+        (memory, world): (B, Arc<World>),
         case: &'c Case,
         (receive, vector): (Receive, Any),
         workers: Workers,
@@ -110,11 +122,6 @@ impl<'c> Group<'c> {
         // One batch is in flight.
         let choices = Choices { receive, ..Choices::default() };
         Self { case, memory, world, ranks, workers, choices, vector, copies: None }
-    }
-
-    /// How rows are copied.
-    pub(super) const fn row_copy(&self) -> RowCopy {
-        self.memory.row_copy()
     }
 
     fn options(&self) -> Options {
@@ -133,9 +140,9 @@ impl<'c> Group<'c> {
         self.drive(&self.memory, &self.workers, batch, &unit, options).map(|times| (unit, times))
     }
 
-    fn drive<B: Backend>(
+    fn drive<M: Backend>(
         &self,
-        backend: &B,
+        backend: &M,
         workers: &Workers,
         batch: &Batch<'_>,
         unit: &Schedule,
@@ -162,7 +169,9 @@ impl<'c> Group<'c> {
     fn back_to_back(&self) -> Options {
         Options { returned_before: true, rows_unseen: true, ..self.options() }
     }
+}
 
+impl Group<'_> {
     /// Bare copies of as many rounds.
     pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
         let rounds = (warm_up + iterations) as usize;
@@ -227,7 +236,7 @@ fn samples(times: &Times, unit: &Schedule, warm_up: u32) -> Samples {
     Samples { dispatch: of(true), combine: of(false) }
 }
 
-impl System for Group<'_> {
+impl<B: Backend> System for Group<'_, B> {
     fn check(&mut self, _name: &str) -> Result<(), Error> {
         for distance in (0..CHECKED).rev() {
             let batch = Batch::varied(self.case, distance);

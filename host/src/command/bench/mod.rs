@@ -4,10 +4,17 @@ mod against;
 mod blocks;
 mod child;
 mod entry;
+#[cfg(target_os = "linux")]
+mod exchanged;
 mod history;
 mod live;
 mod load;
 mod machine;
+#[cfg(target_os = "linux")]
+mod mpi;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_mpi.rs"]
+mod mpi;
 #[cfg(target_os = "linux")]
 mod processes;
 mod table;
@@ -27,12 +34,14 @@ use crate::report::{Report, progress};
 use crate::world::Seat;
 use against::Programs;
 use blocks::{Block, Contender, Turn};
+use core::cell::Cell;
 use core::time::Duration;
 use entry::{Entry, Subject, System};
 use history::{Beside, Earlier};
 use live::{Counts, Group};
 use load::Counters;
 use machine::{Machine, Ticks, Versions};
+use mpi::Job;
 #[cfg(target_os = "linux")]
 use processes::Processes;
 use serde::Serialize;
@@ -93,6 +102,8 @@ struct Measured {
     /// Of all blocks.
     single: Samples,
     blocks: Vec<Block>,
+    /// Messages of a round and their bytes.
+    sent: Option<[u64; 2]>,
     /// Of the machines, if that is asked.
     counts: Option<Counts>,
     /// What was going on in the turns of the machines.
@@ -119,38 +130,40 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
         processes::take_part(args, &seat, &memory);
     }
-    once(args)?;
-    if let Some(path) = &args.export {
-        atomic_file::check_writable(path)?;
-    }
-    let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
-    let source = source(&args.config)?;
+    let job = match args.backend.contains(&LiveArg::Mpi) {
+        true => Some(Job::start(args, report.format())?),
+        false => None,
+    };
+    let (job, asked) = (job.as_ref(), asked(args, job.as_ref()));
+    let asked = match job {
+        Some(job) => job.of_first(asked)?,
+        None => asked?,
+    };
+    let Asked { earlier, source, grid, ways, programs, vector, turns } = asked;
     let routing = args.routing.unwrap_or(source.routing);
     let options = Options { routing, seed: args.seed, ..Options::default() };
-    let (grid, ways) = (grid(args, &source), ways(args)?);
-    // Whatever is wrong with the request is said before the first measurement.
-    let (programs, vector) = (Programs::find(args)?, args.vector.find()?);
-    let mut turns = 0;
-    for config in grid.iter().flatten() {
-        let shape = hints::shape(config, Given::empty(), Limits::Product, &source.name)?;
-        ways.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
-        programs.comparable(config)?;
-        turns += ways.len() * args.row_copy.len() * args.backend.len() + programs.fitting(config).count();
-    }
     let all = turns as u64 * u64::from(args.blocks);
-    let bar = progress(all, "blocks measured");
+    let bar = job.is_none_or(Job::is_first).then(|| progress(all, "blocks measured"));
+    let measured = Cell::new(0);
+    let tick = || {
+        measured.set(measured.get() + 1);
+        bar.iter().for_each(|bar| bar.inc(1));
+    };
     let mut results = Vec::new();
     for (nth, point) in grid.into_iter().enumerate() {
         let generate = |config| generate(config, options, &source.name);
         let cases: Vec<Case> = point.into_iter().map(generate).collect::<Result<_, _>>()?;
         let first = nth * cases.len();
-        results.extend(at_point(args, (&cases, first, &ways), &programs, vector, &|| bar.inc(1))?);
+        results.extend(at_point(args, (&cases, first, &ways), (&programs, job), vector, &tick)?);
         if interrupt::is_asked() {
             break;
         }
     }
-    let measured = bar.position();
+    let measured = measured.get();
     drop(bar);
+    if job.is_some_and(|job| !job.is_first()) {
+        return Ok(());
+    }
     let mut bench = Bench {
         ok: true,
         machine: Machine::here(),
@@ -177,6 +190,42 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     report.judge(&bench, table::table, if bench.interrupted { Err(ended_early()) } else { Ok(()) })
 }
 
+/// A checked request.
+struct Asked {
+    earlier: Option<Earlier>,
+    source: Source,
+    grid: Vec<Vec<Config>>,
+    ways: Vec<Receive>,
+    programs: Programs,
+    vector: Any,
+    /// Of all systems in a block, at all points.
+    turns: usize,
+}
+
+/// Whatever is wrong with the request is said before the first measurement.
+fn asked(args: &BenchArgs, job: Option<&Job>) -> Result<Asked, Error> {
+    once(args)?;
+    if job.is_none() && args.all_far {
+        return Err(Error::Request("--all-far: only --backend mpi has it".to_owned()));
+    }
+    if let Some(path) = args.export.as_ref().filter(|_| job.is_none_or(Job::is_first)) {
+        atomic_file::check_writable(path)?;
+    }
+    let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
+    let source = source(&args.config)?;
+    let (grid, ways) = (grid(args, &source), ways(args)?);
+    let (programs, vector) = (Programs::find(args, job.map(Job::version))?, args.vector.find()?);
+    let mut turns = 0;
+    for config in grid.iter().flatten() {
+        let shape = hints::shape(config, Given::empty(), Limits::Product, &source.name)?;
+        ways.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
+        programs.comparable(config)?;
+        job.map_or(Ok(()), |job| job.fits(config))?;
+        turns += ways.len() * args.row_copy.len() * args.backend.len() + programs.fitting(config).count();
+    }
+    Ok(Asked { earlier, source, grid, ways, programs, vector, turns })
+}
+
 /// Refuses a value that is named twice: two systems of one name could not be told apart.
 fn once(args: &BenchArgs) -> Result<(), Error> {
     fn of<T: PartialEq>(option: &str, values: &[T]) -> Result<(), Error> {
@@ -188,8 +237,8 @@ fn once(args: &BenchArgs) -> Result<(), Error> {
     of("--receive", &args.receive)?;
     of("--experts", &args.experts)?;
     of("--backend", &args.backend)?;
-    if cfg!(not(target_os = "linux")) && args.backend.contains(&LiveArg::Processes) {
-        return Err(Error::Request("--backend processes: only Linux has it".to_owned()));
+    if cfg!(not(target_os = "linux")) && args.backend.iter().any(|&backend| backend != LiveArg::Threads) {
+        return Err(Error::Request("--backend processes, mpi: only Linux has them".to_owned()));
     }
     of("--row-copy", &args.row_copy)?;
     of("--quant-mode", &args.quant_mode)?;
@@ -213,18 +262,22 @@ fn ways(args: &BenchArgs) -> Result<Vec<Receive>, Error> {
 fn at_point(
     args: &BenchArgs,
     (cases, first, ways): (&[Case], usize, &[Receive]),
-    programs: &Programs,
+    (programs, job): (&Programs, Option<&Job>),
     vector: Any,
     tick: &dyn Fn(),
 ) -> Result<Vec<Entry>, Error> {
     let ways = || ways.iter().flat_map(|&receive| args.row_copy.iter().map(move |&copy| (receive, copy)));
     let pages = live::pages(cases.iter().flat_map(|case| ways().map(move |(receive, _)| (case, receive))));
     let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
-    for (case, number) in cases.iter().zip(first..) {
+    if let (Some(job), [case], Some(way)) = (job, cases, ways().next()) {
+        (subjects, contenders) = job.contenders(args, (case, first), (way, vector, pages), programs)?;
+    }
+    for (case, number) in cases.iter().zip(first..).filter(|_| job.is_none()) {
         for (nth, (receive, copy)) in ways().enumerate() {
             if args.backend.contains(&LiveArg::Threads) {
                 let group = Group::new(case, args, (receive, copy, vector), pages)?;
-                let (system, row_copy) = (System::Machines(receive, copy), Some(group.row_copy()));
+                let (system, row_copy) =
+                    (System::Machines(LiveArg::Threads, receive, copy), Some(group.row_copy()));
                 subjects.push(Subject { case, system, row_copy });
                 contenders.push(Contender::Machines(Box::new(group)));
             }
@@ -232,7 +285,8 @@ fn at_point(
             if args.backend.contains(&LiveArg::Processes) {
                 let group =
                     Processes::new(case, args, (receive, copy), (number * ways().count() + nth) as u64)?;
-                let (system, row_copy) = (System::Processes(receive, copy), Some(group.row_copy));
+                let (system, row_copy) =
+                    (System::Machines(LiveArg::Processes, receive, copy), Some(group.row_copy));
                 subjects.push(Subject { case, system, row_copy });
                 contenders.push(Contender::Other(Box::new(group)));
             }

@@ -15,7 +15,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::protocol::{Choices, Fingerprints, Receive};
+use veriep_core::protocol::Receive;
 use veriep_core::units::RankId;
 
 const CHECK: u64 = 0;
@@ -39,11 +39,6 @@ pub(super) struct Processes<'c> {
     members: Members,
     pub(super) row_copy: RowCopy,
     deadline: Duration,
-}
-
-/// What all processes must have alike.
-fn fingerprint(case: &Case) -> u64 {
-    Fingerprints::new(&case.shape, Choices::default()).whole()
 }
 
 fn count(case: &Case) -> usize {
@@ -72,7 +67,7 @@ impl<'c> Processes<'c> {
         let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(|e| of_memory(&e))?;
         let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
         world.copy_rows(row_copy);
-        let members = Members::start(&memory, &world, (fingerprint(case), group), None)
+        let members = Members::start(&memory, &world, (live::fingerprint(case), group), None)
             .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
         Ok(Self { case, world, members, row_copy, deadline: live::deadline(args) })
     }
@@ -168,7 +163,7 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
     let missing = || Error::Request(format!("group {number}: not one of this request"));
     let config = grid(args, &source).into_iter().flatten().nth(config).ok_or_else(missing)?;
     let case = generate(config, options, &source.name)?;
-    if fingerprint(&case) != seat.fingerprint {
+    if live::fingerprint(&case) != seat.fingerprint {
         return Err(Error::Request(format!("{}: has changed since the group was started", source.name)));
     }
     let world = seat.world(memory, global_rank::count(&case.shape));

@@ -2,7 +2,7 @@
 
 use super::Bench;
 use super::blocks::Ratio;
-use super::entry::Entry;
+use super::entry::{Entry, Sent};
 use super::history::Change;
 use crate::cli::RowCopyArg;
 use crate::command::quantiles::Quantiles;
@@ -37,6 +37,11 @@ pub(super) fn table(bench: &Bench) -> String {
     let rows: Vec<_> = bench.results.iter().flat_map(ratios).collect();
     if !rows.is_empty() {
         all += &format!("\n\nmedian (quartiles) over the blocks\n{}", columns(&header, &rows));
+    }
+    let header = ["system", "R", "BS", "messages", "MB"];
+    let rows: Vec<_> = bench.results.iter().filter_map(sent).collect();
+    if !rows.is_empty() {
+        all += &format!("\n\nbetween processes through the MPI, in a round\n{}", columns(&header, &rows));
     }
     let header = ["system", "R", "BS", "ns per step", "per effect", "per flag", "of dispatch", "of combine"];
     let rows: Vec<_> = bench.results.iter().filter_map(protocol).collect();
@@ -126,6 +131,11 @@ fn ratios(entry: &Entry) -> Vec<Vec<String>> {
         [name(entry), vec![than.system.clone(), spread(than.dispatch), spread(than.combine)]].concat()
     };
     entry.than.iter().map(row).collect()
+}
+
+fn sent(entry: &Entry) -> Option<Vec<String>> {
+    let Sent { messages, bytes } = entry.sent?;
+    Some([name(entry), vec![messages.to_string(), format!("{:.3}", bytes as f64 / 1e6)]].concat())
 }
 
 fn protocol(entry: &Entry) -> Option<Vec<String>> {

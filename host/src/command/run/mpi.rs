@@ -10,14 +10,14 @@ use crate::backend::far::mpi::MpiWire;
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::cli::RunArgs;
+use crate::command::launched::{self, Alike};
 use crate::command::of_memory;
 use crate::command::source::keep_inputs;
 use crate::driver::schedule::Schedule;
 use crate::error::Error;
 use crate::global_rank;
-use crate::launcher::{Launched, launched};
 use crate::report::{Report, progress};
-use crate::world::{Cluster, Outcome, Phase, greet, watch};
+use crate::world::{Cluster, Outcome, Phase, watch};
 use core::time::Duration;
 use std::path::Path;
 use std::process::exit;
@@ -29,8 +29,6 @@ use veriep_core::units::RankId;
 /// What a process has that another one may begin with.
 type Whole = Cluster<MpiWire>;
 
-/// How long the first process may take to say why it cannot begin.
-const SAYS: Duration = Duration::from_secs(1);
 /// How long a launcher may take to pass a line on, and this process to hear of a death.
 const HEARS: Duration = Duration::from_millis(150);
 /// How often somebody looks who waits for that.
@@ -39,52 +37,15 @@ const LOOK: Duration = Duration::from_millis(5);
 const ENDS: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
-    let no_launcher = "--backend mpi: no mpirun or srun has started this process; \
-                       hint: mpirun -n 2 veriep run --backend mpi ...";
-    let launched = launched().ok_or_else(|| Error::Request(no_launcher.to_owned()))?;
-    let wire = MpiWire::start(&launched).map_err(|why| Error::Request(format!("--backend mpi: {why}")));
-    let wire = of_first(&launched, wire)?;
+    let (launched, wire) = launched::start("run")?;
     let (me, all) = (wire.process(), wire.processes());
-    let job = prepare(args, me, all);
-    let asked = match &job {
-        Ok((job, _)) => Ok((processes::fingerprint(job), args.threads.map(|threads| threads as usize))),
-        Err(error) => Err((error.status(), error.lines().join("; "))),
-    };
-    let greeted = greet(wire, (me, all), args.all_far, asked)
-        .map_err(|why| Error::Request(format!("--backend mpi: {why}")));
-    let launched = Launched { process: me, ..launched };
-    let mut greeted = of_first(&launched, greeted)?;
-    let differs = greeted.differs();
-    let refused = greeted.hellos.iter().enumerate().find_map(|(process, hello)| {
-        let (status, line) = hello.error.clone()?;
-        let line = if process == 0 { line } else { format!("process {process} on {}: {line}", hello.host) };
-        Some(if status == 1 { Error::Wrong(line) } else { Error::Request(line) })
+    let asked = prepare(args, me, all).map(|(job, schedule)| {
+        let fingerprint = processes::fingerprint(&job);
+        let workers = args.threads.map(|threads| threads as usize);
+        let receive = job.plan.options.choices.receive;
+        ((job, schedule), Alike { fingerprint, workers, receive })
     });
-    let refused = refused.or_else(|| {
-        let line =
-            format!("process {}: must have the same case, seed, rounds and options as process 0", differs?);
-        Some(Error::Request(line))
-    });
-    let refused = refused.or_else(|| {
-        let (job, _) = job.as_ref().ok()?;
-        let direct = job.plan.options.choices.receive.is_direct() && greeted.nodes() > 1;
-        let nodes = greeted.nodes();
-        direct.then(|| {
-            let name = job.plan.options.choices.receive.name();
-            Error::Request(format!(
-                "--receive {name}: its ranks read each other's memory, and those of this group are on {nodes} nodes: \
-                 must be one node, or --receive copy or in-place"
-            ))
-        })
-    });
-    if let Some(error) = refused {
-        // All have come to the same, and only the first one says so. It says its own error as it is.
-        use crate::backend::far::Wire;
-        let _ = greeted.finish();
-        let own = job.err().filter(|_| me == 0);
-        return of_first(&launched, Err(own.unwrap_or(error)));
-    }
-    let (mut job, schedule) = job?;
+    let ((mut job, schedule), greeted) = launched::meet(&launched, wire, args.all_far, asked)?;
     job.workers.count = greeted.workers();
     let record = flight::join(&job, &greeted.name(), me)?;
     let cluster = begin(&job, greeted, me).map_err(|e| of_memory(&e))?;
@@ -92,18 +53,6 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         cluster.note_deaths(folder.path()).map_err(|e| of_memory(&e))?;
     }
     take_part(&job, &schedule, (&cluster, record.as_ref()), me, report)
-}
-
-/// Process 0 says why it cannot begin; the others only end.
-fn of_first<T>(launched: &Launched, result: Result<T, Error>) -> Result<T, Error> {
-    match result {
-        Err(error) if launched.process != 0 => {
-            // A launcher ends all as soon as one has failed, also the first before it has said why.
-            thread::sleep(SAYS);
-            exit(error.status().into())
-        }
-        result => result,
-    }
 }
 
 /// The request, checked.

@@ -1,0 +1,325 @@
+//! All systems in one job of an MPI: every process measures the same ones by the same turns, and the first reports. What runs in
+//! one process alone is measured by the first, while the others sleep.
+
+use super::Samples;
+use super::against::Programs;
+use super::blocks::{Contender, System};
+use super::entry::{self, Subject};
+use super::exchanged::Exchanged;
+use super::live::{self, Group};
+use super::processes::Processes;
+use crate::backend::far::Wire;
+use crate::backend::far::mpi::{Exchange, MpiWire};
+use crate::backend::shared::SharedMemory;
+use crate::backend::{Backend, Pages};
+use crate::case::Case;
+use crate::cli::{Baseline, BenchArgs, LiveArg, RowCopyArg};
+use crate::command::launched::{self, Alike, of_mpi};
+use crate::command::{of_memory, traffic};
+use crate::error::Error;
+use crate::global_rank;
+use crate::launcher::Launched;
+use crate::report::{Format, Report};
+use crate::world::{Cluster, GroupMemory};
+use core::time::Duration;
+use std::process::exit;
+use std::rc::Rc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use veriep_core::fabric::raw::RowCopy;
+use veriep_core::protocol::Receive;
+use veriep_core::units::RankId;
+use veriep_core::vector::Any;
+
+/// Looks without a pause before a process that has nothing to do sleeps between two.
+const LOOKS: u32 = 1000;
+const NAP: Duration = Duration::from_millis(1);
+/// How long the first process may take to say that nobody moves, and all to leave.
+const SAYS: Duration = Duration::from_secs(1);
+const LEAVES: Duration = Duration::from_secs(5);
+
+/// The processes that a launcher has started.
+pub(super) struct Job {
+    launched: Launched,
+    wire: MpiWire,
+    format: Format,
+}
+
+impl Job {
+    pub(super) fn start(args: &BenchArgs, format: Format) -> Result<Self, Error> {
+        let (launched, wire) = launched::start("bench")?;
+        let job = Self { launched, wire, format };
+        let kinds = [
+            args.receive.len(),
+            args.experts.len(),
+            args.row_copy.len(),
+            args.quant_mode.len(),
+            args.aiv_num.len(),
+        ];
+        let one =
+            "--receive, --experts, --row-copy, --quant-mode, --aiv-num: with --backend mpi one value each";
+        let is_one = kinds.iter().all(|&values| values <= 1);
+        job.of_first(is_one.then_some(()).ok_or_else(|| Error::Request(one.to_owned())))?;
+        Ok(job)
+    }
+
+    /// Whether this process reports.
+    pub(super) const fn is_first(&self) -> bool {
+        self.launched.process == 0
+    }
+
+    /// Process 0 says why the job cannot begin; the others only end.
+    pub(super) fn of_first<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        launched::of_first(&self.launched, result)
+    }
+
+    /// What the MPI calls itself.
+    pub(super) fn version(&self) -> &str {
+        self.wire.version()
+    }
+
+    /// Whether there are ranks enough in a case.
+    pub(super) fn fits(&self, config: &crate::config::Config) -> Result<(), Error> {
+        let (processes, ranks) = (self.wire.processes(), config.ep_world_size);
+        if i64::try_from(processes).is_ok_and(|processes| processes <= ranks) {
+            return Ok(());
+        }
+        let line = format!(
+            "{processes} processes have been started: must be at most {ranks}, the ranks of the group"
+        );
+        Err(Error::Request(line))
+    }
+
+    /// Meets the others at a point of the grid.
+    pub(super) fn meet(&self, case: &Case, args: &BenchArgs, receive: Receive) -> Result<Rc<Point>, Error> {
+        let workers = args.threads.map(|threads| threads as usize);
+        let alike = Alike { fingerprint: live::fingerprint(case), workers, receive };
+        let (me, wire) = (self.launched.process, self.wire.of_another_group());
+        let ((), greeted) = launched::meet(&self.launched, wire, args.all_far, Ok(((), alike)))?;
+        let (processes, workers) = (greeted.hellos.len(), greeted.workers());
+        let map = |memory: &GroupMemory| {
+            SharedMemory::within(memory.map(), GroupMemory::start(processes, workers), case, 1)
+        };
+        let bytes = SharedMemory::bytes(case, 1).map_err(|e| of_memory(&e))?;
+        let members: Vec<Option<RankId>> = global_rank::all(&case.shape).map(Some).collect();
+        let cluster =
+            Cluster::begin(greeted, me, bytes, map, (&case.shape, &members)).map_err(|e| of_memory(&e))?;
+        let at = live::of_sizes(case);
+        Ok(Rc::new(Point { cluster, me, at, deadline: live::deadline(args), format: self.format }))
+    }
+
+    /// All that is compared at a point of the grid.
+    pub(super) fn contenders<'c>(
+        &self,
+        args: &BenchArgs,
+        (case, number): (&'c Case, usize),
+        ((receive, copy), vector, pages): ((Receive, RowCopyArg), Any, Pages),
+        programs: &Programs,
+    ) -> Result<(Vec<Subject<'c>>, Vec<Contender<'c>>), Error> {
+        let point = self.meet(case, args, receive)?;
+        let alone = |inner| Alone { inner, point: point.clone() };
+        let mut all: Vec<(Subject<'c>, Box<dyn System + 'c>)> = Vec::new();
+        for &on in &args.backend {
+            let (system, row_copy): (Box<dyn System>, _) = match on {
+                LiveArg::Mpi => point.machines(case, args, (receive, copy, vector))?,
+                _ if !self.is_first() => (Box::new(alone(None)), RowCopy::Plain),
+                LiveArg::Threads => {
+                    let group = Group::new(case, args, (receive, copy, vector), pages)?;
+                    let row_copy = group.row_copy();
+                    (Box::new(alone(Some(Box::new(group)))), row_copy)
+                }
+                LiveArg::Processes => {
+                    let group = Processes::new(case, args, (receive, copy), number as u64)?;
+                    let row_copy = group.row_copy;
+                    (Box::new(alone(Some(Box::new(group)))), row_copy)
+                }
+            };
+            let machines = entry::System::Machines(on, receive, copy);
+            all.push((Subject { case, system: machines, row_copy: Some(row_copy) }, system));
+        }
+        for baseline in programs.fitting(&case.config) {
+            let by = if baseline == Baseline::MpiIsend { Exchange::Messages } else { Exchange::Alltoallv };
+            let exchanged = Exchanged::new(case, (point.clone(), by), vector)?;
+            let subject = Subject { case, system: entry::System::Baseline(baseline), row_copy: None };
+            all.push((subject, Box::new(exchanged)));
+        }
+        Ok(all.into_iter().map(|(subject, system)| (subject, Contender::Other(system))).unzip())
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        // The results are there: what the MPI has to say of its end changes nothing.
+        let _unless_done = after(LEAVES, || exit(0));
+        let _ = self.wire.finish();
+    }
+}
+
+/// The processes at a point of the grid.
+pub(super) struct Point {
+    pub(super) cluster: Cluster<MpiWire>,
+    me: usize,
+    at: String,
+    deadline: Duration,
+    format: Format,
+}
+
+/// Does that after so long, unless what this returns is dropped before.
+#[must_use]
+fn after(limit: Duration, end: impl FnOnce() + Send + 'static) -> Sender<()> {
+    let (keep, kept) = channel();
+    let wait = move || {
+        if kept.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            end();
+        }
+    };
+    let _ = thread::Builder::new().spawn(wait);
+    keep
+}
+
+impl Point {
+    /// Does what all processes do at this time, and has them agree on the numbers that come out: of each the largest. Whoever waits
+    /// longer than the deadline ends the job.
+    pub(super) fn turn(&self, work: impl FnOnce() -> Result<Vec<u64>, Error>) -> Result<Vec<u64>, Error> {
+        let (me, format, deadline) = (self.me, self.format, self.deadline);
+        let line = format!("{}: no progress for {} s", self.at, deadline.as_secs_f64());
+        let _unless_done = after(deadline, move || {
+            let error = Error::NoProgress { line, missing: Vec::new() };
+            if me > 0 {
+                thread::sleep(SAYS);
+                exit(error.status().into());
+            }
+            exit(Report::new(format).fail(&error).into());
+        });
+        let own = work()?;
+        let mut agreement =
+            self.cluster.far.with_wire(|greeted| greeted.wire().agree(own)).map_err(|e| of_mpi(&e))?;
+        let mut looks = 0;
+        loop {
+            // Others may still wait for what this process has to say.
+            self.cluster.far.poll();
+            let agreed = self.cluster.far.with_wire(|greeted| greeted.wire().agreed(&mut agreement));
+            if let Some(largest) = agreed.map_err(|e| of_mpi(&e))? {
+                return Ok(largest);
+            }
+            looks += 1;
+            if looks > LOOKS { thread::sleep(NAP) } else { thread::yield_now() }
+        }
+    }
+
+    /// Of several numbers of each process, sums over all.
+    pub(super) fn sums(&self, own: [u64; 2]) -> Result<[u64; 2], Error> {
+        let mut slots = vec![0; 2 * self.cluster.world.processes()];
+        slots[2 * self.me..][..2].copy_from_slice(&own);
+        let all = self.turn(|| Ok(slots))?;
+        Ok([0, 1].map(|nth| all.iter().skip(nth).step_by(2).sum()))
+    }
+
+    /// A turn in which operators are timed.
+    pub(super) fn timed(&self, work: impl FnOnce() -> Result<Samples, Error>) -> Result<Samples, Error> {
+        let ns = |time: &Duration| time.as_nanos() as u64;
+        let all = self.turn(|| work().map(|s| s.dispatch.iter().chain(&s.combine).map(ns).collect()))?;
+        let mut dispatch: Vec<_> = all.into_iter().map(Duration::from_nanos).collect();
+        let combine = dispatch.split_off(dispatch.len() / 2);
+        Ok(Samples { dispatch, combine })
+    }
+
+    /// A turn in which one time is taken.
+    pub(super) fn time(&self, work: impl FnOnce() -> Result<Duration, Error>) -> Result<Duration, Error> {
+        let all = self.turn(|| work().map(|time| vec![time.as_nanos() as u64]))?;
+        Ok(Duration::from_nanos(all.first().copied().unwrap_or_default()))
+    }
+
+    /// The machines of this process's ranks, and how they copy rows.
+    pub(super) fn machines<'c>(
+        self: &Rc<Self>,
+        case: &'c Case,
+        args: &BenchArgs,
+        (receive, row_copy, vector): (Receive, RowCopyArg, Any),
+    ) -> Result<(Box<dyn System + 'c>, RowCopy), Error> {
+        let Self { cluster, .. } = &**self;
+        let way = traffic::unmeasured(case, receive, row_copy);
+        let (world, workers) = (cluster.world.clone(), live::workers(args, cluster.workers()));
+        let start = GroupMemory::start(world.processes(), cluster.workers());
+        let near = SharedMemory::within(cluster.memory.map(), start, case, 1).map_err(|e| of_memory(&e))?;
+        let (near, point) = (near.with_row_copy(way), self.clone());
+        let system: Box<dyn System> = if cluster.is_one_node() {
+            Box::new(Machines {
+                group: Group::over((near, world), case, (receive, vector), workers),
+                point,
+                sent: [0; 2],
+            })
+        } else {
+            let far = cluster.far.clone();
+            Box::new(Machines {
+                group: Group::over((far, world), case, (receive, vector), workers),
+                point,
+                sent: [0; 2],
+            })
+        };
+        Ok((system, way))
+    }
+}
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        let _ = self.cluster.leave(LEAVES);
+    }
+}
+
+/// The machines over the memory of all processes.
+struct Machines<'c, B> {
+    group: Group<'c, B>,
+    point: Rc<Point>,
+    sent: [u64; 2],
+}
+
+impl<B: Backend> System for Machines<'_, B> {
+    fn check(&mut self, name: &str) -> Result<(), Error> {
+        self.point.turn(|| self.group.check(name).map(|()| vec![0])).map(drop)
+    }
+
+    fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        self.point.timed(|| self.group.single(warm_up, iterations))
+    }
+
+    fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
+        let sent = || self.point.cluster.far.with_wire(|greeted| greeted.wire().sent());
+        let before = sent();
+        let time = self.point.time(|| self.group.chain(rounds))?;
+        let own = [0, 1].map(|nth| (sent()[nth] - before[nth]) / u64::from(rounds));
+        self.sent = self.point.sums(own)?;
+        Ok(time)
+    }
+
+    fn sent(&self) -> Option<[u64; 2]> {
+        Some(self.sent)
+    }
+}
+
+/// What runs beside the other processes, in the first one.
+pub(super) struct Alone<'c> {
+    pub(super) inner: Option<Box<dyn System + 'c>>,
+    pub(super) point: Rc<Point>,
+}
+
+impl System for Alone<'_> {
+    fn check(&mut self, name: &str) -> Result<(), Error> {
+        let Self { inner, point } = self;
+        point.turn(|| inner.iter_mut().try_for_each(|inner| inner.check(name)).map(|()| vec![0])).map(drop)
+    }
+
+    fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        let Self { inner, point } = self;
+        let asleep = || {
+            let none = vec![Duration::ZERO; iterations as usize];
+            Samples { dispatch: none.clone(), combine: none }
+        };
+        point.timed(|| inner.as_mut().map_or_else(|| Ok(asleep()), |inner| inner.single(warm_up, iterations)))
+    }
+
+    fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
+        let Self { inner, point } = self;
+        point.time(|| inner.as_mut().map_or(Ok(Duration::ZERO), |inner| inner.chain(rounds)))
+    }
+}

@@ -1,0 +1,103 @@
+//! What verbs do that a launcher has started as the processes of a group: they meet, and the first one speaks for all.
+
+use crate::backend::far::Wire;
+use crate::backend::far::mpi::MpiWire;
+use crate::error::Error;
+use crate::launcher::{Launched, launched};
+use crate::world::{Greeted, greet};
+use core::time::Duration;
+use std::process::exit;
+use std::thread;
+use veriep_core::protocol::Receive;
+
+/// How long the first process may take to say why it cannot begin.
+const SAYS: Duration = Duration::from_secs(1);
+
+/// Joins the processes that the launcher has started; `verb` is for a hint.
+pub(super) fn start(verb: &str) -> Result<(Launched, MpiWire), Error> {
+    let no_launcher = || {
+        Error::Request(format!(
+            "--backend mpi: no mpirun or srun has started this process; \
+             hint: mpirun -n 2 veriep {verb} --backend mpi ..."
+        ))
+    };
+    let launched = launched().ok_or_else(no_launcher)?;
+    let wire = of_first(&launched, MpiWire::start(&launched).map_err(|why| of_mpi(&why)))?;
+    Ok((Launched { process: wire.process(), ..launched }, wire))
+}
+
+pub(super) fn of_mpi(why: &str) -> Error {
+    Error::Request(format!("--backend mpi: {why}"))
+}
+
+/// Process 0 says why it cannot begin; the others only end.
+pub(super) fn of_first<T>(launched: &Launched, result: Result<T, Error>) -> Result<T, Error> {
+    match result {
+        Err(error) if launched.process != 0 => {
+            // A launcher ends all as soon as one has failed, also the first before it has said why.
+            thread::sleep(SAYS);
+            exit(error.status().into())
+        }
+        result => result,
+    }
+}
+
+/// What all processes of a group must have alike.
+pub(super) struct Alike {
+    pub(super) fingerprint: u64,
+    /// Workers of each, if somebody has asked for a number.
+    pub(super) workers: Option<usize>,
+    pub(super) receive: Receive,
+}
+
+/// Meets the other processes of a group, which have been asked for the same, or says why it cannot begin.
+pub(super) fn meet<T>(
+    launched: &Launched,
+    wire: MpiWire,
+    all_far: bool,
+    asked: Result<(T, Alike), Error>,
+) -> Result<(T, Greeted<MpiWire>), Error> {
+    let (me, all) = (launched.process, wire.processes());
+    let said = match &asked {
+        Ok((_, alike)) => Ok((alike.fingerprint, alike.workers)),
+        Err(error) => Err((error.status(), error.lines().join("; "))),
+    };
+    let mut greeted = of_first(launched, greet(wire, (me, all), all_far, said).map_err(|why| of_mpi(&why)))?;
+    let of_others = refused(&greeted);
+    let error = match (of_others, asked) {
+        (Some(_), Err(own)) if me == 0 => own,
+        (Some(error), _) | (None, Err(error)) => error,
+        (None, Ok((mine, alike))) => match is_apart(&greeted, alike.receive) {
+            Some(error) => error,
+            None => return Ok((mine, greeted)),
+        },
+    };
+    // All have come to the same, and only the first one says so. It says its own error as it is.
+    let _ = greeted.finish();
+    of_first(launched, Err(error))
+}
+
+/// Why some process cannot begin.
+fn refused(greeted: &Greeted<MpiWire>) -> Option<Error> {
+    let errors = greeted.hellos.iter().enumerate().find_map(|(process, hello)| {
+        let (status, line) = hello.error.clone()?;
+        let line = if process == 0 { line } else { format!("process {process} on {}: {line}", hello.host) };
+        Some(if status == 1 { Error::Wrong(line) } else { Error::Request(line) })
+    });
+    errors.or_else(|| {
+        let process = greeted.differs()?;
+        let must = "must have the same case, seed, rounds and options as process 0";
+        Some(Error::Request(format!("process {process}: {must}")))
+    })
+}
+
+/// Ranks that read each other's memory, on several nodes.
+fn is_apart(greeted: &Greeted<MpiWire>, receive: Receive) -> Option<Error> {
+    let (name, nodes) = (receive.name(), greeted.nodes());
+    (receive.is_direct() && nodes > 1).then(|| {
+        Error::Request(format!(
+            "--receive {name}: its ranks read each other's memory, and those of this group are on {nodes} nodes: \
+             must be one node, or --receive copy or in-place"
+        ))
+    })
+}
