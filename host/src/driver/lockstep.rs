@@ -1,12 +1,15 @@
 //! One thread drives all cores: the [simulated group](veriep_core::sim) of the core, whose chooser decides who takes the next
 //! step and what lands. The same seed gives the same run.
 
+use super::budget::steps_max;
 use super::{Failure, Hang, Missing, Unit, Who};
 use crate::backend::lockstep::{Lockstep, Mapped};
 use crate::backend::{Backend, Layer, Layered, Told};
 use crate::expert;
 use crate::global_rank;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use std::collections::BTreeMap;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
@@ -107,6 +110,11 @@ struct Scene<'u, B> {
     unit: &'u Unit<'u, B>,
     /// The ranks by their numbers in the memory.
     names: Vec<RankId>,
+    /// Steps of each core in its operator.
+    steps: RefCell<BTreeMap<Actor, u64>>,
+    /// The most that one can have, and who had more.
+    steps_max: u64,
+    polls: Cell<Option<(RankId, CoreId, u64)>>,
 }
 
 impl<B: Clockwork> Scene<'_, B> {
@@ -134,6 +142,19 @@ impl<B: Clockwork> Scene<'_, B> {
         if let Ok(Progress::Stepped | Progress::Done) = answer {
             self.unit.count(rank, who, 1);
         }
+        if let Who::Core(core) = who {
+            let mut all = self.steps.borrow_mut();
+            let steps = all.entry(actor).or_default();
+            match answer {
+                Ok(Progress::Stepped) => *steps += 1,
+                Ok(Progress::Done) => *steps = 0,
+                _ => {}
+            }
+            if *steps > self.steps_max {
+                self.polls.set(Some((rank, core, *steps)));
+                return Err(ProtocolError::Internal("polls by stepping"));
+            }
+        }
         answer
     }
 
@@ -160,6 +181,9 @@ impl<B: Clockwork> Scene<'_, B> {
 
     /// How the unit has failed.
     fn failure(&self, cluster: &Cluster<'_>, ended: Ended) -> Failure {
+        if let Some((rank, core, steps)) = self.polls.get() {
+            return Failure::Polls { rank, core, steps };
+        }
         match ended {
             Ended::Core(number, core, error) => {
                 let rank = self.name(number);
@@ -255,7 +279,11 @@ fn driven<'u, B: Clockwork>(
 ) -> Result<u64, Failure> {
     unit.check()?;
     let (shape, options, backend) = (unit.shape, unit.options, unit.backend);
-    let mut scene = Scene { unit, names: Vec::new() };
+    let of_plan =
+        || global_rank::all(shape).map(|rank| steps_max(shape, global_rank::ep_rank(shape, rank))).max();
+    let steps_max = options.steps_max.or_else(of_plan).unwrap_or(u64::MAX);
+    let (names, steps, polls) = (Vec::new(), RefCell::default(), Cell::default());
+    let mut scene = Scene { unit, names, steps, steps_max, polls };
     let members = global_rank::all(shape).map(|rank| {
         let number = backend.number(rank);
         scene.names.resize(scene.names.len().max(number.index() + 1), rank);

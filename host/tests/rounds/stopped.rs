@@ -382,6 +382,10 @@ fn who_takes_more_steps_than_an_operator_can_have_is_named() {
     let failure = run(Some(3)).unwrap();
     assert!(matches!(failure, Failure::Polls { steps: 4.., .. }), "{failure}");
     assert!(failure.to_string().contains("polls by stepping"), "{failure}");
+    let lockstep = Lockstep::new(&case, 2, Memory::Strong, 7).unwrap();
+    let options = Options { steps_max: Some(3), ..Options::default() };
+    let failure = end(&case, options, recorded(&case, lockstep), driver::lockstep::run).failure;
+    assert!(matches!(failure, Some(Failure::Polls { steps: 4, .. })), "{failure:?}");
 }
 
 fn with(choices: Choices) -> Options {
