@@ -112,6 +112,8 @@ struct Scene<'p> {
     expected: Option<Expected<'p>>,
     clock: Rc<Clock>,
     prices: Prices,
+    /// A row, if rows are not kept.
+    zeros: Vec<u8>,
     /// By operator, then rank.
     began: [Vec<Ps>; 2],
     took: [Vec<Ps>; 2],
@@ -188,7 +190,10 @@ impl World<Mapped, Timed> for Scene<'_> {
     fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
         let inner = &mut Recorder { inner: Borrowed(fabric), actor, book: log };
-        let answer = step(&mut Priced { inner, rank: actor.member, clock: &self.clock, prices: self.prices });
+        let rank = actor.member;
+        // Of the rows of combine nothing but their sum is looked at.
+        let zeros = if self.runs(rank) == Operator::Combine { &self.zeros[..] } else { &[] };
+        let answer = step(&mut Priced { inner, rank, clock: &self.clock, prices: self.prices, zeros });
         self.stepped(actor, answer)
     }
 
@@ -202,6 +207,11 @@ impl World<Mapped, Timed> for Scene<'_> {
 }
 
 impl Scene<'_> {
+    fn runs(&self, rank: RankId) -> Operator {
+        let of_combine = self.clock.operators.borrow()[rank.index()] == Operator::Combine as u8;
+        if of_combine { Operator::Combine } else { Operator::Dispatch }
+    }
+
     fn stepped(&self, actor: Actor, answer: Answer) -> Answer {
         if let Ok(Progress::Pending(wait)) = answer {
             self.clock.awaits.set(Some(wait));
@@ -245,6 +255,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         expected: plan.rows.then(|| Expected::of(case)),
         clock,
         prices: Prices::new(&plan.cluster.costs),
+        zeros: vec![0; if plan.rows { 0 } else { shape.row_bytes() as usize }],
         began: zeros(),
         took: zeros(),
         end: (0, 0),

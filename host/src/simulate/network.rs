@@ -4,20 +4,31 @@
 
 use super::prices::{Egress, Links, PortBy, Ps, Tier, mbs, ps, transfer};
 use crate::events::timeline::{Busy, Direction};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use veriep_core::place::Place;
-use veriep_core::plan::port::{self, Bits20To9, Load};
+use veriep_core::plan::port::{self, Bits20To9};
 use veriep_core::shape::Shape;
-use veriep_core::sim::FlightId;
+use veriep_core::sim::{Actor, FlightId};
 use veriep_core::units::RankId;
 
 #[cfg(test)]
 mod tests;
 
+/// For whom something is carried, who is told when all of it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Load {
+    /// An effect on its way.
+    Flight(FlightId),
+    /// What a core has read in another rank's memory.
+    Read(Actor),
+    /// A message of that number, of somebody who counts them.
+    Message(u32),
+}
+
 /// What is sent from a rank to another by one port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    pub flight: FlightId,
+    pub load: Load,
     /// The ranks between which it goes.
     pub from: u32,
     /// To this one.
@@ -32,32 +43,35 @@ pub struct Flow {
     pub operator: u8,
 }
 
+/// A flow that has not ended, by its number.
+type Number = u32;
+
 /// A part of a flow that a link carries in one piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub struct Chunk {
-    flow: Flow,
-    bytes: u64,
+    flow: Number,
+    bytes: u32,
     /// Shared links that it has passed.
     passed: u8,
+    /// Whether it is the end of the flow.
+    last: bool,
 }
 
 /// What happens on the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// A flow is at the port of its sender.
-    Enter(Flow),
-    /// A port, counted over all ranks, has sent a chunk.
+    Enter(Number),
+    /// A port, counted over all ranks, has sent a chunk, and something waits for it.
     Sent(u32),
     /// A chunk is at a link that it shares with others, or behind the last of them.
     At(Chunk),
     /// A shared link has carried a chunk.
     Passed(u32),
-    /// The head of a chunk is at the port of its receiver.
-    Head(Chunk),
-    /// A port, counted over all ranks, has received a chunk.
-    Received(u32),
-    /// A flow is there, by a link inside its server.
-    Arrived(FlightId),
+    /// A port has received a chunk.
+    Received(Chunk),
+    /// A flow is there, by a link inside its server or on its own rank.
+    Arrived(Number),
 }
 
 /// What a link has carried in one operator.
@@ -84,9 +98,12 @@ impl Carried {
 
 #[derive(Debug, Default)]
 struct Out {
-    busy: bool,
+    /// Until when it is busy.
+    until: Ps,
+    /// Whether it will be told that it is free.
+    told: bool,
     /// By destination, or all in one.
-    queues: BTreeMap<u32, VecDeque<Flow>>,
+    queues: Vec<VecDeque<Number>>,
     /// Destinations that wait for their turn.
     turns: VecDeque<u32>,
     waiting: u64,
@@ -95,17 +112,39 @@ struct Out {
 
 #[derive(Debug, Default)]
 struct In {
-    queue: VecDeque<Chunk>,
+    /// When everything that is on its way has been received.
+    until: Ps,
+    /// Heads of chunks that come, and when.
+    heads: VecDeque<(Ps, Chunk)>,
     waiting: u64,
     /// Bytes that are here or on their way.
     expected: u64,
     /// Ports that have something for this one and no room for it.
     stopped: Vec<u32>,
-    /// Chunks of rows that are here, by sender.
-    senders: HashMap<u32, u32>,
+    /// Chunks of rows that are here, by sender, and of how many senders.
+    senders: Vec<u32>,
+    present: usize,
     /// The most senders with rows here at once.
     incast: [usize; 2],
     carried: [Carried; 2],
+}
+
+impl In {
+    /// The head of a chunk is here.
+    fn is_here(&mut self, flow: &Flow, chunk: Chunk) {
+        let operator = usize::from(flow.operator);
+        if flow.rows {
+            if self.senders.len() <= flow.from as usize {
+                self.senders.resize(flow.from as usize + 1, 0);
+            }
+            let chunks = &mut self.senders[flow.from as usize];
+            self.present += usize::from(*chunks == 0);
+            *chunks += 1;
+            self.incast[operator] = self.incast[operator].max(self.present);
+        }
+        self.waiting += u64::from(chunk.bytes);
+        self.carried[operator].queue_max = self.carried[operator].queue_max.max(self.waiting);
+    }
 }
 
 /// A link that the ranks of a group share.
@@ -145,8 +184,12 @@ pub struct Network {
     into: Vec<In>,
     tiers: Vec<Groups>,
     shared: Vec<Shared>,
-    /// Flows that a flight has still to receive, if it has more than one.
-    flows: HashMap<FlightId, u32>,
+    /// Flows that have not ended, by number.
+    flows: Vec<Flow>,
+    /// Numbers of flows that have ended.
+    unused: Vec<Number>,
+    /// Flows in which a load has still to come, if it has more than one.
+    parts: HashMap<Load, u32>,
     /// When a link inside a server is free again.
     near: HashMap<(u32, u32), Ps>,
     /// Bytes by links inside servers, by rank and operator: out, in.
@@ -187,7 +230,9 @@ impl Network {
             into: (0..all).map(|_| In::default()).collect(),
             tiers,
             shared,
-            flows: HashMap::new(),
+            flows: Vec::new(),
+            unused: Vec::new(),
+            parts: HashMap::new(),
             near: HashMap::new(),
             near_bytes: vec![[[0; 2]; 2]; ranks as usize],
             busy: None,
@@ -207,27 +252,43 @@ impl Network {
         self.server > 0 && a / self.server == b / self.server
     }
 
+    fn numbered(&mut self, flow: Flow) -> Number {
+        match self.unused.pop() {
+            Some(number) => {
+                self.flows[number as usize] = flow;
+                number
+            }
+            None => {
+                self.flows.push(flow);
+                self.flows.len() as Number - 1
+            }
+        }
+    }
+
+    fn flow(&mut self, number: Number) -> &mut Flow {
+        &mut self.flows[number as usize]
+    }
+
     /// Sends a flow by ports at time `at`, to a place in the receiver's memory. `later` is given what happens and when.
     pub fn send(&mut self, flow: Flow, to: Place, at: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let Some((by, shape)) = &self.by else { return later(at, Event::Enter(flow)) };
-        let mut loads = [Load::default(); port::PORTS];
+        let Some((by, shape)) = &self.by else { return later(at, Event::Enter(self.numbered(flow))) };
+        let mut loads = [port::Load::default(); port::PORTS];
         port::add(&Bits20To9, shape, RankId(flow.to), to, flow.left, &mut loads);
+        let by = *by;
         let ports = (0..).zip(&loads);
         match by {
-            PortBy::Even => later(at, Event::Enter(flow)),
+            PortBy::Even => later(at, Event::Enter(self.numbered(flow))),
             PortBy::Write => {
                 let port = ports.filter(|(_, load)| load.heads > 0).map(|(port, _)| port).next();
-                later(at, Event::Enter(Flow { port: port.unwrap_or(0), ..flow }));
+                later(at, Event::Enter(self.numbered(Flow { port: port.unwrap_or(0), ..flow })));
             }
             PortBy::Packet => {
-                let flows = ports.filter(|(_, load)| load.bytes > 0);
-                let flows = flows.map(|(port, load)| Flow { port, left: load.bytes, ..flow });
                 let mut count = 0;
-                flows.for_each(|flow| {
+                for (port, load) in ports.filter(|(_, load)| load.bytes > 0) {
                     count += 1;
-                    later(at, Event::Enter(flow));
-                });
-                self.flows.insert(flow.flight, count);
+                    later(at, Event::Enter(self.numbered(Flow { port, left: load.bytes, ..flow })));
+                }
+                self.parts.insert(flow.load, count);
             }
         }
     }
@@ -236,32 +297,42 @@ impl Network {
     pub fn send_near(&mut self, flow: Flow, at: Ps, later: &mut impl FnMut(Ps, Event)) {
         let free = self.near.entry((flow.from, flow.to)).or_default();
         *free = at.max(*free) + transfer(flow.left, self.near_rate);
+        let at = *free + self.near_latency;
         let operator = usize::from(flow.operator);
         self.near_bytes[flow.from as usize][operator][0] += flow.left;
         self.near_bytes[flow.to as usize][operator][1] += flow.left;
-        later(*free + self.near_latency, Event::Arrived(flow.flight));
+        self.stay(flow, at, later);
     }
 
-    /// Something has happened at time `now`. Returns the flight that is whole at its receiver now.
-    pub fn happens(&mut self, event: Event, now: Ps, later: &mut impl FnMut(Ps, Event)) -> Option<FlightId> {
+    /// A flow that takes no link is there at time `at`.
+    pub fn stay(&mut self, flow: Flow, at: Ps, later: &mut impl FnMut(Ps, Event)) {
+        later(at, Event::Arrived(self.numbered(flow)));
+    }
+
+    /// Something has happened at time `now`. Returns what is whole at its receiver now.
+    pub fn happens(&mut self, event: Event, now: Ps, later: &mut impl FnMut(Ps, Event)) -> Option<Load> {
         match event {
-            Event::Arrived(flight) => return Some(flight),
-            Event::Enter(flow) => {
+            Event::Arrived(number) => return Some(self.ended(number)),
+            Event::Enter(number) => {
+                let flow = self.flows[number as usize];
                 let queue_of = if self.egress == Egress::Fair { flow.to } else { 0 };
                 let port = flow.from * self.ports + flow.port;
                 let out = &mut self.out[port as usize];
-                let queue = out.queues.entry(queue_of).or_default();
+                if out.queues.len() <= queue_of as usize {
+                    out.queues.resize_with(queue_of as usize + 1, VecDeque::new);
+                }
+                let queue = &mut out.queues[queue_of as usize];
                 if queue.is_empty() {
                     out.turns.push_back(queue_of);
                 }
-                queue.push_back(flow);
+                queue.push_back(number);
                 out.waiting += flow.left;
                 let carried = &mut out.carried[usize::from(flow.operator)];
                 carried.queue_max = carried.queue_max.max(out.waiting);
                 self.send_next(port, now, later);
             }
             Event::Sent(port) => {
-                self.out[port as usize].busy = false;
+                self.out[port as usize].told = false;
                 self.send_next(port, now, later);
             }
             Event::At(chunk) => self.arrives_at(chunk, now, later),
@@ -269,25 +340,30 @@ impl Network {
                 let shared = &mut self.shared[link as usize];
                 let chunk = shared.queue.pop_front()?;
                 if let Some(next) = shared.queue.front() {
-                    later(now + transfer(next.bytes, shared.rate), Event::Passed(link));
+                    later(now + transfer(next.bytes.into(), shared.rate), Event::Passed(link));
                 }
                 later(now, Event::At(Chunk { passed: chunk.passed + 1, ..chunk }));
             }
-            Event::Head(chunk) => self.receives(chunk, now, later),
-            Event::Received(port) => return self.received(port, now, later),
+            Event::Received(chunk) => return self.received(chunk, now, later),
         }
         None
     }
 
+    fn ended(&mut self, number: Number) -> Load {
+        self.unused.push(number);
+        self.flows[number as usize].load
+    }
+
+    /// A port sends the next chunk that it can, if it is free; who waits for it is told when it will be.
     fn send_next(&mut self, port: u32, now: Ps, later: &mut impl FnMut(Ps, Event)) {
+        let mut begun = None;
         let out = &mut self.out[port as usize];
-        if out.busy {
-            return;
-        }
-        for _ in 0..out.turns.len() {
-            let Some(turn) = out.turns.pop_front() else { return };
-            let Some(queue) = out.queues.get_mut(&turn) else { return };
-            let Some(flow) = queue.front_mut() else { return };
+        let turns = if out.until > now { 0 } else { out.turns.len() };
+        for _ in 0..turns {
+            let Some(turn) = out.turns.pop_front() else { break };
+            let queue = &mut out.queues[turn as usize];
+            let Some(&number) = queue.front() else { continue };
+            let flow = &mut self.flows[number as usize];
             let bytes = flow.left.min(self.chunk);
             let into = &mut self.into[(flow.to * self.ports + flow.port) as usize];
             if self.buffer > 0 && into.expected + bytes > self.buffer {
@@ -303,7 +379,6 @@ impl Network {
             }
             into.expected += bytes;
             flow.left -= bytes;
-            let chunk = Chunk { flow: *flow, bytes, passed: 0 };
             if flow.left == 0 {
                 queue.pop_front();
             }
@@ -313,102 +388,104 @@ impl Network {
                 (false, Egress::Fifo) => out.turns.push_front(turn),
             }
             let takes = transfer(bytes, self.rate);
-            (out.busy, out.waiting) = (true, out.waiting - bytes);
-            let carried = &mut out.carried[usize::from(chunk.flow.operator)];
+            (out.until, out.waiting) = (now + takes, out.waiting - bytes);
+            let carried = &mut out.carried[usize::from(flow.operator)];
             carried.bytes += bytes;
             carried.busy += takes;
-            self.was_busy(chunk, Direction::Out, (now, now + takes));
-            later(now + takes, Event::Sent(port));
-            let next = if self.tiers.is_empty() { Event::Head(chunk) } else { Event::At(chunk) };
-            return later(now + self.latency, next);
+            begun = Some(Chunk { flow: number, bytes: bytes as u32, passed: 0, last: flow.left == 0 });
+            break;
+        }
+        if out.until > now && !out.turns.is_empty() && !core::mem::replace(&mut out.told, true) {
+            later(out.until, Event::Sent(port));
+        }
+        let Some(chunk) = begun else { return };
+        self.was_busy(chunk, Direction::Out, (now, self.out[port as usize].until));
+        if self.tiers.is_empty() {
+            self.comes(chunk, now + self.latency, later);
+        } else {
+            later(now + self.latency, Event::At(chunk));
         }
     }
 
     /// A chunk goes on to the next link that it shares with others: out of its groups from the smallest on, then into those of
     /// its receiver.
     fn arrives_at(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let Flow { from, to, .. } = chunk.flow;
+        let Flow { from, to, .. } = *self.flow(chunk.flow);
         let crossed = || self.tiers.iter().filter(|tier| from / tier.ranks != to / tier.ranks);
         let out = crossed().map(|tier| (tier.first + from / tier.ranks, tier.latency));
         let into = crossed().map(|tier| (tier.first + tier.groups + to / tier.ranks, tier.latency));
         // The filters are of slices, so they can be walked from behind.
         let Some((link, latency)) = out.chain(into.rev()).nth(chunk.passed.into()) else {
-            return later(now, Event::Head(chunk));
+            return self.comes(chunk, now, later);
         };
         let shared = &mut self.shared[link as usize];
         shared.queue.push_back(chunk);
         if shared.queue.len() == 1 {
-            later(now + latency + transfer(chunk.bytes, shared.rate), Event::Passed(link));
+            later(now + latency + transfer(chunk.bytes.into(), shared.rate), Event::Passed(link));
         }
     }
 
-    fn receives(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let port = chunk.flow.to * self.ports + chunk.flow.port;
-        let into = &mut self.into[port as usize];
-        if chunk.flow.rows {
-            *into.senders.entry(chunk.flow.from).or_default() += 1;
-            let incast = &mut into.incast[usize::from(chunk.flow.operator)];
-            *incast = (*incast).max(into.senders.len());
-        }
-        into.queue.push_back(chunk);
-        into.waiting += chunk.bytes;
-        let carried = &mut into.carried[usize::from(chunk.flow.operator)];
-        carried.queue_max = carried.queue_max.max(into.waiting);
-        if into.queue.len() == 1 {
-            later(now + transfer(chunk.bytes, self.rate), Event::Received(port));
-        }
+    /// The head of a chunk will be at the port of its receiver at time `at`, no earlier than that of any before it.
+    fn comes(&mut self, chunk: Chunk, at: Ps, later: &mut impl FnMut(Ps, Event)) {
+        let Flow { to, port, .. } = *self.flow(chunk.flow);
+        let into = &mut self.into[(to * self.ports + port) as usize];
+        into.heads.push_back((at, chunk));
+        into.until = into.until.max(at) + transfer(chunk.bytes.into(), self.rate);
+        later(into.until, Event::Received(chunk));
     }
 
-    fn received(&mut self, port: u32, now: Ps, later: &mut impl FnMut(Ps, Event)) -> Option<FlightId> {
+    fn received(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) -> Option<Load> {
+        let flow = self.flows[chunk.flow as usize];
+        let port = flow.to * self.ports + flow.port;
         let into = &mut self.into[port as usize];
-        let chunk = into.queue.pop_front()?;
-        let takes = transfer(chunk.bytes, self.rate);
-        into.waiting -= chunk.bytes;
-        into.expected -= chunk.bytes;
-        let carried = &mut into.carried[usize::from(chunk.flow.operator)];
-        carried.bytes += chunk.bytes;
+        while let Some(&(_, head)) = into.heads.front().filter(|head| head.0 <= now) {
+            into.heads.pop_front();
+            into.is_here(&self.flows[head.flow as usize], head);
+        }
+        let bytes = u64::from(chunk.bytes);
+        let takes = transfer(bytes, self.rate);
+        into.waiting -= bytes;
+        into.expected -= bytes;
+        let carried = &mut into.carried[usize::from(flow.operator)];
+        carried.bytes += bytes;
         carried.busy += takes;
-        if let Some(next) = into.queue.front() {
-            later(now + transfer(next.bytes, self.rate), Event::Received(port));
-        }
-        if chunk.flow.rows
-            && let Some(chunks) = into.senders.get_mut(&chunk.flow.from)
-        {
+        if flow.rows {
+            let chunks = &mut into.senders[flow.from as usize];
             *chunks -= 1;
-            if *chunks == 0 {
-                into.senders.remove(&chunk.flow.from);
-            }
+            into.present -= usize::from(*chunks == 0);
         }
         for stopped in core::mem::take(&mut into.stopped) {
             self.send_next(stopped, now, later);
         }
         self.was_busy(chunk, Direction::In, (now - takes, now));
-        if chunk.flow.left > 0 {
+        if !chunk.last {
             return None;
         }
-        if let Some(flows) = self.flows.get_mut(&chunk.flow.flight) {
-            *flows -= 1;
-            if *flows > 0 {
+        let load = self.ended(chunk.flow);
+        // Empty unless ports are chosen by packet.
+        if let Some(parts) = self.parts.get_mut(&load) {
+            *parts -= 1;
+            if *parts > 0 {
                 return None;
             }
-            self.flows.remove(&chunk.flow.flight);
+            self.parts.remove(&load);
         }
-        Some(chunk.flow.flight)
+        Some(load)
     }
 
     fn was_busy(&mut self, chunk: Chunk, direction: Direction, (from, to): (Ps, Ps)) {
         let Some(busy) = &mut self.busy else { return };
-        let Flow { operator, port, .. } = chunk.flow;
-        let rank = if direction == Direction::Out { chunk.flow.from } else { chunk.flow.to };
+        let Flow { operator, port, from: sender, to: receiver, .. } = self.flows[chunk.flow as usize];
+        let rank = if direction == Direction::Out { sender } else { receiver };
         let last = self.last_busy.get(&(rank * self.ports + port, direction)).and_then(|&i| busy.get_mut(i));
         match last.filter(|last| last.to == from && last.operator == operator) {
             Some(last) => {
                 last.to = to;
-                last.bytes += chunk.bytes;
+                last.bytes += u64::from(chunk.bytes);
             }
             None => {
                 self.last_busy.insert((rank * self.ports + port, direction), busy.len());
-                busy.push(Busy { rank, port, direction, from, to, bytes: chunk.bytes, operator });
+                busy.push(Busy { rank, port, direction, from, to, bytes: chunk.bytes.into(), operator });
             }
         }
     }

@@ -25,18 +25,43 @@ struct Step {
     cause: Cause,
 }
 
+/// Something of each core and agent.
+#[derive(Debug)]
+struct ByActor<T>(Vec<Vec<Option<T>>>);
+
+impl<T> Default for ByActor<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> ByActor<T> {
+    fn of(&mut self, actor: Actor) -> &mut Option<T> {
+        // The number of an agent is the largest there is.
+        let (rank, place) = (actor.member.index(), actor.core.0.wrapping_add(1) as usize);
+        if self.0.len() <= rank {
+            self.0.resize_with(rank + 1, Vec::new);
+        }
+        let all = &mut self.0[rank];
+        if all.len() <= place {
+            all.resize_with(place + 1, || None);
+        }
+        &mut all[place]
+    }
+}
+
 /// Everything that has happened.
 #[derive(Debug, Default)]
 pub struct History {
     steps: Vec<Step>,
     /// What makes an actor's next step possible.
-    causes: HashMap<Actor, Cause>,
+    causes: ByActor<Cause>,
     /// By slot of a flight: the step that sent it, and when.
     sent: Vec<(usize, Ps)>,
     /// The flight that lands now, by what sent it.
     landing: Option<(usize, Ps)>,
     /// Since when an actor sleeps, and on which kind of word.
-    asleep: HashMap<Actor, (Ps, &'static str)>,
+    asleep: ByActor<(Ps, &'static str)>,
     /// How long actors of a rank have slept until something came from another, or from their own.
     waited: HashMap<(u32, u32), Ps>,
     /// How long actors have slept on a kind of word.
@@ -57,7 +82,7 @@ pub struct Part {
 
 impl History {
     pub fn steps(&mut self, actor: Actor, at: Ps) {
-        let cause = self.causes.remove(&actor).unwrap_or(Cause::Begin);
+        let cause = self.causes.of(actor).take().unwrap_or(Cause::Begin);
         self.steps.push(Step { actor, at, cause });
         self.landing = None;
     }
@@ -75,12 +100,12 @@ impl History {
     }
 
     pub fn sleeps(&mut self, actor: Actor, at: Ps, what: &'static str) {
-        self.asleep.insert(actor, (at, what));
+        *self.asleep.of(actor) = Some((at, what));
     }
 
     /// An actor may take a step. Returns since when it has slept, if it has.
     pub fn wakes(&mut self, actor: Actor, at: Ps) -> Option<Ps> {
-        let asleep = self.asleep.remove(&actor);
+        let asleep = self.asleep.of(actor).take();
         let since = asleep.map(|(since, _)| since);
         if let Some((since, what)) = asleep {
             *self.kinds.entry(what).or_default() += at.saturating_sub(since);
@@ -93,7 +118,7 @@ impl History {
             }
             _ => self.steps.len().checked_sub(1).map_or(Cause::Begin, Cause::Step),
         };
-        self.causes.insert(actor, cause);
+        *self.causes.of(actor) = Some(cause);
         since
     }
 

@@ -1,12 +1,12 @@
 //! A chooser ordered by virtual time: a step is taken when its core is ready, an effect lands when the network has carried it.
 
-use super::network::{Event, Flow, Network};
+use super::network::{Event, Flow, Load, Network};
 use super::path::History;
 use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
 use crate::events::log::Log;
 use crate::interrupt;
 use core::cell::{Cell, RefCell};
-use core::cmp::Reverse;
+use core::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl OldSplit {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 enum Due {
     Step(Actor),
     Land(FlightId),
@@ -159,7 +159,7 @@ enum Due {
 #[derive(Debug)]
 pub struct Timed {
     clock: Rc<Clock>,
-    queue: Queue,
+    queue: Queue<Due>,
     /// Links.
     pub network: Network,
     /// What made each step possible.
@@ -174,22 +174,64 @@ pub struct Timed {
     pub cut: bool,
     /// Choices and network events so far.
     pub events: u64,
+    /// How often nobody was asked for the end.
+    unasked: u64,
     /// The cores and agents that are ready and have not stepped yet; kept only for the check for lost wake-ups.
     pub offers: Option<BTreeSet<Actor>>,
     /// The number of a wake-up that is lost, for a twin.
     pub loses: Option<u64>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
+/// What is due when, the earlier entry first among those of one time.
+#[derive(Debug)]
+pub struct Queue<D> {
     numbered: u64,
-    heap: BinaryHeap<Reverse<(Ps, u64, Due)>>,
+    heap: BinaryHeap<Entry<D>>,
 }
 
-impl Queue {
-    fn add(&mut self, at: Ps, due: Due) {
+#[derive(Debug)]
+struct Entry<D> {
+    /// When, and the number of the entry.
+    key: (Ps, u64),
+    due: D,
+}
+
+impl<D> Default for Queue<D> {
+    fn default() -> Self {
+        Self { numbered: 0, heap: BinaryHeap::new() }
+    }
+}
+
+impl<D> Queue<D> {
+    pub fn add(&mut self, at: Ps, due: D) {
         self.numbered += 1;
-        self.heap.push(Reverse((at, self.numbered, due)));
+        self.heap.push(Entry { key: (at, self.numbered), due });
+    }
+
+    /// What is due next, and when.
+    pub fn next(&mut self) -> Option<(Ps, D)> {
+        self.heap.pop().map(|Entry { key: (at, _), due }| (at, due))
+    }
+}
+
+impl<D> PartialEq for Entry<D> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl<D> Eq for Entry<D> {}
+
+impl<D> PartialOrd for Entry<D> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<D> Ord for Entry<D> {
+    /// The earlier is the greater, which a heap has on top.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key)
     }
 }
 
@@ -246,26 +288,33 @@ impl Timed {
             split,
             cut: false,
             events: 0,
+            unasked: 0,
             offers: None,
             loses: None,
         }
     }
 
-    fn has_arrived(&mut self, flight: FlightId, now: Ps) {
+    /// The network has carried something: a flight that may land, if it is one.
+    fn has_arrived(&mut self, load: Load) -> Option<FlightId> {
+        let Load::Flight(flight) = load else { return None };
         let waits = &mut self.waits[flight.slot()];
         waits.arrived = true;
-        if waits.free {
-            self.queue.add(now, Due::Land(flight));
-        }
+        waits.free.then_some(flight)
+    }
+
+    fn lands(&mut self, flight: FlightId) -> Choice {
+        self.history.lands(flight);
+        Choice::Land(flight, u64::MAX)
     }
 }
 
 impl Chooser for Timed {
     fn next(&mut self) -> Option<Choice> {
         loop {
-            let Reverse((now, _, due)) = self.queue.heap.pop()?;
+            let (now, due) = self.queue.next()?;
             self.events += 1;
-            if self.events.is_multiple_of(ASKED_EVERY) && interrupt::is_asked() {
+            self.unasked += 1;
+            if self.unasked.is_multiple_of(ASKED_EVERY) && interrupt::is_asked() {
                 self.cut = true;
                 return None;
             }
@@ -287,16 +336,14 @@ impl Chooser for Timed {
                     }
                     return Some(Choice::Step(actor));
                 }
-                Due::Land(flight) => {
-                    self.history.lands(flight);
-                    return Some(Choice::Land(flight, u64::MAX));
-                }
+                Due::Land(flight) => return Some(self.lands(flight)),
                 Due::Network(event) => {
                     let queue = &mut self.queue;
-                    let whole =
-                        self.network.happens(event, now, &mut |at, event| queue.add(at, Due::Network(event)));
-                    if let Some(flight) = whole {
-                        self.has_arrived(flight, now);
+                    let later = &mut |at, event| queue.add(at, Due::Network(event));
+                    let whole = self.network.happens(event, now, later);
+                    if let Some(flight) = whole.and_then(|load| self.has_arrived(load)) {
+                        self.events += 1;
+                        return Some(self.lands(flight));
                     }
                 }
             }
@@ -316,14 +363,14 @@ impl Chooser for Timed {
         let operator = self.clock.operators.borrow()[from as usize];
         let rows = what.weight >= ROW_MIN;
         let (from, to) = if rows { self.split.ends(operator, from, to) } else { (from, to) };
-        let flow = Flow { flight, from, to, port: 0, left: what.weight, rows, operator };
+        let flow = Flow { load: Load::Flight(flight), from, to, port: 0, left: what.weight, rows, operator };
         let queue = &mut self.queue;
         let later = &mut |at, event| queue.add(at, Due::Network(event));
         // A task goes by the ports, wherever it goes.
         let is_task = matches!(what.kind, FlightKind::Transfer(_));
         if from == to {
             // On the own rank it is there at once, behind what it must follow.
-            later(at, Event::Arrived(flight));
+            self.network.stay(flow, at, later);
         } else if self.network.is_near(from, to) && !is_task {
             self.network.send_near(flow, at, later);
         } else {
@@ -379,6 +426,8 @@ pub struct Priced<'f, F: ?Sized> {
     pub clock: &'f Clock,
     /// What a call costs.
     pub prices: Prices,
+    /// What is read in place of a row that is not kept.
+    pub zeros: &'f [u8],
 }
 
 impl<F: ?Sized> Priced<'_, F> {
@@ -442,7 +491,8 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.copies(len);
-        self.inner.bytes(at, len)
+        let read = self.inner.bytes(at, len)?;
+        Ok(if self.zeros.len() as u64 == len { self.zeros } else { read })
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {

@@ -70,7 +70,8 @@ pub struct Memory<S, C> {
     /// Rules of the contract that it breaks.
     pub broken: Broken,
     /// Of an effect that is longer than twice as many bytes only so many at each end are kept: rows are left out, what
-    /// stands before and behind them is not. Rows of outputs have nothing around them, and are left out whole.
+    /// stands before and behind them is not. Of a put that is the tail, whatever its length. Rows of outputs have nothing
+    /// around them, and are left out whole.
     pub kept: Option<usize>,
     /// Whether bytes of an output may be written twice in one operator, as when counts are corrupt.
     pub rewrites: bool,
@@ -252,6 +253,37 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
         }
     }
 
+    /// Whether a row of that length would not be kept there at all.
+    pub(super) fn leaves_out(&self, at: Place, len: u64) -> bool {
+        let is_row = matches!(at.region, Region::Output(Tensor::ExpandX | Tensor::XOut));
+        is_row && self.is_cut_short(len)
+    }
+
+    fn is_cut_short(&self, len: u64) -> bool {
+        self.kept.is_some_and(|kept| len > 2 * kept as u64)
+    }
+
+    /// Issues a put.
+    pub(super) fn put(&mut self, from: Actor, to: RankId, at: Place, row: &[u8], tail: &[u8]) {
+        let weight = (row.len() + tail.len()) as u64;
+        if !self.is_cut_short(weight) {
+            return self.issue(from, to, at, FlightKind::Put, &[row, tail].concat());
+        }
+        let at = Place { offset: at.offset + row.len() as u64, ..at };
+        let (left, bytes) = (tail.len() as u64, Bytes::Many(tail.to_vec()));
+        self.launch(Flight {
+            from,
+            to,
+            at,
+            kind: FlightKind::Put,
+            left,
+            weight,
+            bytes,
+            group: 0,
+            free: false,
+        });
+    }
+
     /// Writes bytes of an output, or bytes that no order is promised for, at once.
     pub(super) fn write_now(&mut self, to: Spot, bytes: &[u8]) -> Result<(), Fault> {
         let len = bytes.len() as u64;
@@ -263,8 +295,7 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
             }
             written.insert(to.at.offset, to.at.offset + len);
         }
-        let is_row = matches!(to.at.region, Region::Output(Tensor::ExpandX | Tensor::XOut));
-        if is_row && self.kept.is_some_and(|kept| bytes.len() > 2 * kept) {
+        if self.leaves_out(to.at, len) {
             return Ok(());
         }
         for (start, end) in ends(self.kept, bytes.len()) {

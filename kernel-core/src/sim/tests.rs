@@ -225,13 +225,16 @@ fn sparse_memory_holds_what_dense_memory_holds() {
 fn of_rows_only_the_ends_are_kept_and_they_weigh_what_the_rows_do() {
     let mut memory = memory(&servers());
     memory.kept = Some(8);
-    memory.fabric(RankId(0), CoreId(0), 0).put(RankId(1), Place::window(0), &[1; 60], &[2; 4]).unwrap();
+    let mut fabric = memory.fabric(RankId(0), CoreId(0), 0);
+    fabric.put(RankId(1), Place::window(0), &[1; 60], &[2; 4]).unwrap();
+    fabric.write(Place::window_out(0), &[3; 64]).unwrap();
     let weights: Vec<_> = memory.flights().map(|(_, flight)| (flight.left, flight.weight)).collect();
-    assert_eq!(weights, [(8, 24), (8, 8), (8, 24), (8, 8)], "cut in two");
+    assert_eq!(weights, [(4, 64), (8, 56), (8, 8)], "a tail, and two ends");
     memory.settle();
-    let spot = Spot { member: RankId(1), batch: 0, at: Place::window(0) };
-    let seen = memory.read(spot, 64).unwrap();
-    assert_eq!([seen[7], seen[8], seen[59], seen[60]], [1, 0, 1, 2]);
+    let read = |member, at| memory.read(Spot { member, batch: 0, at }, 64).unwrap();
+    let (put, written) = (read(RankId(1), Place::window(0)), read(RankId(0), Place::window_out(0)));
+    assert_eq!([put[0], put[59], put[60]], [0, 0, 2]);
+    assert_eq!([written[7], written[8], written[55], written[56]], [3, 0, 0, 3]);
 }
 
 #[test]

@@ -8,7 +8,6 @@ use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Awaited, Capabilities, Fabric, Fault};
 use crate::place::{Place, Region};
 use crate::units::RankId;
-use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
@@ -115,9 +114,8 @@ where
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let member = self.target(to, at, (row.len() + tail.len()) as u64, false)?;
         self.memory.effects.push(Effect::Put { to, at, row: row.len(), tail: tail.len() });
-        let bytes: Vec<u8> = [row, tail].concat();
         let from = self.actor;
-        self.memory.issue(from, member, at, FlightKind::Put, &bytes);
+        self.memory.put(from, member, at, row, tail);
         Ok(())
     }
 
@@ -172,8 +170,13 @@ where
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        let bytes = self.memory.read(self.own(from), len)?.to_vec();
-        self.written(output, &bytes)?;
+        let bytes = self.memory.read(self.own(from), len)?;
+        if self.memory.leaves_out(output, len) && self.memory.rewrites {
+            self.memory.read(self.own(output), len)?;
+        } else {
+            let bytes = bytes.to_vec();
+            self.written(output, &bytes)?;
+        }
         self.memory.effects.push(Effect::Deliver { at: output, from, len });
         Ok(())
     }

@@ -2,14 +2,9 @@
 
 use super::*;
 use crate::simulate::prices::Cluster;
-use core::cmp::Reverse;
-use std::collections::BinaryHeap;
-use veriep_core::fabric::Fabric;
+use crate::simulate::timed::Queue;
 use veriep_core::place::Place;
 use veriep_core::shape::{Config, Limits, Shape};
-use veriep_core::sim::storage::group_sizes;
-use veriep_core::sim::{Choice, Chooser, Dense, Flight, Memory};
-use veriep_core::units::{CoreId, RankId};
 
 /// Ten gigabytes a second: a thousand bytes take 100 ns.
 fn links(changes: &[&str]) -> Links {
@@ -26,42 +21,16 @@ fn links(changes: &[&str]) -> Links {
     Cluster::read("a3", &given, &[]).unwrap().links
 }
 
-/// Names of flights, which a memory alone can give.
-fn names(number: usize) -> Vec<FlightId> {
-    #[derive(Debug, Default)]
-    struct Names(Vec<FlightId>);
-    impl Chooser for Names {
-        fn next(&mut self) -> Option<Choice> {
-            None
-        }
-        fn may_land(&mut self, flight: FlightId, _: &Flight) {
-            self.0.push(flight);
-        }
-    }
-    let config = Config { ep_world_size: 2, moe_expert_num: 2, k: 1, h: 1024, ..Config::default() };
-    let shape = Shape::new(&config, Limits::None).unwrap();
-    let mut memory = Memory::new(&shape, Dense::new(group_sizes(&shape)), Names::default());
-    for i in 0..number as u64 {
-        memory.fabric(RankId(0), CoreId(0), 0).put(RankId(1), Place::window(512 * i), &[1; 8], &[]).unwrap();
-    }
-    memory.chooser.0
-}
-
 /// When each of some flows arrives, which are sent at these times in nanoseconds.
 fn arrivals(changes: &[&str], server: u32, sent: &[(u64, u32, u32, u64)]) -> Vec<Ps> {
     over(&mut Network::new(&links(changes), &[], 4, server), sent)
 }
 
 fn over(network: &mut Network, sent: &[(u64, u32, u32, u64)]) -> Vec<Ps> {
-    let mut queue = BinaryHeap::new();
-    let mut numbered = 0;
-    let names = names(sent.len());
-    for (&(at, from, to, left), &flight) in sent.iter().zip(&names) {
-        let flow = Flow { flight, from, to, port: 0, left, rows: true, operator: 0 };
-        let later = &mut |at, event| {
-            numbered += 1;
-            queue.push(Reverse((at, numbered, event)));
-        };
+    let mut queue = Queue::default();
+    for (&(at, from, to, left), number) in sent.iter().zip(0..) {
+        let flow = Flow { load: Load::Message(number), from, to, port: 0, left, rows: true, operator: 0 };
+        let later = &mut |at, event| queue.add(at, event);
         if network.is_near(from, to) {
             network.send_near(flow, 1000 * at, later);
         } else {
@@ -69,13 +38,11 @@ fn over(network: &mut Network, sent: &[(u64, u32, u32, u64)]) -> Vec<Ps> {
         }
     }
     let mut arrived = vec![0; sent.len()];
-    while let Some(Reverse((now, _, event))) = queue.pop() {
-        let flight = network.happens(event, now, &mut |at, event| {
-            numbered += 1;
-            queue.push(Reverse((at, numbered, event)));
-        });
-        if let Some(number) = flight.and_then(|flight| names.iter().position(|&name| name == flight)) {
-            arrived[number] = now / 1000;
+    while let Some((now, event)) = queue.next() {
+        if let Some(Load::Message(number)) =
+            network.happens(event, now, &mut |at, event| queue.add(at, event))
+        {
+            arrived[number as usize] = now / 1000;
         }
     }
     arrived
