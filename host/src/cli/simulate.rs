@@ -38,7 +38,7 @@ pub struct SimulateArgs {
     /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// Where experts find received rows: copy or in-place.
+    /// Where experts find received rows.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
     /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
@@ -80,8 +80,8 @@ pub struct SimulateArgs {
     /// Repeat with each of these values of a key of the links, the costs or the configuration. Several sweeps are combined.
     #[arg(long, value_name = "KEY=A,B,C")]
     pub sweep: Vec<String>,
-    /// Repeat on another cluster, or with bandwidth only, and compare the times.
-    #[arg(long, value_name = "a2|a3|FILE|free")]
+    /// Repeat on another cluster, with bandwidth only, or as it was done before (old-way), and compare the times.
+    #[arg(long, value_name = "a2|a3|FILE|free|old-way")]
     pub against: Option<String>,
     /// Whether rows are kept; by default if they fit 1 GiB.
     #[arg(long, value_enum)]

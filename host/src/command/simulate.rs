@@ -11,7 +11,7 @@ use crate::interrupt;
 use crate::report::{Report, note};
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::timed::{Paces, WHOLE};
-use crate::simulate::{self, Outcome, Plan, Wakes};
+use crate::simulate::{self, Outcome, Plan, Wakes, old_way};
 use std::sync::Arc;
 use veriep_core::fabric::Capabilities;
 use veriep_core::plan::shared::SharedSplit;
@@ -110,10 +110,41 @@ impl Request {
     }
 }
 
+/// What a run is held against.
+enum Other {
+    Cluster(Cluster),
+    OldWay,
+}
+
+impl Other {
+    /// What `--against` names.
+    fn read(args: &SimulateArgs, name: &str) -> Result<Self, Error> {
+        let own = || Cluster::read(&args.cluster, &args.link, &args.cost);
+        Ok(match name {
+            "old-way" => Self::OldWay,
+            "free" => Self::Cluster(own()?.free()),
+            _ => Self::Cluster(Cluster::read(name, &[], &[])?),
+        })
+    }
+
+    fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<told::Against, Error> {
+        let here = &outcome.took;
+        Ok(match self {
+            Self::Cluster(other) => {
+                told::compare(name, here, &request.run(other, false, None)?.took, &Default::default())
+            }
+            Self::OldWay => {
+                let old = old_way::run(&request.case, &request.cluster, &request.paces);
+                told::compare(name, here, &old.took, &old.parts)
+            }
+        })
+    }
+}
+
 pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error> {
     let mut csv = grid::Csv::create(args.csv.as_deref())?;
     let points = grid::points(args)?;
-    let against = args.against.as_deref().map(|name| grid::other_cluster(args, name)).transpose()?;
+    let against = args.against.as_deref().map(|name| Other::read(args, name)).transpose()?;
     let request = Request::new(&points[0].args, args.seed)?;
     if !request.rows {
         note("note: rows weigh but are not kept: no output was compared with the oracle");
@@ -126,8 +157,7 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     };
     let mut told = told::tell(args, &request, &outcome, free.as_ref());
     if let (Some(other), false) = (&against, outcome.cut) {
-        let other = request.run(other, false, None)?;
-        told.against = Some(told::compare(args.against.as_deref().unwrap_or(""), &outcome, &other));
+        told.against = Some(other.compared(args.against.as_deref().unwrap_or(""), &request, &outcome)?);
     }
     if points.len() > 1 || args.seeds > 1 {
         for (number, point) in points.iter().enumerate() {
@@ -137,13 +167,13 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
                     break;
                 }
                 if number == 0 && seed == args.seed {
-                    outcomes.push(told::slowest(&outcome));
+                    outcomes.push(told::slowest(&outcome.took));
                     continue;
                 }
                 let request = Request::new(&point.args, seed)?;
                 let outcome = request.run(&request.cluster, false, None)?;
                 csv.add(point, seed, &outcome);
-                outcomes.push(told::slowest(&outcome));
+                outcomes.push(told::slowest(&outcome.took));
             }
             told.grid.extend(told::point(point, &outcomes));
         }
@@ -164,12 +194,6 @@ fn refused(case: &Case, args: &SimulateArgs) -> Option<String> {
         || args.cluster == "a3" && case.shape.product() == Product::A2
     {
         return Some(format!("--cluster {}: the configuration is of the other product", args.cluster));
-    }
-    if args.receive.is_direct() {
-        let name = args.receive.name();
-        return Some(format!(
-            "--receive {name}: what is read in other ranks' memory has no price yet: must be copy or in-place"
-        ));
     }
     (!matches!(args.schedule.as_str(), "DC" | "DDCC"))
         .then(|| format!("--schedule {}: must be DC or DDCC", args.schedule))

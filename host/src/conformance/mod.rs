@@ -1,7 +1,7 @@
 //! The exam for backends: litmus tests of the contracts of [`Fabric`] and of [`Nic`].
 //!
 //! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
-//! [`in_lockstep`]; both take [`refusals`]. A new backend needs three lines in `tests/conformance.rs`.
+//! [`in_lockstep`], as does any memory that is [`Stepped`]; backends take [`refusals`], too. A new backend needs three lines in `tests/conformance.rs`.
 
 mod far_suite;
 pub mod litmus;
@@ -86,11 +86,44 @@ pub enum Strength {
 /// Runs of a litmus that share a memory, each in places of its own: to make one costs more than to run.
 const RUNS: u64 = 50;
 
+/// A memory in which one thread takes steps and lands effects.
+pub trait Stepped {
+    /// Lets a program take a step.
+    ///
+    /// # Errors
+    /// A place of the litmus is not there.
+    fn step(&self, run: &mut Run) -> Result<Step, Fault>;
+
+    /// Time passes: something in flight may land.
+    fn tick(&self);
+
+    /// Lands one effect in flight. `false` when there is none.
+    fn land_one(&self) -> bool;
+}
+
+impl<B: Clockwork> Stepped for B {
+    fn step(&self, run: &mut Run) -> Result<Step, Fault> {
+        let rank = RankId(run.program.rank);
+        match run.program.who {
+            Who::Core(core) => run.step(Actor::Core(&mut self.fabric(rank, CoreId(core), 0))),
+            Who::Agent => run.step(Actor::Agent(&mut self.nic(rank))),
+        }
+    }
+
+    fn tick(&self) {
+        self.simulated().tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.simulated().land_one()
+    }
+}
+
 /// Runs the suites one operation at a time in an order drawn from each seed, on memory made for every 50th.
 ///
 /// # Panics
 /// A claim does not hold: litmus, seed and what was seen.
-pub fn in_lockstep<B: Clockwork>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u64>, strength: Strength) {
+pub fn in_lockstep<B: Stepped>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u64>, strength: Strength) {
     for (shape, litmus) in all() {
         let mut broken = seeds.clone().step_by(RUNS as usize).filter_map(|first| {
             let backend = make(&shape, first);
@@ -109,14 +142,14 @@ pub fn in_lockstep<B: Clockwork>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u
 }
 
 /// One run; why it broke, if it did.
-fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64) -> Option<String> {
+fn stepped<B: Stepped>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64) -> Option<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut runs: Vec<_> = litmus.programs.iter().map(|&program| Run::new(program, repetition)).collect();
     let mut idle = 0;
     while !runs.is_empty() {
         let pick = rng.random_range(0..runs.len());
-        backend.simulated().tick();
-        match step(&mut runs[pick], backend) {
+        backend.tick();
+        match backend.step(&mut runs[pick]) {
             Ok(Step::Moved) => idle = 0,
             Ok(Step::Waits) => idle += 1,
             Ok(Step::Done) => drop(runs.swap_remove(pick)),
@@ -126,26 +159,15 @@ fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u6
         // Long enough that every one has had its turn, almost surely; a wrong guess lands something early.
         if idle > 8 * runs.len() {
             idle = 0;
-            if !backend.simulated().land_one() && runs.iter_mut().all(|run| waits(run, backend)) {
+            let waits = |run: &mut Run| backend.step(run) == Ok(Step::Waits);
+            if !backend.land_one() && runs.iter_mut().all(waits) {
                 return Some(format!("stuck: {}", runs[0].position()));
             }
         }
     }
     // The next run finds nothing in flight.
-    while backend.simulated().land_one() {}
+    while backend.land_one() {}
     None
-}
-
-fn step<B: Backend>(run: &mut Run, backend: &B) -> Result<Step, Fault> {
-    let rank = RankId(run.program.rank);
-    match run.program.who {
-        Who::Core(core) => run.step(Actor::Core(&mut backend.fabric(rank, CoreId(core), 0))),
-        Who::Agent => run.step(Actor::Agent(&mut backend.nic(rank))),
-    }
-}
-
-fn waits<B: Backend>(run: &mut Run, backend: &B) -> bool {
-    step(run, backend) == Ok(Step::Waits)
 }
 
 /// Runs each litmus `repetitions` times, one thread for each core, in places of its own each time.

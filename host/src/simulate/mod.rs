@@ -2,6 +2,7 @@
 //! steps take as long as the cluster's costs say. Every output is held against the oracle. See `docs/operate/simulate.md`.
 
 pub mod network;
+pub mod old_way;
 pub mod path;
 pub mod prices;
 pub mod timed;
@@ -16,8 +17,9 @@ use crate::events::recorder::Recorder;
 use crate::events::timeline::Busy;
 use crate::expected::Expected;
 use crate::expert;
+use core::cell::RefCell;
 use network::{Carried, Network};
-use path::Part;
+use path::{ByActor, Part};
 use prices::{Cluster, Ps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -101,6 +103,8 @@ pub struct Outcome {
     pub busy: Vec<Busy>,
     /// Steps, landings and what happened on links.
     pub events: u64,
+    /// Words that cores and agents have looked at for each step that changed something.
+    pub words_per_step: f64,
 }
 
 type Group<'p> = sim::Cluster<'p, Mapped, Timed>;
@@ -112,6 +116,8 @@ struct Scene<'p> {
     expected: Option<Expected<'p>>,
     clock: Rc<Clock>,
     prices: Prices,
+    /// The last dispatch that a core has planned.
+    planned: RefCell<ByActor<usize>>,
     /// A row, if rows are not kept.
     zeros: Vec<u8>,
     /// By operator, then rank.
@@ -182,6 +188,13 @@ impl World<Mapped, Timed> for Scene<'_> {
     }
 
     fn steps(&self, core: Actor, planned: Planned, phase: &'static str) {
+        let shape = &self.plan.case.shape;
+        let planned_for = &mut *self.planned.borrow_mut();
+        // A core makes its plan in its first step.
+        if planned.is_dispatch() && planned_for.of(core).replace(planned.round) != Some(planned.round) {
+            let pairs = u64::from(shape.bs(core.member) * shape.k());
+            self.clock.add(pairs * self.prices.pair);
+        }
         if let Some(log) = &self.clock.log {
             log.steps(core, planned, phase);
         }
@@ -190,10 +203,13 @@ impl World<Mapped, Timed> for Scene<'_> {
     fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
         let inner = &mut Recorder { inner: Borrowed(fabric), actor, book: log };
-        let rank = actor.member;
+        let (clock, prices, shape) = (&*self.clock, self.prices, &self.plan.case.shape);
         // Of the rows of combine nothing but their sum is looked at.
-        let zeros = if self.runs(rank) == Operator::Combine { &self.zeros[..] } else { &[] };
-        let answer = step(&mut Priced { inner, rank, clock: &self.clock, prices: self.prices, zeros });
+        let (vector, zeros) = match self.runs(actor.member) {
+            Operator::Dispatch => ([shape.payload_bytes() < shape.row_bytes(), false], &[][..]),
+            Operator::Combine => ([shape.result_bytes() != shape.row_bytes(), true], &self.zeros[..]),
+        };
+        let answer = step(&mut Priced { inner, actor, clock, prices, vector, zeros });
         self.stepped(actor, answer)
     }
 
@@ -255,6 +271,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         expected: plan.rows.then(|| Expected::of(case)),
         clock,
         prices: Prices::new(&plan.cluster.costs),
+        planned: RefCell::default(),
         zeros: vec![0; if plan.rows { 0 } else { shape.row_bytes() as usize }],
         began: zeros(),
         took: zeros(),
@@ -280,6 +297,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         }
     })?;
     let timed = &mut group.memory.chooser;
+    let words_per_step = scene.clock.words.get() as f64 / group.steps.max(1) as f64;
     let busy = timed.network.busy.take().unwrap_or_default();
     let network = &timed.network;
     if !cut {
@@ -298,6 +316,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         path: timed.history.path(scene.end.1, scene.end.0),
         end: scene.end.0,
         events: timed.events,
+        words_per_step,
     })
 }
 

@@ -269,6 +269,11 @@ impl Network {
         &mut self.flows[number as usize]
     }
 
+    /// How long the way is, without what the bytes take.
+    pub const fn way(&self, near: bool) -> Ps {
+        if near { self.near_latency } else { self.latency }
+    }
+
     /// Sends a flow by ports at time `at`, to a place in the receiver's memory. `later` is given what happens and when.
     pub fn send(&mut self, flow: Flow, to: Place, at: Ps, later: &mut impl FnMut(Ps, Event)) {
         let Some((by, shape)) = &self.by else { return later(at, Event::Enter(self.numbered(flow))) };
@@ -395,7 +400,8 @@ impl Network {
             begun = Some(Chunk { flow: number, bytes: bytes as u32, passed: 0, last: flow.left == 0 });
             break;
         }
-        if out.until > now && !out.turns.is_empty() && !core::mem::replace(&mut out.told, true) {
+        let is_busy = begun.is_some() || out.until > now;
+        if is_busy && !out.turns.is_empty() && !core::mem::replace(&mut out.told, true) {
             later(out.until, Event::Sent(port));
         }
         let Some(chunk) = begun else { return };

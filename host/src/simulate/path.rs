@@ -27,7 +27,7 @@ struct Step {
 
 /// Something of each core and agent.
 #[derive(Debug)]
-struct ByActor<T>(Vec<Vec<Option<T>>>);
+pub struct ByActor<T>(Vec<Vec<Option<T>>>);
 
 impl<T> Default for ByActor<T> {
     fn default() -> Self {
@@ -36,7 +36,7 @@ impl<T> Default for ByActor<T> {
 }
 
 impl<T> ByActor<T> {
-    fn of(&mut self, actor: Actor) -> &mut Option<T> {
+    pub fn of(&mut self, actor: Actor) -> &mut Option<T> {
         // The number of an agent is the largest there is.
         let (rank, place) = (actor.member.index(), actor.core.0.wrapping_add(1) as usize);
         if self.0.len() <= rank {

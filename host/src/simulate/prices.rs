@@ -17,7 +17,7 @@ const LARGEST: f64 = 1e9;
 /// The keys of `[links]` and of `[costs]` that a result hangs on.
 const LINKS: [&str; 9] =
     ["ports", "port_gbs", "port_ns", "near_gbs", "near_ns", "egress", "chunk", "buffer", "port_by"];
-const COSTS: [&str; 8] = [
+const COSTS: [&str; 13] = [
     "step_ns",
     "word_ns",
     "effect_ns",
@@ -26,6 +26,11 @@ const COSTS: [&str; 8] = [
     "agent_task_ns",
     "poll_ns",
     "agent_poll_ns",
+    "pair_ns",
+    "vector_gbs",
+    "launch_ns",
+    "peer_ns",
+    "sync_ns",
 ];
 
 /// In which order a port sends what waits for it.
@@ -132,6 +137,16 @@ pub struct Costs {
     /// From a word's change until the core that waits for it takes a step.
     pub poll_ns: f64,
     pub agent_poll_ns: f64,
+    /// What a core's plan of dispatch takes for each token and expert of it: 5 accesses by a walk, 2 by a table (seed 004).
+    pub pair_ns: f64,
+    /// Gigabytes a second of rows that a vector unit quantises or sums; 0 for no time.
+    pub vector_gbs: f64,
+    /// A launch by the host, which the operators do not need, but what they took the place of does.
+    pub launch_ns: f64,
+    /// What a launch takes longer for each peer.
+    pub peer_ns: f64,
+    /// From the end of what the host waits for until it goes on.
+    pub sync_ns: f64,
 }
 
 /// A duration in nanoseconds as picoseconds.
@@ -226,6 +241,11 @@ impl Cluster {
             agent_task_ns: 0.0,
             poll_ns: 0.0,
             agent_poll_ns: 0.0,
+            pair_ns: 0.0,
+            vector_gbs: 0.0,
+            launch_ns: 0.0,
+            peer_ns: 0.0,
+            sync_ns: 0.0,
         };
         let tier = self.tier.iter().map(|tier| Tier { ns: 0.0, ..tier.clone() }).collect();
         Self { links, costs, tier }
@@ -250,6 +270,11 @@ impl Cluster {
             ("agent_task_ns", costs.agent_task_ns),
             ("poll_ns", costs.poll_ns),
             ("agent_poll_ns", costs.agent_poll_ns),
+            ("pair_ns", costs.pair_ns),
+            ("vector_gbs", costs.vector_gbs),
+            ("launch_ns", costs.launch_ns),
+            ("peer_ns", costs.peer_ns),
+            ("sync_ns", costs.sync_ns),
         ] {
             if !(0.0..=LARGEST).contains(&value) {
                 return Err(format!("{key} = {value}: must be in [0, {LARGEST}]"));

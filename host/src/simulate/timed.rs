@@ -1,7 +1,7 @@
 //! A chooser ordered by virtual time: a step is taken when its core is ready, an effect lands when the network has carried it.
 
 use super::network::{Event, Flow, Load, Network};
-use super::path::History;
+use super::path::{ByActor, History};
 use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
 use crate::events::log::Log;
 use crate::interrupt;
@@ -31,6 +31,16 @@ mod tests;
 /// Events between two looks whether somebody has asked for the end.
 const ASKED_EVERY: u64 = 1 << 14;
 
+/// Bytes that a core has asked another rank for.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    actor: Actor,
+    from: RankId,
+    place: Place,
+    bytes: u64,
+    at: Ps,
+}
+
 /// Virtual time, which the chooser and the fabrics share.
 #[derive(Debug)]
 pub struct Clock {
@@ -44,6 +54,10 @@ pub struct Clock {
     pub awaits: Cell<Option<Wait>>,
     /// By rank, then operator: bytes that the machines have sent to other ranks, and that others have sent to it.
     pub sent: RefCell<Vec<[[u64; 2]; 2]>>,
+    /// What the step has read in the memory of other ranks.
+    reads: RefCell<Vec<Read>>,
+    /// Words that cores and agents have looked at.
+    pub words: Cell<u64>,
     /// Who is told what happens when.
     pub log: Option<Arc<Log>>,
     /// What each rank runs, 0 for dispatch and 1 for combine.
@@ -56,7 +70,8 @@ impl Clock {
         let operators = RefCell::new(vec![0; ranks as usize]);
         let (now, inside, scale) = (Cell::new(0), Cell::new(0), Cell::new(WHOLE));
         let sent = RefCell::new(vec![[[0; 2]; 2]; ranks as usize]);
-        Rc::new(Self { now, inside, scale, awaits: Cell::new(None), sent, log, operators })
+        let (reads, words) = (RefCell::new(Vec::new()), Cell::new(0));
+        Rc::new(Self { now, inside, scale, awaits: Cell::new(None), sent, reads, words, log, operators })
     }
 
     /// The time inside the step that is taken now.
@@ -64,17 +79,27 @@ impl Clock {
         self.now.get() + self.inside.get()
     }
 
-    fn add(&self, cost: Ps) {
+    pub fn add(&self, cost: Ps) {
         self.inside.set(self.inside.get() + cost * self.scale.get() / WHOLE);
         if let Some(log) = &self.log {
             log.at(self.time());
         }
     }
 
+    fn looks(&self, cost: Ps) {
+        self.words.set(self.words.get() + 1);
+        self.add(cost);
+    }
+
     /// A machine sends bytes to a rank.
     fn sends(&self, from: RankId, to: RankId, bytes: u64) {
+        self.moves(from, (from, to), bytes);
+    }
+
+    /// Bytes go from a rank to another one for what `of` runs.
+    fn moves(&self, of: RankId, (from, to): (RankId, RankId), bytes: u64) {
         if from != to {
-            let operator = usize::from(self.operators.borrow()[from.index()]);
+            let operator = usize::from(self.operators.borrow()[of.index()]);
             let mut sent = self.sent.borrow_mut();
             sent[from.index()][operator][0] += bytes;
             sent[to.index()][operator][1] += bytes;
@@ -174,6 +199,8 @@ pub struct Timed {
     pub cut: bool,
     /// Choices and network events so far.
     pub events: u64,
+    /// Of each core that has asked other ranks for something: what has still to come, and whether it can go on then.
+    reading: ByActor<(u32, bool)>,
     /// How often nobody was asked for the end.
     unasked: u64,
     /// The cores and agents that are ready and have not stepped yet; kept only for the check for lost wake-ups.
@@ -255,6 +282,9 @@ pub struct Prices {
     agent_task: Ps,
     poll: Ps,
     agent_poll: Ps,
+    /// For each token and expert of a rank that plans a dispatch.
+    pub pair: Ps,
+    vector_mbs: u64,
 }
 
 impl Prices {
@@ -269,6 +299,8 @@ impl Prices {
             agent_task: ps(costs.agent_task_ns),
             poll: ps(costs.poll_ns),
             agent_poll: ps(costs.agent_poll_ns),
+            pair: ps(costs.pair_ns),
+            vector_mbs: mbs(costs.vector_gbs),
         }
     }
 }
@@ -288,6 +320,7 @@ impl Timed {
             split,
             cut: false,
             events: 0,
+            reading: ByActor::default(),
             unasked: 0,
             offers: None,
             loses: None,
@@ -295,11 +328,54 @@ impl Timed {
     }
 
     /// The network has carried something: a flight that may land, if it is one.
-    fn has_arrived(&mut self, load: Load) -> Option<FlightId> {
-        let Load::Flight(flight) = load else { return None };
+    fn has_arrived(&mut self, load: Load, now: Ps) -> Option<FlightId> {
+        let flight = match load {
+            Load::Flight(flight) => flight,
+            Load::Read(actor) => {
+                self.has_read(actor, now);
+                return None;
+            }
+            Load::Message(_) => return None,
+        };
         let waits = &mut self.waits[flight.slot()];
         waits.arrived = true;
         waits.free.then_some(flight)
+    }
+
+    /// What the last step of an actor has read in the memory of other ranks comes by their ports. Whether there is any.
+    fn reads(&mut self, actor: Actor) -> bool {
+        let Self { clock, network, queue, .. } = self;
+        let mut reads = clock.reads.borrow_mut();
+        let mut count = 0;
+        let later = &mut |at, event| queue.add(at, Due::Network(event));
+        for Read { from, place, bytes, at, .. } in reads.extract_if(.., |read| read.actor == actor) {
+            let operator = clock.operators.borrow()[actor.member.index()];
+            let (from, to, rows) = (from.0, actor.member.0, bytes >= ROW_MIN);
+            let flow = Flow { load: Load::Read(actor), from, to, port: 0, left: bytes, rows, operator };
+            // The request goes the same way.
+            if network.is_near(from, to) {
+                network.send_near(flow, at + network.way(true), later);
+            } else {
+                network.send(flow, place, at + network.way(false), later);
+            }
+            count += 1;
+        }
+        if count > 0 {
+            self.reading.of(actor).get_or_insert((0, false)).0 += count;
+        }
+        self.reading.of(actor).is_some()
+    }
+
+    fn has_read(&mut self, actor: Actor, now: Ps) {
+        let reading = self.reading.of(actor);
+        let Some((left, goes_on)) = reading else { return };
+        *left -= 1;
+        if *left == 0 {
+            if *goes_on {
+                self.queue.add(now.max(self.clock.time()), Due::Step(actor));
+            }
+            *reading = None;
+        }
     }
 
     fn lands(&mut self, flight: FlightId) -> Choice {
@@ -341,7 +417,7 @@ impl Chooser for Timed {
                     let queue = &mut self.queue;
                     let later = &mut |at, event| queue.add(at, Due::Network(event));
                     let whole = self.network.happens(event, now, later);
-                    if let Some(flight) = whole.and_then(|load| self.has_arrived(load)) {
+                    if let Some(flight) = whole.and_then(|load| self.has_arrived(load, now)) {
                         self.events += 1;
                         return Some(self.lands(flight));
                     }
@@ -407,6 +483,12 @@ impl Chooser for Timed {
         if let Some(offers) = &mut self.offers {
             offers.insert(actor);
         }
+        if self.reads(actor)
+            && let Some((_, goes_on)) = self.reading.of(actor)
+        {
+            *goes_on = true;
+            return;
+        }
         self.queue.add(at.max(self.paces.begins[actor.member.index()]), Due::Step(actor));
     }
 
@@ -421,9 +503,11 @@ pub struct Priced<'f, F: ?Sized> {
     /// The fabric behind it.
     pub inner: &'f mut F,
     /// Whose core it is.
-    pub rank: RankId,
+    pub actor: Actor,
     /// Where the time passes.
     pub clock: &'f Clock,
+    /// Which rows are work for a vector unit: those that have an effect, and those that are read.
+    pub vector: [bool; 2],
     /// What a call costs.
     pub prices: Prices,
     /// What is read in place of a row that is not kept.
@@ -438,6 +522,14 @@ impl<F: ?Sized> Priced<'_, F> {
     fn has_effect(&self, bytes: u64) {
         self.clock.add(self.prices.effect);
         self.copies(bytes);
+        self.works(0, bytes);
+    }
+
+    /// A vector unit works on bytes that have an effect (0) or are read (1), if they are a row of that kind.
+    fn works(&self, way: usize, bytes: u64) {
+        if self.vector[way] && bytes >= ROW_MIN {
+            self.clock.add(transfer(bytes, self.prices.vector_mbs));
+        }
     }
 }
 
@@ -458,19 +550,19 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.has_effect((row.len() + tail.len()) as u64);
-        self.clock.sends(self.rank, to, (row.len() + tail.len()) as u64);
+        self.clock.sends(self.actor.member, to, (row.len() + tail.len()) as u64);
         self.inner.put(to, at, row, tail)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.has_effect(0);
-        self.clock.sends(self.rank, to, 8);
+        self.clock.sends(self.actor.member, to, 8);
         self.inner.publish(to, at, word)
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         self.has_effect(0);
-        self.clock.sends(self.rank, to, message.len() as u64);
+        self.clock.sends(self.actor.member, to, message.len() as u64);
         self.inner.send(to, at, message)
     }
 
@@ -480,7 +572,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.clock.add(self.prices.word);
+        self.clock.looks(self.prices.word);
         self.inner.observe(at)
     }
 
@@ -491,8 +583,23 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.copies(len);
+        self.works(1, len);
         let read = self.inner.bytes(at, len)?;
         Ok(if self.zeros.len() as u64 == len { self.zeros } else { read })
+    }
+
+    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
+        let own = self.actor.member;
+        self.works(1, len);
+        if rank == own {
+            self.copies(len);
+        } else {
+            self.clock.add(self.prices.effect);
+            self.clock.moves(own, (rank, own), len);
+            let read = Read { actor: self.actor, from: rank, place: at, bytes: len, at: self.clock.time() };
+            self.clock.reads.borrow_mut().push(read);
+        }
+        Ok(rank)
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
@@ -520,7 +627,7 @@ pub struct PricedNic<'n> {
 
 impl Nic for PricedNic<'_> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.clock.add(self.prices.agent_word);
+        self.clock.looks(self.prices.agent_word);
         self.inner.observe(at)
     }
 

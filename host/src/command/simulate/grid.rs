@@ -57,14 +57,6 @@ pub(super) fn points(args: &SimulateArgs) -> Result<Vec<Point>, Error> {
     Ok(points)
 }
 
-/// The cluster of `--against`.
-pub(super) fn other_cluster(args: &SimulateArgs, name: &str) -> Result<Cluster, Error> {
-    match name {
-        "free" => Ok(Cluster::read(&args.cluster, &args.link, &args.cost)?.free()),
-        _ => Cluster::read(name, &[], &[]),
-    }
-}
-
 /// A table of when ranks have begun and ended their operators.
 pub(super) struct Csv(Option<(PathBuf, BufWriter<File>, io::Result<()>)>);
 

@@ -40,6 +40,8 @@ pub(super) struct Told {
     root: Root,
     end_us: f64,
     events: u64,
+    /// Words that cores and agents looked at for each step that changed something.
+    words_per_step: f64,
     seed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) against: Option<Against>,
@@ -95,7 +97,7 @@ struct Waited {
     us: f64,
 }
 
-/// How long all cores and agents together have waited for a kind of word.
+/// How long all cores and agents together have waited for a kind of word, or how long a rank has done something.
 #[derive(Serialize)]
 struct Kind {
     what: &'static str,
@@ -124,7 +126,7 @@ struct Incasts {
     combine: Incast,
 }
 
-/// The same run on another cluster.
+/// The same run on another cluster, or the old way.
 #[derive(Serialize)]
 pub(super) struct Against {
     cluster: String,
@@ -137,6 +139,9 @@ struct Compared {
     slowest_us: f64,
     /// How many times as long it takes there.
     ratio: f64,
+    /// What the slowest rank did there, if that is the old way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parts: Vec<Kind>,
 }
 
 /// The slowest rank's time in an operator, over seeds.
@@ -157,8 +162,8 @@ fn us(time: Ps) -> f64 {
 }
 
 /// The slowest rank's time, by operator.
-pub(super) fn slowest(outcome: &Outcome) -> [Ps; 2] {
-    [0, 1].map(|operator| outcome.took[operator].iter().max().copied().unwrap_or(0))
+pub(super) fn slowest(took: &[Vec<Ps>; 2]) -> [Ps; 2] {
+    [0, 1].map(|operator| took[operator].iter().max().copied().unwrap_or(0))
 }
 
 pub(super) fn tell(
@@ -204,6 +209,7 @@ pub(super) fn tell(
         root,
         end_us: us(outcome.end),
         events: outcome.events,
+        words_per_step: outcome.words_per_step,
         seed: args.seed,
         against: None,
         grid: Vec::new(),
@@ -230,13 +236,18 @@ fn marks(args: &SimulateArgs, cluster: &Cluster) -> BTreeMap<String, &'static st
     cluster.marks().into_iter().map(of).collect()
 }
 
-/// How another cluster compares.
-pub(super) fn compare(cluster: &str, outcome: &Outcome, other: &Outcome) -> Against {
-    let (here, there) = (slowest(outcome), slowest(other));
+/// How another cluster compares, or the old way with what its slowest rank did, by operator.
+pub(super) fn compare(
+    cluster: &str,
+    here: &[Vec<Ps>; 2],
+    there: &[Vec<Ps>; 2],
+    parts: &[Vec<(&'static str, Ps)>; 2],
+) -> Against {
     let compared = |operator: usize| Compared {
         operator: OPERATORS[operator],
-        slowest_us: us(there[operator]),
-        ratio: there[operator] as f64 / here[operator].max(1) as f64,
+        slowest_us: us(slowest(there)[operator]),
+        ratio: slowest(there)[operator] as f64 / slowest(here)[operator].max(1) as f64,
+        parts: parts[operator].iter().map(|&(what, took)| Kind { what, us: us(took) }).collect(),
     };
     Against { cluster: cluster.to_owned(), operators: (0..2).map(compared).collect() }
 }
@@ -277,7 +288,7 @@ pub(super) fn placed(outcome: &Outcome) -> Vec<chrome::Part> {
 /// What stands above a page.
 pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -> About {
     let mut facts: Vec<(String, String)> = Vec::new();
-    for (name, slowest) in OPERATORS.into_iter().zip(slowest(outcome)) {
+    for (name, slowest) in OPERATORS.into_iter().zip(slowest(&outcome.took)) {
         facts.push((format!("{name}, slowest rank"), format!("{:.2} \u{b5}s", us(slowest))));
     }
     facts.push(("end".to_owned(), format!("{:.2} \u{b5}s", us(outcome.end))));
@@ -301,11 +312,11 @@ fn told(
     let free = free.or_else(|| is_free.then_some(outcome));
     Operator {
         operator: OPERATORS[operator],
-        slowest_us: us(slowest(outcome)[operator]),
+        slowest_us: us(slowest(&outcome.took)[operator]),
         median_us: us(took[took.len() / 2]),
         first_us: us(took[0]),
         formula_us: us(outcome.formula[operator]),
-        free_us: free.map(|free| us(slowest(free)[operator])),
+        free_us: free.map(|free| us(slowest(&free.took)[operator])),
         mark,
     }
 }
@@ -403,6 +414,14 @@ pub(super) fn table(told: &Told) -> String {
         };
         let rows: Vec<_> = operators.iter().map(row).collect();
         parts.push(columns(&[&format!("on {cluster}"), "slowest us", "times as long"], &rows));
+        let of = |of: &Compared, part: &Kind| {
+            vec![of.operator.to_owned(), part.what.to_owned(), format!("{:.2}", part.us)]
+        };
+        let rows: Vec<_> =
+            operators.iter().flat_map(|all| all.parts.iter().map(move |part| of(all, part))).collect();
+        if !rows.is_empty() {
+            parts.push(columns(&["operator", "its slowest rank there", "us"], &rows));
+        }
     }
     if !told.grid.is_empty() {
         parts.push(of_grid(&told.grid));
