@@ -1,8 +1,8 @@
 //! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
 
 use crate::a2_window_model;
-pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline, Traffic};
+pub use crate::explorer::{Line, Product};
 use veriep_core::protocol::Receive;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Answer {
     pub complete: bool,
     /// A shortest way into trouble, one line per event; empty if none was found.
     pub counterexample: Vec<String>,
+    /// The same but for its last line, with who did what to whose memory; empty of an abstract model.
+    pub story: Vec<Line>,
     /// The same for a machine to replay (A3).
     pub timeline: Option<Timeline>,
 }
@@ -110,6 +112,7 @@ fn of_machines(question: &Question) -> Answer {
         traffic_matrices: report.traffic_matrices,
         complete: report.complete,
         counterexample: told,
+        story: report.counterexample.as_ref().map_or_else(Vec::new, |timeline| timeline.story.clone()),
         timeline: report.counterexample.filter(|_| question.product == Product::A3),
     }
 }
@@ -126,6 +129,7 @@ fn of_halves(question: &Question) -> Answer {
         traffic_matrices: 1,
         complete: report.complete,
         counterexample: report.counterexample.unwrap_or_default(),
+        story: Vec::new(),
         timeline: None,
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
 use crate::error::{Error, shown};
+use crate::events::story;
 use crate::interrupt;
-use crate::report::{Report, progress, styled};
+use crate::report::{Report, note, progress, styled};
 use anstyle::AnsiColor;
 use serde::Serialize;
 use veriep_core::protocol::Receive;
@@ -38,9 +39,21 @@ struct Verdict {
 
 pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error> {
     let question = question(args)?;
+    if args.html.is_some() && question.subject == Subject::Windows {
+        return Err(Error::Request(
+            "--html: needs --model machines: windows have no story of cores".to_owned(),
+        ));
+    }
     let searching = progress(0, "searching");
     let answer = answer(&question);
     drop(searching);
+    if let (Some(html), false) = (&args.html, answer.safe) {
+        let violation = answer.counterexample.last().map_or("", String::as_str);
+        let title = format!("{} on {} ranks, {}", args.operators, args.ranks, question.receive.name());
+        story::write(html, &title, &answer.story, violation)?;
+    } else if let Some(html) = &args.html {
+        note(&format!("note: {}: not written: nothing bad was found, so there is no story", html.display()));
+    }
     let verdict = verdict(&question, answer);
     let last = verdict.counterexample.last().map_or("", String::as_str);
     let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);

@@ -110,30 +110,27 @@ impl Request {
     }
 }
 
-/// What a run is held against.
-enum Other {
-    Cluster(Cluster),
-    OldWay,
-}
+/// What a run is held against: another cluster, or else the old way.
+struct Other(Option<Cluster>);
 
 impl Other {
     /// What `--against` names.
     fn read(args: &SimulateArgs, name: &str) -> Result<Self, Error> {
         let own = || Cluster::read(&args.cluster, &args.link, &args.cost);
-        Ok(match name {
-            "old-way" => Self::OldWay,
-            "free" => Self::Cluster(own()?.free()),
-            _ => Self::Cluster(Cluster::read(name, &[], &[])?),
-        })
+        Ok(Self(match name {
+            "old-way" => None,
+            "free" => Some(own()?.free()),
+            _ => Some(Cluster::read(name, &[], &[])?),
+        }))
     }
 
     fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<told::Against, Error> {
         let here = &outcome.took;
-        Ok(match self {
-            Self::Cluster(other) => {
+        Ok(match &self.0 {
+            Some(other) => {
                 told::compare(name, here, &request.run(other, false, None)?.took, &Default::default())
             }
-            Self::OldWay => {
+            None => {
                 let old = old_way::run(&request.case, &request.cluster, &request.paces);
                 told::compare(name, here, &old.took, &old.parts)
             }

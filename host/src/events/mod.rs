@@ -7,6 +7,8 @@ pub mod lines;
 pub mod log;
 pub mod page;
 pub mod recorder;
+#[cfg(feature = "schedule")]
+pub mod story;
 pub mod timeline;
 
 use serde::{Serialize, Serializer};

@@ -37,33 +37,42 @@ pub struct About {
 
 /// Names, each told once.
 #[derive(Default)]
-struct Names(Vec<&'static str>, HashMap<&'static str, usize>);
+pub(super) struct Names(Vec<String>, HashMap<String, usize>);
 
 impl Names {
-    fn number(&mut self, name: &'static str) -> usize {
-        *self.1.entry(name).or_insert_with(|| {
-            self.0.push(name);
-            self.0.len() - 1
-        })
+    pub(super) fn number(&mut self, name: &str) -> usize {
+        if let Some(&number) = self.1.get(name) {
+            return number;
+        }
+        self.0.push(name.to_owned());
+        self.1.insert(name.to_owned(), self.0.len() - 1);
+        self.0.len() - 1
+    }
+
+    pub(super) fn all(self) -> Vec<String> {
+        self.0
     }
 }
 
 #[derive(Serialize)]
-struct Lane {
-    rank: u32,
-    /// A core, or "agent", or a port.
-    name: String,
-    kind: &'static str,
-    operators: Vec<Value>,
-    phases: Vec<Value>,
-    waits: Vec<Value>,
+pub(super) struct Lane {
+    pub(super) rank: u32,
+    /// A core, or "agent", or a port, or "memory".
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    pub(super) operators: Vec<Value>,
+    pub(super) phases: Vec<Value>,
+    pub(super) waits: Vec<Value>,
 }
 
 /// Writes the page.
 pub fn write(path: &Path, timeline: &Timeline, critical: &[Part], about: &About) -> Result<(), Error> {
-    let data = data(timeline, critical, about);
+    write_data(path, &data(timeline, critical, about))
+}
+
+pub(super) fn write_data(path: &Path, data: &Value) -> Result<(), Error> {
     // Nothing in it may end the script.
-    let text = serde_json::to_string(&data).map(|text| text.replace("</", "<\\/"));
+    let text = serde_json::to_string(data).map(|text| text.replace("</", "<\\/"));
     let (before, after) = PAGE.split_once(PLACE).unwrap_or((PAGE, ""));
     write_atomically(path, |file| {
         file.write_all(before.as_bytes())?;
@@ -113,7 +122,7 @@ fn data(timeline: &Timeline, critical: &[Part], about: &About) -> Value {
         "flows": flows,
         "matrix": matrix(timeline, about),
         "windows": drawn.iter().map(|&rank| json!([rank, thinned(timeline.window(rank))])).collect::<Vec<_>>(),
-        "names": names.0,
+        "names": names.all(),
     })
 }
 

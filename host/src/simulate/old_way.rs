@@ -132,7 +132,7 @@ pub fn run(case: &Case, cluster: &Cluster, paces: &Paces) -> OldWay {
         tasks,
         messages: Vec::new(),
     };
-    run.to_end();
+    run.drive();
     run.told()
 }
 
@@ -154,13 +154,13 @@ fn rows(case: &Case) -> Vec<Vec<u64>> {
 }
 
 impl Run<'_> {
-    fn to_end(&mut self) {
+    fn drive(&mut self) {
         for rank in 0..self.ranks.len() {
             let begins = self.paces.begins[rank];
             self.ranks[rank].issued = begins;
             self.next(rank, begins);
         }
-        while let Some((now, due)) = self.queue.next() {
+        while let Some((now, due)) = self.queue.pop() {
             match due {
                 Due::Begin(rank) => self.begin(rank, now),
                 Due::End(rank) => {

@@ -236,7 +236,7 @@ impl<D> Queue<D> {
     }
 
     /// What is due next, and when.
-    pub fn next(&mut self) -> Option<(Ps, D)> {
+    pub fn pop(&mut self) -> Option<(Ps, D)> {
         self.heap.pop().map(|Entry { key: (at, _), due }| (at, due))
     }
 }
@@ -387,7 +387,7 @@ impl Timed {
 impl Chooser for Timed {
     fn next(&mut self) -> Option<Choice> {
         loop {
-            let (now, due) = self.queue.next()?;
+            let (now, due) = self.queue.pop()?;
             self.events += 1;
             self.unasked += 1;
             if self.unasked.is_multiple_of(ASKED_EVERY) && interrupt::is_asked() {

@@ -1,8 +1,10 @@
 //! `veriep schedule`, from outside.
 
-use crate::common::{fails, json, veriep};
+use crate::common::{fails, json, text, veriep};
+use serde_json::Value;
+use tempfile::tempdir;
 
-fn verdict(status: i32, args: &[&str]) -> serde_json::Value {
+fn verdict(status: i32, args: &[&str]) -> Value {
     json(status, &[&["schedule"], args].concat())
 }
 
@@ -32,6 +34,47 @@ fn the_documented_partitions_are_enough_and_fewer_are_not() {
         assert_eq!(seen["counterexample"].as_array().unwrap().is_empty(), safe, "{args:?}");
         assert!(seen["states"].as_u64() > Some(0) && seen["traffic_matrices"].as_u64() > Some(0));
     }
+}
+
+#[test]
+fn a_counterexample_is_drawn_as_messages_between_ranks_and_memories() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("story.html");
+    for args in [
+        &["DC", "--partitions", "1"][..],
+        &["DC", "--product", "a2", "--partitions", "1", "--rounds", "2"],
+        &["DC", "--product", "a2", "--hierarchy", "--partitions", "1"],
+    ] {
+        let seen = verdict(1, &[args, &["--html", text(&file)]].concat());
+        let page = std::fs::read_to_string(&file).unwrap();
+        let line = page.lines().find_map(|line| line.strip_prefix("const DATA = ")).unwrap();
+        let data: Value = serde_json::from_str(line.trim_end_matches(';')).unwrap();
+        let name = |number: &Value| data["names"][number.as_u64().unwrap() as usize].as_str().unwrap();
+        let lanes = data["lanes"].as_array().unwrap();
+        let spans = |kind: &str| -> Vec<(u64, &str)> {
+            let of = lanes.iter().filter(|lane| lane["kind"] == kind);
+            let spans = of.flat_map(|lane| lane["phases"].as_array().unwrap());
+            let mut spans: Vec<_> = spans.map(|span| (span[0].as_u64().unwrap(), name(&span[2]))).collect();
+            spans.sort_unstable();
+            spans
+        };
+        let (did, memory) = (spans("core"), spans("memory"));
+        // One thing after the other, each of a line of the report, and at last what must never happen.
+        let told = seen["counterexample"].as_array().unwrap();
+        let (last, lines) = told.split_last().unwrap();
+        assert!(did.iter().map(|span| span.0).eq(0..did.len() as u64), "{did:?}");
+        assert_eq!(did.last().unwrap().1, last.as_str().unwrap());
+        let parts = |line: &Value| line.as_str().unwrap().split("; ").count();
+        assert_eq!(did.len() - 1, lines.iter().map(parts).sum::<usize>(), "{did:?}");
+        // What a memory shows was done by somebody then, by an arrow from or to it.
+        assert!(!memory.is_empty() && memory.iter().all(|span| did.contains(span)), "{memory:?}");
+        assert_eq!(data["flows"].as_array().unwrap().len(), memory.len());
+        std::fs::remove_file(&file).unwrap();
+    }
+    verdict(0, &["DC", "--rounds", "1", "--html", text(&file)]);
+    assert!(!file.exists(), "a schedule that is safe has no story");
+    let windows = ["schedule", "DDDCCC", "--product", "a2", "--model", "windows", "--html", text(&file)];
+    assert!(fails(2, &windows).contains("--html: needs --model machines"));
 }
 
 #[test]

@@ -44,11 +44,13 @@ mod search;
 mod setup;
 mod state;
 mod step;
+mod story;
 mod tape;
 mod timeline;
 mod violation;
 
 pub use model::{Memory, Model, Product, Traffic, Twin};
+pub use story::{Line, Told, Who};
 pub use timeline::Timeline;
 pub use violation::Violation;
 

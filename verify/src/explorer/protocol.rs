@@ -5,6 +5,7 @@ use super::oracle::Expected;
 use super::refine::Noted;
 use super::setup::Setup;
 use super::state::{Bytes, Round, StateOf};
+use super::story::{Line, Told, Who};
 use super::tape::Tape;
 use super::violation::Violation;
 use crate::order::Order;
@@ -87,7 +88,7 @@ pub(super) trait Protocol: Sized {
     fn mover(&self, state: &StateOf<Self>, event: Self::Event) -> (Mover, u64);
 
     /// An event in words, before it happens.
-    fn tell(&self, state: &StateOf<Self>, event: Self::Event) -> String;
+    fn tell(&self, state: &StateOf<Self>, event: Self::Event) -> Line;
 
     /// What happens at once behind every move.
     fn settle(&mut self, _: &mut StateOf<Self>) -> Result<(), Violation> {
@@ -172,7 +173,7 @@ pub(super) struct Step<A, E> {
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
     /// What it did, in words, if that is to be told.
-    pub(super) told: Option<RefCell<Vec<String>>>,
+    pub(super) told: Option<RefCell<Vec<Told>>>,
 }
 
 pub(super) type StepOf<P> = Step<<P as Protocol>::Asked, <P as Protocol>::Effect>;
@@ -218,8 +219,22 @@ impl<A, E> Step<A, E> {
     }
 
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        self.add(None, false, what);
+    }
+
+    /// Says what was written to the memory of a rank.
+    pub(super) fn say_written(&self, to: RankId, what: impl FnOnce() -> String) {
+        self.add(Some(to), false, what);
+    }
+
+    /// Says what was read in the memory of a rank.
+    pub(super) fn say_read(&self, at: RankId, what: impl FnOnce() -> String) {
+        self.add(Some(at), true, what);
+    }
+
+    fn add(&self, memory: Option<RankId>, is_read: bool, what: impl FnOnce() -> String) {
         if let Some(told) = &self.told {
-            told.borrow_mut().push(what());
+            told.borrow_mut().push(Told { text: what(), memory: memory.map(|rank| rank.0), is_read });
         }
     }
 
@@ -249,9 +264,10 @@ impl<A, E> Step<A, E> {
 }
 
 /// A core of the group in words, before what it does.
-pub(super) fn who(setup: &Setup<'_>, core: usize, op: u32) -> String {
-    let cores = setup.model.cores as usize;
-    let (rank, core) = (core / cores, core % cores);
-    let core = if cores > 1 { format!(" core {core}") } else { String::new() };
-    format!("rank {rank}{core}, {}: ", setup.named(op))
+pub(super) fn who(setup: &Setup<'_>, core: usize, op: u32) -> Who {
+    let cores = setup.model.cores;
+    let (rank, core) = (core as u32 / cores, core as u32 % cores);
+    let named = if cores > 1 { format!(" core {core}") } else { String::new() };
+    let words = format!("rank {rank}{named}, {}: ", setup.named(op));
+    Who { words, rank: Some(rank), core: Some(core) }
 }

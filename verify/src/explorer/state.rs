@@ -6,6 +6,7 @@ use super::protocol::{Protocol, RANKS};
 use super::refine::Beside;
 use super::search::Identity;
 use super::setup::{Choice, Setup};
+use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use core::hash::{Hash, Hasher};
 use std::collections::{HashMap, VecDeque};
@@ -85,7 +86,7 @@ impl Hash for Round {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
-    pub(super) events: Vec<String>,
+    pub(super) events: Vec<Line>,
     /// The cores that stepped, in order.
     pub(super) steps: Vec<usize>,
 }
@@ -184,19 +185,15 @@ impl<M, O: Clone + Default> State<M, O> {
     }
 
     /// Adds to the story what a core did, in the line of what it did just before.
-    pub(super) fn tell(&mut self, who: &str, did: &[String]) {
+    pub(super) fn tell(&mut self, who: Who, did: &[Told]) {
         let Some(Story { events, .. }) = &mut self.story else { return };
-        let last = events.last_mut().filter(|line| line.starts_with(who));
-        let told = last.as_ref().is_some_and(|line| line.ends_with(CLEARS));
-        let did: Vec<_> = did.iter().filter(|did| !told || *did != CLEARS).map(String::as_str).collect();
-        let did = did.join("; ");
+        let last = events.last_mut().filter(|line| line.who.words == who.words);
+        let told = last.as_ref().is_some_and(|line| line.did.last().is_some_and(|did| did.text == CLEARS));
+        let did: Vec<_> = did.iter().filter(|did| !told || did.text != CLEARS).cloned().collect();
         match last {
             _ if did.is_empty() => {}
-            Some(line) => {
-                line.push_str("; ");
-                line.push_str(&did);
-            }
-            None => events.push(format!("{who}{did}")),
+            Some(line) => line.did.extend(did),
+            None => events.push(Line { who, did }),
         }
     }
 }

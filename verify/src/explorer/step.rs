@@ -8,6 +8,7 @@ use super::protocol::{Came, Protocol, Step, StepOf, View, who};
 use super::refine::Noted;
 use super::setup::{Choice, Setup};
 use super::state::{Core, Local, Locals, Round, State, StateOf};
+use super::story::{Line, Told, Who};
 use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::RefCell;
@@ -97,7 +98,8 @@ impl<'a, P: Protocol> Known<'a, P> {
         for core in (0..state.cores.len()).filter(|&core| state.cores[core].local != 0).collect::<Vec<_>>() {
             let (came, _) = self.step(&mut state.clone(), core, &Ask::default(), None);
             if let (Ok(Progress::Pending(wait)), Some(story)) = (came, &mut state.story) {
-                story.events.push(format!("{}{wait}", who(self.setup, core, state.cores[core].op)));
+                let who = who(self.setup, core, state.cores[core].op);
+                story.events.push(Line { who, did: vec![Told::of(wait.to_string())] });
             }
         }
     }
@@ -185,8 +187,9 @@ impl<'a, P: Protocol> Known<'a, P> {
         if choices[rank].is_some() {
             return vec![state];
         }
+        let number = (core % self.cores()) as u32;
         let named = |choice: &Choice| choice.map_or_else(|| "nobody".to_owned(), |e| format!("expert {e}"));
-        let mut with = |choices: Vec<Option<Choice>>, who: String, to: String| {
+        let mut with = |choices: Vec<Option<Choice>>, who: Who, to: String| {
             let mut state = state.clone();
             let (all, tag) = (choices.iter().copied().collect::<Option<Vec<Choice>>>(), batch % setup.tags);
             let expected = all.map(|all| self.oracle.expected(setup, &all, tag));
@@ -197,7 +200,7 @@ impl<'a, P: Protocol> Known<'a, P> {
             };
             let tensors = (0..).zip(&choices).map(&mut tensors).collect();
             *state.round(batch) = Rc::new(Round { choices, tensors, expected });
-            state.tell(&who, &[to]);
+            state.tell(who, &[Told::of(to)]);
             state
         };
         // A rank writes outputs before its TP peer's domain need have begun.
@@ -206,7 +209,8 @@ impl<'a, P: Protocol> Known<'a, P> {
                 let expert = |first: &Choice| first.map_or_else(|| "none".to_owned(), |e| e.to_string());
                 let to: Vec<_> = matrix.iter().map(expert).collect();
                 let to = format!("the ranks' tokens go to experts {}", to.join(", "));
-                with(matrix.into_iter().map(Some).collect(), format!("round {batch} begins: "), to)
+                let who = Who { words: format!("round {batch} begins: "), ..Who::default() };
+                with(matrix.into_iter().map(Some).collect(), who, to)
             };
             return setup.matrices().into_iter().map(one).collect();
         }
@@ -214,7 +218,8 @@ impl<'a, P: Protocol> Known<'a, P> {
             let mut choices = choices.clone();
             choices[rank] = Some(choice);
             let to = format!("sends to {}", named(&choice));
-            with(choices, format!("rank {rank} begins round {batch}: "), to)
+            let words = format!("rank {rank} begins round {batch}: ");
+            with(choices, Who { words, rank: Some(rank as u32), core: Some(number) }, to)
         };
         // In the first round nobody is behind.
         let is_late = batch > 0 && choices[..rank].iter().any(Option::is_some);
@@ -271,7 +276,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         }
         state.written[rank] += step.written;
         if let (Some(did), false) = (&step.told, stays) {
-            state.tell(&who(setup, core, op), &did.borrow());
+            state.tell(who(setup, core, op), &did.borrow());
         }
         (came, step)
     }
@@ -307,7 +312,7 @@ impl<'a, P: Protocol> Known<'a, P> {
     fn end(&mut self, state: &mut StateOf<P>, core: usize) -> Result<(), Violation> {
         let (rank, op) = (core / self.cores(), state.cores[core].op);
         let (operator, batch, _) = self.setup.operator(op);
-        state.tell(&who(self.setup, core, op), &["ends".to_owned()]);
+        state.tell(who(self.setup, core, op), &[Told::of("ends")]);
         let Core { own, .. } = state.cores[core].clone();
         state.cores[core] = Core { local: 0, op: op + 1, polled: false, own };
         if state.operators()[rank] <= op {

@@ -4,6 +4,7 @@ use super::protocol::{Protocol, who};
 use super::search::Origin;
 use super::state::{State, StateOf, Story};
 use super::step::{Known, Move};
+use super::story::{Line, Told};
 use super::violation::Violation;
 use core::fmt;
 
@@ -12,6 +13,8 @@ use core::fmt;
 pub struct Timeline {
     /// One line per event.
     pub events: Vec<String>,
+    /// The same lines, with who did what to whose memory.
+    pub story: Vec<Line>,
     /// The cores whose machines stepped, rank-major numbers in order. With strong memory that is all it takes to
     /// replay it.
     pub steps: Vec<usize>,
@@ -61,7 +64,7 @@ pub(super) fn tell<P: Protocol>(
             tell_traffic(&next, &mut traffic);
             state = Some(next);
         } else if let (Some(Move::Core(core)), Some(state)) = (origin.what, &mut state) {
-            state.tell(&who(known.setup, core, state.cores[core].op), &["goes on".to_owned()]);
+            state.tell(who(known.setup, core, state.cores[core].op), &[Told::of("goes on")]);
             state.story.iter_mut().for_each(|story| story.steps.push(core));
         }
     }
@@ -71,8 +74,9 @@ pub(super) fn tell<P: Protocol>(
         }
         state.story
     });
-    let Story { events, steps } = story.unwrap_or_default();
-    Timeline { events, steps, traffic, violation }
+    let Story { events: story, steps } = story.unwrap_or_default();
+    let events = story.iter().map(ToString::to_string).collect();
+    Timeline { events, story, steps, traffic, violation }
 }
 
 /// What ranks have chosen in live rounds.

@@ -38,7 +38,7 @@ fn over(network: &mut Network, sent: &[(u64, u32, u32, u64)]) -> Vec<Ps> {
         }
     }
     let mut arrived = vec![0; sent.len()];
-    while let Some((now, event)) = queue.next() {
+    while let Some((now, event)) = queue.pop() {
         if let Some(Load::Message(number)) =
             network.happens(event, now, &mut |at, event| queue.add(at, event))
         {

@@ -31,6 +31,7 @@ use super::liveness::Mover;
 use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, Step, StepOf, who};
 use super::state::{Bytes, StateOf};
+use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use core::cell::RefCell;
 use core::hash::Hash;
@@ -184,30 +185,34 @@ impl Protocol for Scene<'_> {
         (mover, bytes.number())
     }
 
-    fn tell(&self, state: &StateOf<Self>, event: Event) -> String {
+    fn tell(&self, state: &StateOf<Self>, event: Event) -> Line {
         let (setup, memory) = (self.setup, &state.memory);
-        match event {
+        let by = |words: String, rank: usize, core| Who { words, rank: Some(rank as u32), core };
+        let (who, text, to) = match event {
             Event::Agent(rank) => {
                 let operator = setup.named(self.served(memory, rank));
-                format!("agent of rank {rank}: posts a window of {operator}")
+                let who = by(format!("agent of rank {rank}: "), rank, None);
+                (who, format!("posts a window of {operator}"), None)
             }
             Event::Arrive(i) => {
                 let Flying { from, to, op, len, done } = memory.flying[i];
                 let operator = setup.named(op);
-                format!(
-                    "arrives at rank {to}: the window of rank {from}, {operator}, from byte {done} of {len} on"
-                )
+                let text = format!("the window of rank {from}, {operator}, from byte {done} of {len} on");
+                (by(format!("arrives at rank {to}: "), from, None), text, Some(to))
             }
             Event::Land(core, i) => {
                 let Late { spot, start, bytes, op, .. } = &memory.late[core][i];
                 let (len, who) = (bytes.len(), who(setup, core, *op));
-                format!("{who}{len} bytes of {spot:?}, from byte {start} on, have landed")
+                (who, format!("{len} bytes of {spot:?}, from byte {start} on, have landed"), None)
             }
             Event::LandWord(core, _) => {
-                format!("{}its barrier word has landed", who(setup, core, state.cores[core].op))
+                (who(setup, core, state.cores[core].op), "its barrier word has landed".to_owned(), None)
             }
-            Event::LandFlip(rank) => format!("lands: bufferChosen of rank {rank}"),
-        }
+            Event::LandFlip(rank) => {
+                (by("lands: ".to_owned(), rank, Some(0)), format!("bufferChosen of rank {rank}"), Some(rank))
+            }
+        };
+        Line { who, did: vec![Told { text, memory: to.map(|rank| rank as u32), is_read: false }] }
     }
 
     /// Agents post all that was rung for. One that looks later is a transfer that begins later, and a core that writes a

@@ -138,7 +138,7 @@ impl View<'_, '_> {
     }
 
     fn say_flag(&self, source: usize, start: usize) {
-        self.step.say(|| {
+        self.step.say_read(self.step.rank, || {
             let shape = self.scene.setup.shape;
             let most = shape.rows_to_peer_max(RankId(0));
             let rows = (0..=most).find(|&rows| tail_flag(shape, self.step.operator, rows) as usize == start);
@@ -181,7 +181,7 @@ impl Fabric for View<'_, '_> {
         if at == Place::state(DOORBELL) {
             // No move of its own, and no landing: each is an agent that has not looked yet.
             self.memory.doorbell[self.rank] = word;
-            self.step.say(|| "rings".to_owned());
+            self.step.say_written(self.step.rank, || "rings".to_owned());
             return Ok(());
         }
         self.step.touch(at)?;
@@ -285,7 +285,7 @@ impl Fabric for View<'_, '_> {
         self.look(at, spot)?;
         let range = start..start + len as usize;
         self.must_have_landed(at, spot, &range);
-        self.step.say(|| format!("reads a row of rank {}", self.peer_of(spot)));
+        self.step.say_read(self.step.rank, || format!("reads a row of rank {}", self.peer_of(spot)));
         Ok(&self.memory.bytes(spot)[range])
     }
 

@@ -8,6 +8,7 @@ use super::liveness::Mover;
 use super::model::{Memory as Landing, Twin};
 use super::protocol::{Came, Protocol, Run, StepOf};
 use super::state::{Bytes, StateOf};
+use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use crate::order::Order;
 use core::hash::Hash;
@@ -80,11 +81,13 @@ impl Protocol for Scene<'_> {
         (Mover::Memory, bytes.number())
     }
 
-    fn tell(&self, state: &StateOf<Self>, i: usize) -> String {
+    fn tell(&self, state: &StateOf<Self>, i: usize) -> Line {
         let effect = &state.memory.flight[i];
         let (rank, core) = effect.issued.from;
-        let core = if self.setup.model.cores > 1 { format!(" core {core}") } else { String::new() };
-        format!("lands: the {effect}, issued by rank {rank}{core}")
+        let named = if self.setup.model.cores > 1 { format!(" core {core}") } else { String::new() };
+        let who = Who { words: "lands: ".to_owned(), rank: Some(rank.0), core: Some(core.0) };
+        let text = format!("the {effect}, issued by rank {rank}{named}");
+        Line { who, did: vec![Told { text, memory: Some(effect.issued.to.0), is_read: false }] }
     }
 
     fn orders(&self) -> BTreeSet<Order> {

@@ -70,7 +70,8 @@ impl<'v, 'a> View<'v, 'a> {
         if !read.contains(&number) {
             read.push(number);
             let (rank, at) = self.scene.place_of(number);
-            self.step.say(|| format!("reads the row at {} of rank {rank} for the last time", spot(at)));
+            self.step
+                .say_read(rank, || format!("reads the row at {} of rank {rank} for the last time", spot(at)));
         }
     }
 
@@ -182,7 +183,7 @@ impl<'v, 'a> View<'v, 'a> {
         } else {
             memory.flight.push(effect);
         }
-        self.step.say(|| match (effect.value, spot(at)) {
+        self.step.say_written(to, || match (effect.value, spot(at)) {
             _ if !strong => format!("issues a {effect}"),
             (Value::Row(_), at) => format!("puts a row at {at} of rank {to}"),
             (Value::Word(0), at) => format!("sees the flag at {at} of rank {to} and clears it"),

@@ -37,6 +37,7 @@ use super::liveness::Mover;
 use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, StepOf};
 use super::state::{Bytes, Core, StateOf};
+use super::story::Line;
 use super::violation::Violation;
 use core::convert::Infallible;
 use core::hash::Hash;
@@ -97,7 +98,7 @@ impl Protocol for Scene<'_> {
         match event {}
     }
 
-    fn tell(&self, _: &StateOf<Self>, event: Infallible) -> String {
+    fn tell(&self, _: &StateOf<Self>, event: Infallible) -> Line {
         match event {}
     }
 

@@ -121,7 +121,9 @@ impl<'v, 'a> View<'v, 'a> {
                 if seen || self.step.tape.borrow_mut().choose((spot, part == Part::End)) {
                     if !seen {
                         self.memory.borrow_mut().see(self.scene, i, part);
-                        self.step.say(|| format!("sees {}", self.name(self.step.rank, spot, value, part)));
+                        self.step.say_read(self.step.rank, || {
+                            format!("sees {}", self.name(self.step.rank, spot, value, part))
+                        });
                     }
                     Some(value)
                 } else {
@@ -168,7 +170,9 @@ impl<'v, 'a> View<'v, 'a> {
         let issued = Issued { from: self.me(), to, at, kind };
         let effect = Effect { issued, spot, value, seen: [false; 2] };
         self.step.issued.push(effect);
-        self.step.say(|| format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole)));
+        self.step.say_written(to, || {
+            format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole))
+        });
         let at = self.step.at[to.index()];
         let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
         violation.into_iter().for_each(|violation| self.step.blame(violation));
