@@ -130,11 +130,18 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
         processes::take_part(args, &seat, &memory);
     }
-    let job = match args.backend.contains(&LiveArg::Mpi) {
-        true => Some(Job::start(args, report.format())?),
-        false => None,
-    };
-    let (job, asked) = (job.as_ref(), asked(args, job.as_ref()));
+    if !args.backend.contains(&LiveArg::Mpi) {
+        return measure(args, report, None);
+    }
+    let job = Job::start(args, report.format())?;
+    measure(args, report, Some(&job))?;
+    job.leave();
+    Ok(())
+}
+
+/// Measures all that is asked for, perhaps in a job of an MPI, and reports.
+fn measure(args: &BenchArgs, report: &mut Report, job: Option<&Job>) -> Result<(), Error> {
+    let asked = asked(args, job);
     let asked = match job {
         Some(job) => job.of_first(asked)?,
         None => asked?,

@@ -21,6 +21,7 @@ use crate::global_rank;
 use crate::launcher::Launched;
 use crate::report::{Format, Report};
 use crate::world::{Cluster, GroupMemory};
+use core::cell::Cell;
 use core::time::Duration;
 use std::process::exit;
 use std::rc::Rc;
@@ -105,7 +106,14 @@ impl Job {
         let cluster =
             Cluster::begin(greeted, me, bytes, map, (&case.shape, &members)).map_err(|e| of_memory(&e))?;
         let at = live::of_sizes(case);
-        Ok(Rc::new(Point { cluster, me, at, deadline: live::deadline(args), format: self.format }))
+        Ok(Rc::new(Point {
+            cluster,
+            me,
+            at,
+            deadline: live::deadline(args),
+            format: self.format,
+            fails: Cell::new(false),
+        }))
     }
 
     /// All that is compared at a point of the grid.
@@ -145,11 +153,9 @@ impl Job {
         }
         Ok(all.into_iter().map(|(subject, system)| (subject, Contender::Other(system))).unzip())
     }
-}
 
-impl Drop for Job {
-    fn drop(&mut self) {
-        // The results are there: what the MPI has to say of its end changes nothing.
+    /// Leaves the MPI, once all is said: what it waits for may never come.
+    pub(super) fn leave(mut self) {
         let _unless_done = after(LEAVES, || exit(0));
         let _ = self.wire.finish();
     }
@@ -162,6 +168,8 @@ pub(super) struct Point {
     at: String,
     deadline: Duration,
     format: Format,
+    /// In a turn that has not ended well.
+    fails: Cell<bool>,
 }
 
 /// Does that after so long, unless what this returns is dropped before.
@@ -191,7 +199,9 @@ impl Point {
             }
             exit(Report::new(format).fail(&error).into());
         });
+        self.fails.set(true);
         let own = work()?;
+        self.fails.set(false);
         let mut agreement =
             self.cluster.far.with_wire(|greeted| greeted.wire().agree(own)).map_err(|e| of_mpi(&e))?;
         let mut looks = 0;
@@ -263,7 +273,10 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        let _ = self.cluster.leave(LEAVES);
+        // Whoever has failed says so, and does not wait for the others.
+        if !self.fails.get() {
+            let _ = self.cluster.leave(LEAVES);
+        }
     }
 }
 

@@ -45,4 +45,8 @@ impl Job {
     ) -> Result<(Vec<Subject<'c>>, Vec<Contender<'c>>), Error> {
         match *self {}
     }
+
+    pub(super) fn leave(self) {
+        match self {}
+    }
 }
