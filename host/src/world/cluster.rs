@@ -5,7 +5,7 @@ use super::beside::{Peer, next_end};
 use super::board::Board;
 use super::greet::{Greeted, Hello};
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
-use super::watch::Watched;
+use super::watch::{Departed, Watched};
 use super::{GroupMemory, Phase, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
 use crate::backend::shared::SharedMemory;
@@ -178,12 +178,27 @@ impl<W: Wire + 'static> Cluster<W> {
         let folder = self.record.get_or_init(|| folder.to_owned()).clone();
         thread::Builder::new()
             .spawn(move || {
-                let told = |process, peer: &Peer| died(&folder, process, peer.end().unwrap_or(How::Ended));
-                while !peers.is_empty() {
+                let mut alone = true;
+                while alone && !peers.is_empty() {
+                    let mut ended = Vec::new();
+                    let told = |process, peer: &Peer| ended.push((process, peer.end()));
                     next_end(&mut peers, None, None, told);
+                    // Of several nobody knows who was the first, and this process may be ended before all are written down.
+                    alone = ended.len() < 2;
+                    if alone {
+                        ended
+                            .iter()
+                            .for_each(|(process, how)| died(&folder, *process, how.unwrap_or(How::Ended)));
+                    }
                 }
             })
             .map(drop)
+    }
+
+    /// Writes all deaths into that record, once nobody else dies of the first ones.
+    pub fn note_all(&self, gone: &[Departed]) {
+        let folder = self.record.get().into_iter();
+        folder.for_each(|folder| gone.iter().for_each(|one| died(folder, one.process, one.how)));
     }
 
     /// Sends this process's output of a rank to the first one.
@@ -293,9 +308,8 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
         (*pid, host.clone())
     }
 
-    fn note_death(&self, process: usize, how: How) {
-        self.record.get().into_iter().for_each(|folder| died(folder, process, how));
-    }
+    /// Once all are known: see [`note_all`](Cluster::note_all).
+    fn note_death(&self, _process: usize, _how: How) {}
 
     /// They end by themselves once they are stopped, or with the first of them that lives.
     fn kill(&mut self) {}

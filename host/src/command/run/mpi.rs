@@ -119,7 +119,10 @@ fn take_part(
         let told = |process| cluster.said(process).and_then(|said| Told::read(&said)).unwrap_or_default();
         let told: Vec<_> = (0..all).map(told).collect();
         let gone: Vec<_> = match &outcome {
-            Ok(Outcome::Gone(departed)) => departed.iter().map(|one| one.process).collect(),
+            Ok(Outcome::Gone(departed)) => {
+                cluster.note_all(departed);
+                departed.iter().map(|one| one.process).collect()
+            }
             _ => Vec::new(),
         };
         let error = match outcome {
