@@ -248,6 +248,17 @@ fn the_split_and_the_order_of_before_are_slower() {
 }
 
 #[test]
+fn an_offset_spreads_writes_over_ports() {
+    let line =
+        "--preset a3-288 --set bs=16 --set aiv_num=24 --cluster a3 --free --rows weightless --link port_by";
+    let [crowded, spread] = ["write", "write --port-offset 512"].map(|by| slowest(&format!("{line}={by}")));
+    assert!((0..2).all(|i| crowded[i] >= 2.0 * spread[i]), "{crowded:?} {spread:?}");
+    // Packets of one record take all ports anyway.
+    let [even, packets] = ["even", "packet"].map(|by| slowest(&format!("{line}={by}")));
+    assert!((0..2).all(|i| near(packets[i], even[i], 10.0)), "{packets:?} {even:?}");
+}
+
+#[test]
 fn a_report_says_which_numbers_and_times_are_assumed() {
     let full_mesh = "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2";
     let said = simulate(&format!("{full_mesh} --cost word_ns=5"));
