@@ -22,7 +22,7 @@ const SCRATCH: usize = 256;
 const X: usize = 32;
 
 /// The memory of a rank: what others write, and what the operators put out.
-struct Rank {
+pub struct Rank {
     state: [u8; STATE_BYTES as usize],
     window: [u8; WINDOW_MB << 20],
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
@@ -54,14 +54,13 @@ pub enum Stop {
 
 impl Memory {
     /// What every group begins with.
-    pub const ZERO: Self = Self {
-        ranks: [const { Rank { state: [0; _], window: [0; _], outputs: [[0; _]; _] } }; RANKS],
-        words: [[0; _]; _],
-        rows: [[0; _]; _],
-    };
+    pub const ZERO: Self = Self { ranks: [Rank::ZERO; RANKS], words: [[0; _]; _], rows: [[0; _]; _] };
 }
 
 impl Rank {
+    /// What a rank begins with.
+    pub const ZERO: Self = Self { state: [0; _], window: [0; _], outputs: [[0; _]; _] };
+
     fn region(&self, region: Region) -> Option<&[u8]> {
         match region {
             Region::State => Some(&self.state),
@@ -82,9 +81,11 @@ impl Rank {
 }
 
 /// A core's view. Each effect lands at once, so there is nothing to order. What it does not hold it refuses.
-struct View<'a> {
-    ranks: &'a mut [Rank; RANKS],
-    own: RankId,
+pub struct View<'a> {
+    /// Of the whole group.
+    pub ranks: &'a mut [Rank],
+    /// Whose core it is.
+    pub own: RankId,
 }
 
 impl View<'_> {
