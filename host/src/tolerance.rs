@@ -37,6 +37,8 @@ pub struct Judged {
     pub max_rel: Option<f64>,
     /// The most steps of the type.
     pub max_ulp: Option<u64>,
+    /// The row that is expected elsewhere and stands in the place of the first wrong one.
+    pub stray_row: Option<usize>,
     pub first: Vec<Difference>,
 }
 
@@ -115,8 +117,20 @@ impl Tolerance {
                 judged.first.push(difference(must, at, expected, found));
             }
         }
+        if has_numbers && let Some(first) = judged.first.first() {
+            judged.stray_row = stray_row(must, seen, &first.index);
+        }
         judged
     }
+}
+
+/// Which row of a matrix stands where one with the element `index` must.
+fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize]) -> Option<usize> {
+    let &[row, _] = index else { return None };
+    let len = must.data.len().checked_div(*must.shape.first()?).filter(|&len| len > 0)?;
+    // Rows of zeros are all alike.
+    let stray = seen.chunks(len).nth(row).filter(|stray| stray.iter().any(|&byte| byte != 0))?;
+    must.data.chunks(len).position(|row| row == stray)
 }
 
 fn difference(must: &Tensor<'_>, mut at: usize, expected: &[u8], found: &[u8]) -> Difference {
@@ -217,6 +231,11 @@ mod tests {
         assert_eq!((judged.max_abs, judged.max_rel, judged.max_ulp), (Some(0.5), Some(2.0), Some(0x806)));
         assert_eq!(judged.first[0].words, "[1, 0] = 0.5 (0x3f00): must be 1 (0x3f80)");
         assert_eq!((&judged.first[0].index, &judged.first[0].seen), (&vec![1, 0], &0.5.into()));
+        assert_eq!(judged.stray_row, None);
+        let judged = EXACT.judge(&must, &[0x80, 0x3F, 3, 4, 0x80, 0x3F, 0, 0]);
+        assert_eq!((judged.wrong, judged.stray_row), (2, Some(1)));
+        let judged = EXACT.judge(&tensor("rank0.x_out", Dtype::BF16, vec![2, 1], vec![0, 0, 3, 4]), &[0; 4]);
+        assert_eq!((judged.wrong, judged.stray_row), (1, None));
         let must = tensor("rank0.ep_recv_counts", Dtype::I32, vec![2], vec![0, 0, 0, 0, 5, 0, 0, 0]);
         let judged = EXACT.judge(&must, &[0, 0, 0, 0, 255, 255, 255, 255]);
         assert_eq!(judged.first[0].words, "[1] = -1: must be 5");

@@ -63,6 +63,9 @@ impl CompareArgs {
 }
 
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
+    if args.result.is_dir() {
+        return Err(Error::file(&args.result, "a folder: the case goes first, then the result"));
+    }
     let mut result = TensorFile::open(&args.result)?;
     let tensors = if args.expected.is_dir() {
         let mut opened = case::open(&args.expected)?;
@@ -106,14 +109,19 @@ impl One {
         let name = self
             .rank
             .map_or_else(|| shown(&self.name).to_owned(), |rank| format!("rank{rank}.{}", self.name));
-        let Judged { compared, wrong, first, max_abs, max_ulp, .. } = &self.judged;
+        let Judged { compared, wrong, first, max_abs, max_ulp, stray_row, .. } = &self.judged;
         match (&self.error, first.first()) {
             (Some(error), _) => format!("{name}: {error}"),
             (None, Some(first)) => {
-                let most = max_abs.zip(*max_ulp).filter(|_| *wrong > 1);
+                // Both are 0 where nothing that differs is finite.
+                let most = max_abs.zip(*max_ulp).filter(|&(abs, _)| *wrong > 1 && abs > 0.0);
                 let most =
                     most.map_or_else(String::new, |(abs, ulp)| format!(", by at most {abs:e}, {ulp} steps"));
-                format!("{name}{} ({wrong} of {compared} values differ{most})", first.words)
+                let stray = stray_row.zip(first.index.first());
+                let stray = stray.map_or_else(String::new, |(from, row)| {
+                    format!("; row {row} is the one that must be row {from}")
+                });
+                format!("{name}{} ({wrong} of {compared} values differ{most}{stray})", first.words)
             }
             (None, None) => name,
         }

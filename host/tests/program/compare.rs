@@ -186,10 +186,17 @@ fn planted_errors_are_found_and_named() {
     assert!(one["first"][0]["seen"].is_number() && one["max_abs"].as_f64() > Some(0.0));
     json(0, &["compare", text(&case), text(&result), "--ulp", "1"]);
     // Two rows in each other's place.
-    found("expand_x", "[0, 0]", &|data| {
+    let compared = found("expand_x", "[0, 0]", &|data| {
         let (first, rest) = data.split_at_mut(1024);
         first.swap_with_slice(&mut rest[..1024]);
     });
+    let one = compared["tensors"].as_array().unwrap().iter().find(|one| one["wrong"] != 0).unwrap();
+    assert_eq!(one["stray_row"], 1);
+    let line = || fails(1, &["compare", text(&case), text(&result)]);
+    assert!(line().ends_with("; row 0 is the one that must be row 1)"), "{}", line());
+    // Nothing that is wrong is finite, so nothing says by how much.
+    found("x_out", "[0, 0]", &|data| data.chunks_mut(2).for_each(|nan| nan.copy_from_slice(&[0xC0, 0x7F])));
+    assert!(line().ends_with("(4096 of 4096 values differ)"), "{}", line());
     // A scale that is another row's.
     found("dynamic_scales", "[3]", &|data| data.copy_within(0..4, 12));
     // A count.

@@ -82,8 +82,9 @@ class Comparison:
     """What became of the values of a result. It is true if all are right."""
 
     tensors: Sequence[dict[str, Any]]
-    """Of each tensor: ``name``, ``rank``, ``compared``, ``wrong``, ``max_abs``, ``max_rel``, ``max_ulp``, the ``first``
-    wrong values (``index``, ``seen``, ``expected``), and an ``error`` if it is wrong as a whole."""
+    """Of each tensor: ``name``, ``rank``, ``compared``, ``wrong``, ``max_abs``, ``max_rel``, ``max_ulp``, the
+    ``stray_row`` where the first wrong row would be right, the ``first`` wrong values (``index``, ``seen``,
+    ``expected``), and an ``error`` if it is wrong as a whole."""
 
     def __init__(self, tensors: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
         self.tensors = tensors
