@@ -96,13 +96,15 @@ fn draw(shape: &Shape, choices: Choices, config: String, rank: RankId) -> Layout
         slot: area.slot,
     });
     let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
+    // Rows that are placed directly travel in neither.
+    let has_records = |_: &map::Field| !choices.receive.is_direct();
     Layout {
         ok: true,
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: map::record_fields(shape).map(field).collect(),
-        combine_row: map::combine_fields(shape).map(field).collect(),
+        record: map::record_fields(shape).filter(has_records).map(field).collect(),
+        combine_row: map::combine_fields(shape).filter(has_records).map(field).collect(),
         outputs: map::outputs(shape, ep_rank)
             .filter(|&(tensor, capacity)| {
                 capacity > 0 && (choices.receive.keeps_rows() || !IN_PLACE.contains(&tensor))
@@ -124,18 +126,22 @@ fn table(layout: &Layout) -> String {
             row
         })
         .collect();
-    let fields = |fields: &[Field]| {
+    let fields = |title: &str, fields: &[Field]| {
         let row = |f: &Field| vec![f.name.to_owned(), number(f.offset), number(f.size)];
-        columns(&["field", "offset", "size"], &fields.iter().map(row).collect::<Vec<_>>())
+        let rows: Vec<_> = fields.iter().map(row).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        format!("{title}\n{}\n\n", columns(&["field", "offset", "size"], &rows))
     };
     let outputs: Vec<_> = layout.outputs.iter().map(|o| (o.tensor, number(o.capacity))).collect();
     format!(
-        "rank {} of {}, in bytes\n\n{}\n\ntoken record\n{}\n\ncombine row\n{}\n\noutputs, capacity\n{}",
+        "rank {} of {}, in bytes\n\n{}\n\n{}{}outputs, capacity\n{}",
         layout.rank,
         one_line(&layout.config),
         columns(&["region", "partition", "area", "offset", "size", "count", "stride", "slot"], &areas),
-        fields(&layout.record),
-        fields(&layout.combine_row),
+        fields("token record", &layout.record),
+        fields("combine row", &layout.combine_row),
         pairs(&outputs)
     )
 }

@@ -78,4 +78,8 @@ fn layout_lists_the_outputs_that_there_are() {
         ["expand_x", "assist_info_for_combine", "expand_idx", "expert_token_nums", "ep_recv_counts", "x_out"];
     assert_eq!(names(&[]), plain);
     assert!(names(&["--set", "quant_mode=2"]).contains(&"dynamic_scales".to_owned()));
+    // Nor has it records where rows are placed directly.
+    let [placed, plain] =
+        ["direct", "in-place"].map(|way| json(0, &["layout", &file, "--receive", way])["record"].clone());
+    assert_eq!((placed.as_array().unwrap().len(), plain.as_array().unwrap().len()), (0, 3));
 }
