@@ -195,7 +195,15 @@ This page is for doubters. It lists every search, model, proof and twin with its
 generates it and fails when it is stale; `UPDATE_GOLDEN=1` before it writes the page. [protocol.md](../docs/doubt/protocol.md#what-is-checked)
 says what the tools can and cannot see.
 
-A test is `file::name`. **N + 2** says whether an operator of the search reuses the memory of operator N; a *no* shows nothing about reuse.
+A test is `file::name`. Each part has the command that runs one of its tests; with `-- --nocapture` behind it, it prints what it has
+looked at. A search of the explorer prints its model with the number of states and how it ends, a twin's the shortest way into trouble:
+
+```text
+explorer  2 ranks x 1 core, DC for ever, weak          10032 states, 20696 moves, 9 traffic matrices, 0.3 s: safe
+explorer  no quiet, 1 core, weak                       780 states, 1324 moves, 9 traffic matrices, 0.0 s: UNSAFE after 16 events: ...
+```
+
+**N + 2** says whether an operator of the search reuses the memory of operator N; a *no* shows nothing about reuse.
 Memory: *strong* lands effects at once, *weak* late and in any order that the contract leaves open. Traffic: *all* is every matrix of one
 token a rank, idle ranks and own experts included. Every search of the first two tables asserts its row: the model, the states that it
 visits, and how it ends.
@@ -228,7 +236,7 @@ fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
         let cells = s.cells.join(" | ");
         writeln!(page, "| {cells} | {} | `{}` |", s.states, s.test).unwrap();
     }
-    page.push_str("\nBy command only (`-- --ignored TEST`), so without a number here:\n\n");
+    page.push_str("\nBy command only (`-- --ignored --nocapture TEST`), so without a number here:\n\n");
     for test in tests.iter().filter(|test| test.by_command) {
         let names: Vec<_> =
             test.literals.iter().filter(|text| text.contains(", ")).map(String::as_str).collect();
@@ -309,18 +317,30 @@ fn cases(test: &Test) -> String {
 }
 
 fn others(page: &mut String) {
-    for (title, paths) in [
-        ("Any number of ranks: z3, over a model of operators, flags and rows", &["verify/tests/smt.rs"][..]),
-        ("Runs of the machines, held against that model", &["verify/tests/smt_traces/main.rs"]),
-        ("The contract of a memory", &["host/tests/conformance.rs"]),
+    for (title, target, path) in [
+        (
+            "Any number of ranks: z3, over a model of operators, flags and rows",
+            "veriep-verify --test smt",
+            "verify/tests/smt.rs",
+        ),
+        (
+            "Runs of the machines, held against that model",
+            "veriep-verify --test smt_traces",
+            "verify/tests/smt_traces/main.rs",
+        ),
+        ("The contract of a memory", "veriep --test conformance", "host/tests/conformance.rs"),
     ] {
-        write!(page, "\n## {title}\n\n").unwrap();
-        for test in paths.iter().flat_map(|path| tests_of(path)) {
+        write!(page, "\n## {title}\n\n`cargo test -p {target} TEST`, the name without its file.\n\n")
+            .unwrap();
+        for test in tests_of(path) {
             writeln!(page, "- `{}`: {}", test.name, words(&test.name)).unwrap();
         }
     }
-    page.push_str("\n## Twins that samples catch\n\n");
-    for folder in ["host/tests/rounds", "kernel-core/src/protocol"] {
+    page.push_str("\n## Twins that samples catch\n");
+    for (folder, target) in
+        [("host/tests/rounds", "veriep --test rounds"), ("kernel-core/src/protocol", "veriep-core --lib")]
+    {
+        write!(page, "\n`cargo test -p {target} TEST`, the name without its file:\n\n").unwrap();
         for test in tests_of(folder)
             .iter()
             .filter(|test| test.name.contains("caught") || test.name.contains("catches"))
