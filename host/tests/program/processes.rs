@@ -269,18 +269,23 @@ fn a_killed_process_is_named_whenever_it_dies() {
 
 #[test]
 fn who_dies_before_the_ranks_have_met_is_named_at_once() {
-    let work = tempdir().unwrap();
-    let long = Long::start(work.path(), 4, &[]);
-    // They have just been started: each has its case to make.
-    let dead = children(long.run.id())[2];
-    let since = Instant::now();
-    signal("-9", dead);
-    let (output, took) = long.end(since);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let gone = json!([{ "process": 2, "pid": dead, "ranks": [2], "how": "signal 9", "round": null, "operator": null,
-                        "host": report["gone"][0]["host"] }]);
-    assert_eq!((output.status.code(), &report["gone"]), (Some(3), &gone));
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    // They have just been started, and each has its case to make. On a busy machine they may have met before the signal.
+    let before_the_first_round = (0..20).any(|_| {
+        let work = tempdir().unwrap();
+        let long = Long::start(work.path(), 4, &[]);
+        let dead = children(long.run.id())[2];
+        let since = Instant::now();
+        signal("-9", dead);
+        let (output, took) = long.end(since);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [gone] = &report["gone"].as_array().unwrap()[..] else { panic!("{report}") };
+        let expected = json!({ "process": 2, "pid": dead, "ranks": [2], "how": "signal 9", "round": gone["round"],
+                               "operator": gone["operator"], "host": gone["host"] });
+        assert_eq!((output.status.code(), gone), (Some(3), &expected));
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        gone["round"].is_null()
+    });
+    assert!(before_the_first_round, "the ranks had met in every trial");
 }
 
 /// A rank dies in place of one write after the other, ever further apart, until it has none left and the run ends well.
