@@ -223,7 +223,20 @@ pub const SUITE: &[Litmus] = &[
     litmus(
         "a core observes its own stores, in their order",
         Required,
-        &[on(0, 0, &[store(A, 1), expect(A, &[1]), store(A, 2), expect(A, &[2]), Quiet, expect(A, &[2])])],
+        &[on(
+            0,
+            0,
+            &[
+                store(A, 1),
+                expect(A, &[1]),
+                store(A, 2),
+                expect(A, &[2]),
+                Quiet,
+                expect(A, &[2]),
+                store(A, 0),
+                expect(A, &[0]),
+            ],
+        )],
     ),
     litmus(
         "a core may not yet observe its own publish",
