@@ -319,12 +319,11 @@ fn drive_threads<B: Backend>(
     if let Some(path) = &job.args.out {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
-    // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
-    let first = Batch::varied(case, plan.last_rounds() - 1);
+    // The bare copies overwrite the memory: they come last.
     let roofline = roofline::measure(
         &backend.inner.inner,
         (case, plan.options.choices),
-        &first,
+        &Batch::new(case),
         workers.count,
         ROOFLINE_ROUNDS,
     )?;

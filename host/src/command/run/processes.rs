@@ -217,9 +217,9 @@ fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Re
     if let Some(path) = &args.out {
         output::write(path, case, &backend, &rows, plan.last_rounds() - 1)?;
     }
-    let first = Batch::varied(case, plan.last_rounds() - 1);
+    let batch = Batch::new(case);
     let roofline =
-        roofline::measure(&backend, (case, plan.options.choices), &first, threads, ROOFLINE_ROUNDS)?;
+        roofline::measure(&backend, (case, plan.options.choices), &batch, threads, ROOFLINE_ROUNDS)?;
     Ok(Ran { roofline: Some(roofline), ..ran })
 }
 
