@@ -3,22 +3,24 @@
 mod bench;
 mod inject;
 mod plan;
+mod run;
 mod simulate;
 
 pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
+#[cfg(target_os = "linux")]
+pub use run::MpiShimArgs;
+pub use run::{RunArgs, SpreadArg};
 pub use simulate::{RowsArg, SimulateArgs};
 use veriep_core::protocol::{Flags, Receive};
 
 use crate::command::From as Layout;
-use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
 use crate::launcher::launched;
 use crate::presets;
 use crate::report::{Format, complain};
 use crate::result;
-use crate::vector::Unit;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -284,125 +286,6 @@ impl ExpertsArg {
             ))),
         }
     }
-}
-
-/// Which worker polls which core.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum SpreadArg {
-    /// All cores of a rank on the same worker.
-    #[default]
-    Ranks,
-    /// The cores of a rank dealt out to all workers.
-    Cores,
-}
-
-impl From<SpreadArg> for Spread {
-    fn from(spread: SpreadArg) -> Self {
-        match spread {
-            SpreadArg::Ranks => Self::Ranks,
-            SpreadArg::Cores => Self::Cores,
-        }
-    }
-}
-
-/// `veriep run`
-#[derive(Args, Debug)]
-pub struct RunArgs {
-    /// A case, or a configuration, of which a case is made in memory.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-    /// The tensors of a case in memory.
-    #[command(flatten)]
-    pub tensors: TensorArgs,
-    /// Write the result of the last round.
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
-    /// Write the memory of all ranks when the run hangs or ends, and on SIGUSR2; `diagnose` reads it (Linux).
-    #[arg(long, value_name = "FOLDER")]
-    pub dump: Option<PathBuf>,
-    /// What runs the group.
-    #[arg(long, value_enum, default_value_t)]
-    pub backend: BackendArg,
-    /// Number of rounds, rounded up to whole schedules.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub rounds: u32,
-    /// Order of operators; a C combines the oldest dispatch that is not yet combined.
-    #[arg(long, value_name = "SEQ", default_value = "DC")]
-    pub schedule: String,
-    /// Schedules run back to back between two checks. By default 1 where time is measured, else as many as memory allows.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub chain: Option<u32>,
-    /// Seed of a case made in memory, and of the scheduler of lockstep and weak.
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
-    pub seed: u64,
-    /// Give up when nothing has moved for this time; 60 by default (threads, processes, mpi).
-    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true)]
-    pub deadline: Option<f64>,
-    /// Do not compare with the oracle.
-    #[arg(long)]
-    pub no_check: bool,
-    /// Order in which a core sends its items.
-    #[arg(long, value_enum, default_value_t)]
-    pub order: OrderArg,
-    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
-    #[arg(long, value_enum)]
-    pub flags: Option<FlagsArg>,
-    /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
-    pub stage: Option<u32>,
-    /// Where experts find received rows.
-    #[arg(long, value_parser = receive(), default_value = "copy")]
-    pub receive: Receive,
-    /// Where experts leave their results (with --receive direct).
-    #[arg(long, value_enum, default_value_t)]
-    pub experts: ExpertsArg,
-    /// Bytes added per source rank.
-    #[command(flatten)]
-    pub port: PortArgs,
-    /// What computes on rows; results are the same.
-    #[arg(long, value_enum, default_value_t)]
-    pub vector: Unit,
-    /// How rows are copied (threads, processes, mpi); auto by default.
-    #[arg(long, value_enum)]
-    pub row_copy: Option<RowCopyArg>,
-    /// Number of processes, each for neighbouring ranks. By default the smaller of ranks and processors (processes), or as
-    /// many as were started (mpi).
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub processes: Option<u32>,
-    /// Share no memory between processes, even on one machine (mpi).
-    #[arg(long)]
-    pub all_far: bool,
-    /// Worker threads of each process; by default one per processor in all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
-    /// Which worker polls which core; ranks by default.
-    #[arg(long, value_enum)]
-    pub spread: Option<SpreadArg>,
-    /// Make a rank misbehave, to see the report. silent=RANK: it never publishes to another rank. silent=RANK:WHAT: only its
-    /// counts, tokens, grants, blocks, rows, tp or ends are lost. killed=RANK:N: its process dies in place of write number N
-    /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes). In a hierarchy
-    /// twice=RANK: it sends everything to other servers twice; astray=RANK: it also forwards to a rank that does not need it.
-    #[arg(long, value_name = "FAULT")]
-    pub inject: Option<String>,
-    /// The record of events (lockstep, weak).
-    #[command(flatten)]
-    pub record: RecordArgs,
-    /// Folder for the record of what all cores did last, or none (threads, processes, mpi; Linux). By default, over processes
-    /// and mpi, a temporary folder that is removed when the run ends well.
-    #[arg(long = "record", value_name = "FOLDER|none")]
-    pub flight: Option<PathBuf>,
-}
-
-/// `veriep mpi-shim`
-#[cfg(target_os = "linux")]
-#[derive(Args, Debug)]
-pub struct MpiShimArgs {
-    /// The MPI's C compiler; by default mpicc.openmpi and mpicc.mpich, as far as they exist, else mpicc.
-    #[arg(long, value_name = "PROGRAM")]
-    pub mpicc: Option<PathBuf>,
-    /// Folder of the library; by default ~/.local/share/veriep, where run looks for it.
-    #[arg(long, value_name = "FOLDER")]
-    pub out: Option<PathBuf>,
 }
 
 /// A number in a range.

@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::protocol::{Choices, Operator};
+use veriep_core::protocol::{Choices, Operator, Receive};
 use veriep_core::shape::Product;
 use veriep_core::units::{CoreId, RankId};
 
@@ -42,6 +42,7 @@ pub struct Roofline {
 #[derive(Debug)]
 pub struct Traffic<'a> {
     case: &'a Case,
+    receive: Receive,
     batch: Batch<'a>,
     /// Of two rounds, which use both partitions.
     rounds: [Vec<Phase>; 2],
@@ -80,9 +81,7 @@ pub fn measure(
     Ok(Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) })
 }
 
-/// The memory of a group that copies rows in the way in which bare copies of the case's rows take least time on it: each way
-/// by turns, on as many threads as the group has workers. The memory must be new, and is as it was afterwards. On A2, whose rows
-/// an interface carries, and of few bytes nothing is measured, and it stays as it is.
+/// As [`Traffic::fastest`], of the case itself.
 ///
 /// # Errors
 /// As of [`Traffic::new`] and [`Traffic::times`].
@@ -91,28 +90,10 @@ pub fn fastest(
     (case, choices): (&Case, Choices),
     threads: usize,
 ) -> Result<SharedMemory, Error> {
-    if case.shape.product() == Product::A2 {
-        return Ok(memory);
+    match case.shape.product() {
+        Product::A2 => Ok(memory),
+        Product::A3 => Traffic::new(case, Batch::new(case), choices)?.fastest(memory, threads),
     }
-    let mut traffic = Traffic::new(case, Batch::new(case), choices)?;
-    if traffic.bytes_sent() < MEASURED_FROM {
-        return Ok(memory);
-    }
-    traffic.experts_write = choices.receive.is_direct();
-    let mut group = RankRemap::of(case).over(memory);
-    let mut least = row_copy::ALL.map(|way| (Duration::MAX, way));
-    for _ in 0..TURNS {
-        for (time, way) in &mut least {
-            group.inner = group.inner.with_row_copy(*way);
-            let turn = traffic.times(&group, threads, ROUNDS)?;
-            *time = (*time).min(turn.iter().skip(1).map(|round| round.dispatch + round.combine).sum());
-        }
-    }
-    traffic.is_blank = true;
-    traffic.times(&group, threads, 2)?;
-    let [first, rest @ ..] = least;
-    let (_, way) = rest.into_iter().fold(first, |best, other| if other.0 < best.0 { other } else { best });
-    Ok(group.inner.with_row_copy(way))
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -136,8 +117,8 @@ impl<'a> Traffic<'a> {
             // Flags stand among the rows.
             Product::A2 => listed(memory, of, ranks_of)?,
         };
-        let experts_write = choices.receive.overwrites();
-        Ok(Self { case, batch, rounds, ranks, experts_write, is_blank: false })
+        let receive = choices.receive;
+        Ok(Self { case, receive, batch, rounds, ranks, experts_write: receive.overwrites(), is_blank: false })
     }
 
     /// Bytes that dispatch sends.
@@ -145,6 +126,35 @@ impl<'a> Traffic<'a> {
         let of_dispatch = self.rounds[0].iter().filter(|phase| phase.operator == Some(Operator::Dispatch));
         let copies = of_dispatch.flat_map(|phase| phase.copies.iter().flatten());
         copies.filter(|(copied, _)| matches!(copied, Copied::Put { .. })).map(|(_, len)| len).sum()
+    }
+
+    /// The memory of a group that copies rows in the way in which these copies take least time on it: each way by turns, on as
+    /// many threads as the group has workers. The memory must be new, and is as it was afterwards. On A2, whose rows an interface
+    /// carries, and of few bytes nothing is measured, and it stays as it is.
+    ///
+    /// # Errors
+    /// As of [`times`](Self::times).
+    pub fn fastest(&mut self, memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
+        if self.case.shape.product() == Product::A2 || self.bytes_sent() < MEASURED_FROM {
+            return Ok(memory);
+        }
+        let experts_write = core::mem::replace(&mut self.experts_write, self.receive.is_direct());
+        let mut group = RankRemap::of(self.case).over(memory);
+        let mut least = row_copy::ALL.map(|way| (Duration::MAX, way));
+        for _ in 0..TURNS {
+            for (time, way) in &mut least {
+                group.inner = group.inner.with_row_copy(*way);
+                let turn = self.times(&group, threads, ROUNDS)?;
+                *time = (*time).min(turn.iter().skip(1).map(|round| round.dispatch + round.combine).sum());
+            }
+        }
+        self.is_blank = true;
+        self.times(&group, threads, 2)?;
+        (self.is_blank, self.experts_write) = (false, experts_write);
+        let [first, rest @ ..] = least;
+        let (_, way) =
+            rest.into_iter().fold(first, |best, other| if other.0 < best.0 { other } else { best });
+        Ok(group.inner.with_row_copy(way))
     }
 
     /// The bare copies of so many rounds. As the driver does it: each rank on its worker's thread, a meeting before
@@ -300,7 +310,6 @@ mod tests {
     use veriep_core::fabric::Fabric;
     use veriep_core::layout::outputs::capacity;
     use veriep_core::place::{Place, Tensor};
-    use veriep_core::protocol::Receive;
 
     fn case(set: &[&str]) -> Case {
         let (mut config, _) = preset("tiny").unwrap();

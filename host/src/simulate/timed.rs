@@ -6,8 +6,7 @@ use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
 use crate::events::log::Log;
 use crate::interrupt;
 use core::cell::{Cell, RefCell};
-use core::cmp::Ordering;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::fabric::middleware::Middleware;
@@ -25,8 +24,11 @@ use veriep_core::units::RankId;
 /// Bytes from which on an effect carries rows: flags and pieces of lists are shorter.
 const ROW_MIN: u64 = 513;
 
+mod queue;
 #[cfg(test)]
 mod tests;
+
+pub use queue::Queue;
 
 /// Events between two looks whether somebody has asked for the end.
 const ASKED_EVERY: u64 = 1 << 14;
@@ -207,59 +209,6 @@ pub struct Timed {
     pub offers: Option<BTreeSet<Actor>>,
     /// The number of a wake-up that is lost, for a twin.
     pub loses: Option<u64>,
-}
-
-/// What is due when, the earlier entry first among those of one time.
-#[derive(Debug)]
-pub struct Queue<D> {
-    numbered: u64,
-    heap: BinaryHeap<Entry<D>>,
-}
-
-#[derive(Debug)]
-struct Entry<D> {
-    /// When, and the number of the entry.
-    key: (Ps, u64),
-    due: D,
-}
-
-impl<D> Default for Queue<D> {
-    fn default() -> Self {
-        Self { numbered: 0, heap: BinaryHeap::new() }
-    }
-}
-
-impl<D> Queue<D> {
-    pub fn add(&mut self, at: Ps, due: D) {
-        self.numbered += 1;
-        self.heap.push(Entry { key: (at, self.numbered), due });
-    }
-
-    /// What is due next, and when.
-    pub fn pop(&mut self) -> Option<(Ps, D)> {
-        self.heap.pop().map(|Entry { key: (at, _), due }| (at, due))
-    }
-}
-
-impl<D> PartialEq for Entry<D> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
-    }
-}
-
-impl<D> Eq for Entry<D> {}
-
-impl<D> PartialOrd for Entry<D> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<D> Ord for Entry<D> {
-    /// The earlier is the greater, which a heap has on top.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.key.cmp(&self.key)
-    }
 }
 
 /// What a flight that has not landed still waits for.

@@ -1,10 +1,10 @@
 //! The firmware on the machine that builds it.
 
 #[path = "../../../host/src/conformance/litmus.rs"]
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, reason = "the suite is the host's, which uses all of it")]
 mod litmus;
 #[path = "../../../host/src/conformance/suite.rs"]
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, reason = "the suite is the host's, which uses all of it")]
 mod suite;
 
 use firmware::{Memory, Rank, View, run};

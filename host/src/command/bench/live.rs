@@ -98,10 +98,13 @@ impl<'c> Group<'c> {
         let workers = workers(args, threads(args));
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
         let world = Arc::new(World::alone(global_rank::count(&case.shape), workers.count));
-        let memory = copying(memory, case, (receive, row_copy), workers.count)?;
+        let mut copies = Traffic::new(case, Batch::new(case), choices(receive))?;
+        let mut memory = memory.with_row_copy(traffic::unmeasured(case, receive, row_copy));
+        if row_copy == RowCopyArg::Auto {
+            memory = copies.fastest(memory, workers.count)?;
+        }
         let group = Self::over((memory, world), case, (receive, vector), workers);
-        let copies = Some(Traffic::new(case, Batch::new(case), group.choices)?);
-        Ok(Self { copies, ..group })
+        Ok(Self { copies: Some(copies), ..group })
     }
 
     /// How rows are copied.
@@ -119,9 +122,7 @@ impl<'c, B: Backend> Group<'c, B> {
         workers: Workers,
     ) -> Self {
         let ranks = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
-        // One batch is in flight.
-        let choices = Choices { receive, ..Choices::default() };
-        Self { case, memory, world, ranks, workers, choices, vector, copies: None }
+        Self { case, memory, world, ranks, workers, choices: choices(receive), vector, copies: None }
     }
 
     fn options(&self) -> Options {
@@ -215,6 +216,11 @@ impl Group<'_> {
     }
 }
 
+/// Those of a group with one batch in flight.
+fn choices(receive: Receive) -> Choices {
+    Choices { receive, ..Choices::default() }
+}
+
 /// New memory of a group of so many threads that copies rows as is asked.
 pub(super) fn copying(
     memory: SharedMemory,
@@ -226,8 +232,7 @@ pub(super) fn copying(
     if row_copy != RowCopyArg::Auto {
         return Ok(memory);
     }
-    let choices = Choices { receive, ..Choices::default() };
-    roofline::fastest(memory, (case, choices), threads)
+    roofline::fastest(memory, (case, choices(receive)), threads)
 }
 
 /// The times of a unit by operator, without those to warm up.

@@ -1,0 +1,58 @@
+//! What is due when.
+
+use crate::simulate::prices::Ps;
+use core::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// What is due when, the earlier entry first among those of one time.
+#[derive(Debug)]
+pub struct Queue<D> {
+    numbered: u64,
+    pub(super) heap: BinaryHeap<Entry<D>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry<D> {
+    /// When, and the number of the entry.
+    pub(super) key: (Ps, u64),
+    due: D,
+}
+
+impl<D> Default for Queue<D> {
+    fn default() -> Self {
+        Self { numbered: 0, heap: BinaryHeap::new() }
+    }
+}
+
+impl<D> Queue<D> {
+    pub fn add(&mut self, at: Ps, due: D) {
+        self.numbered += 1;
+        self.heap.push(Entry { key: (at, self.numbered), due });
+    }
+
+    /// What is due next, and when.
+    pub fn pop(&mut self) -> Option<(Ps, D)> {
+        self.heap.pop().map(|Entry { key: (at, _), due }| (at, due))
+    }
+}
+
+impl<D> PartialEq for Entry<D> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl<D> Eq for Entry<D> {}
+
+impl<D> PartialOrd for Entry<D> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<D> Ord for Entry<D> {
+    /// The earlier is the greater, which a heap has on top.
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key)
+    }
+}
