@@ -68,7 +68,6 @@ fn tests_that_documents_name_exist() {
         "doubt/explorer.md",
         "doubt/litmus.md",
         "doubt/trust.md",
-        "internals/a3.md",
     ] {
         let text = fs::read_to_string(root().join("docs").join(document)).unwrap();
         let tests = tests(&text, &known);

@@ -1,5 +1,5 @@
 //! What several configurations on one group must agree on (seed 003: equal on all ranks and all layers), and
-//! how far their layouts get along in one window. The argument is in docs/doubt/protocol.md.
+//! how far their layouts get along in one window. The argument is in docs/doubt/schedules.md.
 
 use crate::config::Config;
 use core::fmt::Debug;

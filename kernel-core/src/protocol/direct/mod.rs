@@ -14,7 +14,7 @@
 //! each for each source of a rank. The alternative is to send all counts to all ranks: `R * E` entries in each rank's
 //! memory, which for the largest domain would be 3 MiB in a state region of 1 MiB. Grants take one hop more. A grant also
 //! states that its rank has ended the previous operators, and so have all ranks whose counts it had received.
-//! `docs/doubt/protocol.md` explains what follows for the areas, and for experts that overwrite.
+//! `docs/spec/a3.md` explains what follows for the areas, and for experts that overwrite.
 
 mod combine;
 mod dispatch;

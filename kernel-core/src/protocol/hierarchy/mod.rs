@@ -2,7 +2,7 @@
 //! within a server.
 //! A token crosses to another server once, to its relay, the rank with the same number there, which forwards it to every
 //! near rank that needs it. Combine returns the same way: the relay sums inside the server and sends one row per token.
-//! Cores issue all messages themselves, or gather them for an agent ([`Stage`]). `docs/internals/hierarchy.md` explains which words
+//! Cores issue all messages themselves, or gather them for an agent ([`Stage`]). `docs/spec/hierarchy.md` explains which words
 //! each step awaits, and why that is safe.
 //!
 //! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can move, so

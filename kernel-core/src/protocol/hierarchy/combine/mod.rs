@@ -6,7 +6,7 @@
 //!                              { sum:    (Follow | Sum)*                                         -> Done
 //! ```
 //!
-//! A core ends when it has heard from all near ranks, even those that bring no rows (`docs/internals/hierarchy.md`). The own server's
+//! A core ends when it has heard from all near ranks, even those that bring no rows (`docs/spec/hierarchy.md`). The own server's
 //! partial sum does not travel: the core that sums a token computes it from the near area.
 
 mod relays;
