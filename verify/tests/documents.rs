@@ -60,7 +60,6 @@ fn tests_that_documents_name_exist() {
     let (mut claimed, mut missing) = (0, Vec::new());
     for document in [
         "doubt/protocol.md",
-        "doubt/mutants.md",
         "doubt/bug-classes.md",
         "doubt/fuzzing.md",
         "internals/sources.md",
@@ -77,7 +76,7 @@ fn tests_that_documents_name_exist() {
         );
     }
     assert!(missing.is_empty(), "no such tests: {missing:#?}");
-    assert!(claimed > 150, "only {claimed} names were found");
+    assert!(claimed > 100, "only {claimed} names were found");
 }
 
 /// What the sources say is shown by a test, or the row says why not.

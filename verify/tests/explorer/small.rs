@@ -1,4 +1,4 @@
-//! Explorations that take seconds: the gate by which mutants of the protocol are judged (docs/doubt/mutants.md). What
+//! Explorations that take seconds: the gate by which mutants of the protocol are judged (docs/doubt/fuzzing.md). What
 //! they leave out, more rounds and more cores, is in `explorer gates`.
 
 use crate::verdict::{caught, safe};
