@@ -6,7 +6,7 @@
 //! `j * n + s % n` (seed 004 section 2.1, all-in).
 
 use crate::shape::Shape;
-use crate::units::{ExpertId, RankId, div_rem};
+use crate::units::{ExpertId, RankId};
 
 /// The meaning of an entry of `expert_ids`. Special experts follow the MoE experts, and are never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,13 +68,13 @@ impl Shape {
     /// Returns the number of servers of the domain (A2).
     #[must_use]
     pub const fn servers(&self) -> u32 {
-        div_rem(self.ep_world_size(), self.server_ranks()).0
+        self.by_server_ranks(self.ep_world_size()).0
     }
 
     /// Returns the server of a rank and the rank's number on it.
     #[must_use]
     pub const fn server_of(&self, rank: RankId) -> (u32, u32) {
-        div_rem(rank.0, self.server_ranks())
+        self.by_server_ranks(rank.0)
     }
 
     /// Returns the rank with this number on a server.

@@ -80,6 +80,35 @@ pub trait Cells {
     /// There is none at that place.
     fn store(&self, rank: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault>;
 
+    /// Stores words one after the other, from an aligned place on.
+    ///
+    /// # Errors
+    /// There is no such place for one of them.
+    fn store_words(
+        &self,
+        rank: RankId,
+        at: Place,
+        words: &[[u8; 8]],
+        ordering: Ordering,
+    ) -> Result<(), Fault> {
+        words.iter().zip((0..).step_by(8)).try_for_each(|(word, offset)| {
+            let at = Place { offset: at.offset.saturating_add(offset), ..at };
+            self.store(rank, at, u64::from_le_bytes(*word), ordering)
+        })
+    }
+
+    /// Loads the own rank's words of a transfer one after the other, and stores each to the other rank.
+    ///
+    /// # Errors
+    /// One of the places lies outside its region.
+    fn transfer_words(&self, transfer: &Transfer, load: Ordering, store: Ordering) -> Result<(), Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        (0..len).step_by(8).try_for_each(|offset| {
+            let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
+            self.store(to, word(at), self.load(self.own(from), word(from), load)?, store)
+        })
+    }
+
     /// Writes `row`, and `tail` behind it, to rank `to`.
     ///
     /// # Errors
@@ -201,12 +230,8 @@ impl<C: Cells> Fabric for CoherentFabric<C> {
         if !self.cells.is_far(to) || !rest.is_empty() {
             return Err(fault);
         }
-        for (offset, word) in (0..).step_by(8).zip(words) {
-            let at = Place { offset: at.offset.saturating_add(offset), ..at };
-            // Each word covers all earlier messages.
-            self.cells.store(to, at, u64::from_le_bytes(*word), PUBLISH)?;
-        }
-        Ok(())
+        // Each word covers all earlier messages.
+        self.cells.store_words(to, at, words, PUBLISH)
     }
 
     #[inline]
@@ -290,11 +315,7 @@ impl<C: Cells> Nic for CoherentNic<C> {
         // Both ranges are checked first, so that nothing is written of a refused transfer.
         cells.check(rank, from, len)?;
         cells.check(to, at, len)?;
-        for offset in (0..len).step_by(8) {
-            let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
-            let source = cells.load(rank, word(from), SOURCE)?;
-            cells.store(to, word(at), source, TRANSFER)?;
-        }
+        cells.transfer_words(transfer, SOURCE, TRANSFER)?;
         Ok(Post::Posted)
     }
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::coherent::{Cells, CoherentFabric, CoherentNic, Copied};
+use super::nic::Transfer;
 use super::prefetch;
 use super::{Capabilities, Fault};
 use crate::place::{Place, Region, Tensor};
@@ -111,6 +112,8 @@ pub struct RawCells<'a> {
     tp_rank: RankId,
     /// The number of ranks of a server, if other servers are far; else 0.
     server_ranks: u32,
+    /// The first rank of the own server.
+    server_first: u32,
     row_copy: RowCopy,
     /// A cell, since outputs are lent by shared reference, which another thread must not have.
     memory: PhantomData<Cell<&'a mut [u8]>>,
@@ -165,6 +168,7 @@ impl<'a> RawFabric<'a> {
     #[must_use]
     pub const fn with_servers(mut self, server_ranks: u32) -> Self {
         self.cells.server_ranks = server_ranks;
+        self.cells.server_first = self.cells.rank.0 - div_rem(self.cells.rank.0, server_ranks).1;
         self
     }
 
@@ -197,6 +201,7 @@ impl<'a> RawCells<'a> {
             tp: &[],
             tp_rank: RankId(0),
             server_ranks: 0,
+            server_first: 0,
             row_copy: RowCopy::Ahead,
             memory: PhantomData,
         }
@@ -221,13 +226,20 @@ impl RawCells<'_> {
 
     #[inline]
     fn word(&self, rank: RankId, at: Place) -> Result<Word<'_>, Fault> {
+        let first = self.words(rank, at, 1)?;
+        // SAFETY: `words` checked that the word is there. Flag words are only accessed as atomics by the machines.
+        Ok(Word(unsafe { AtomicU64::from_ptr(first) }))
+    }
+
+    /// Returns the address of the first of that many words, which lie in a segment: its base is a multiple of 8, and it is
+    /// allocated for `'a` (`new`).
+    #[inline(always)]
+    fn words(&self, rank: RankId, at: Place, count: usize) -> Result<*mut u64, Fault> {
+        let len = (count as u64).saturating_mul(8);
         if !at.offset.is_multiple_of(8) {
-            return Err(Fault::new(rank, at, 8));
+            return Err(Fault::new(rank, at, len));
         }
-        let address = self.address(rank, at, 8)?;
-        // SAFETY: `address` checked that the eight bytes lie in a segment, whose base is a multiple of 8 and
-        // which is allocated for 'a (`new`). Flag words are only accessed as atomics by the machines.
-        Ok(Word(unsafe { AtomicU64::from_ptr(address.cast()) }))
+        Ok(self.address(rank, at, len)?.cast())
     }
 
     /// Copies a row in the chosen way.
@@ -265,8 +277,7 @@ impl Cells for RawCells<'_> {
 
     #[inline(always)]
     fn is_far(&self, rank: RankId) -> bool {
-        let server = |rank: RankId| div_rem(rank.0, self.server_ranks).0;
-        self.server_ranks != 0 && server(rank) != server(self.rank)
+        self.server_ranks != 0 && rank.0.wrapping_sub(self.server_first) >= self.server_ranks
     }
 
     #[inline(always)]
@@ -282,6 +293,34 @@ impl Cells for RawCells<'_> {
     #[inline(always)]
     fn store(&self, rank: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
         self.word(rank, at)?.store(word, ordering);
+        Ok(())
+    }
+
+    fn store_words(
+        &self,
+        rank: RankId,
+        at: Place,
+        words: &[[u8; 8]],
+        ordering: Ordering,
+    ) -> Result<(), Fault> {
+        let first = self.words(rank, at, words.len())?;
+        for (i, word) in words.iter().enumerate() {
+            // SAFETY: `words` checked that so many words are there.
+            let to = Word(unsafe { AtomicU64::from_ptr(first.add(i)) });
+            to.store(u64::from_le_bytes(*word), ordering);
+        }
+        Ok(())
+    }
+
+    fn transfer_words(&self, transfer: &Transfer, load: Ordering, store: Ordering) -> Result<(), Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        let words = (len / 8) as usize;
+        let (from, to) = (self.words(self.own(from), from, words)?, self.words(to, at, words)?);
+        for i in 0..words {
+            // SAFETY: `words` checked that so many words are in both places.
+            let (from, to) = unsafe { (AtomicU64::from_ptr(from.add(i)), AtomicU64::from_ptr(to.add(i))) };
+            Word(to).store(Word(from).load(load), store);
+        }
         Ok(())
     }
 

@@ -23,19 +23,23 @@ pub struct Forward {
     pub home: Home,
 }
 
-/// Returns the pairs of a token, given by its ids, whose experts live on `server`: k index and location, k ascending.
+/// Returns the pairs of a token, given by its ids: k index and location, k ascending.
+pub(crate) fn homes<'a>(shape: &'a Shape, ids: &'a [i32]) -> impl Iterator<Item = (u32, Home)> + 'a {
+    (0..).zip(ids).filter_map(move |(k, &id)| match shape.expert(id)? {
+        Expert::Moe(e) => Some((k, shape.moe_home(e))),
+        _ => None,
+    })
+}
+
+/// Returns those of them whose experts live on `server`.
 pub(crate) fn pairs_on<'a>(
     shape: &'a Shape,
     ids: &'a [i32],
     server: u32,
 ) -> impl Iterator<Item = (u32, Home)> + 'a {
-    (0..).zip(ids).filter_map(move |(k, &id)| match shape.expert(id)? {
-        Expert::Moe(e) => {
-            let home = shape.moe_home(e);
-            (shape.server_of(home.rank).0 == server).then_some((k, home))
-        }
-        _ => None,
-    })
+    // A comparison with the server's ranks needs no division.
+    let (first, ranks) = (shape.rank_on(server, 0).0, shape.server_ranks());
+    homes(shape, ids).filter(move |(_, home)| home.rank.0.wrapping_sub(first) < ranks)
 }
 
 /// Returns the number of pairs of a token on `server`; without any the token does not go there.
@@ -44,11 +48,15 @@ pub fn pairs(shape: &Shape, ids: &[i32], server: u32) -> u32 {
     pairs_on(shape, ids, server).count() as u32
 }
 
-/// Returns the row that the relay on `server` forwards of a token at that `position`, k ascending.
-#[must_use]
-pub(crate) fn forward(shape: &Shape, ids: &[i32], server: u32, position: u32) -> Option<Forward> {
-    let (k, home) = pairs_on(shape, ids, server).nth(position as usize)?;
-    Some(Forward { k, part: Part { pairs: pairs(shape, ids, server), position }, home })
+/// Returns the rows that the relay on `server` forwards of a token, k ascending.
+pub(crate) fn forwards_of<'a>(
+    shape: &'a Shape,
+    ids: &'a [i32],
+    server: u32,
+) -> impl Iterator<Item = Forward> + 'a {
+    let pairs = pairs(shape, ids, server);
+    let row = move |(position, (k, home))| Forward { k, part: Part { pairs, position }, home };
+    (0..).zip(pairs_on(shape, ids, server)).map(row)
 }
 
 /// Returns the servers whose streams `core` issues; that of its own server holds its own tokens.
@@ -132,10 +140,8 @@ pub fn inside<'a>(
     all_ids: &'a [i32],
 ) -> impl Iterator<Item = (Token, u32, Forward)> + use<'a> {
     tokens(shape, all_ids).flat_map(move |(token, ids)| {
-        (0..shape.servers()).flat_map(move |server| {
-            let of = move |position| Some((token, server, forward(shape, ids, server, position)?));
-            (0..pairs(shape, ids, server)).filter_map(of)
-        })
+        let of = move |server| forwards_of(shape, ids, server).map(move |row| (token, server, row));
+        (0..shape.servers()).flat_map(of)
     })
 }
 
@@ -202,10 +208,10 @@ mod tests {
                     let needed = ids.iter().filter(|&&id| rank_of(id) / near == server).count() as u32;
                     assert_eq!(pairs(&shape, &ids, server), needed, "{ids:?} on {server} of {shape:?}");
                     assert!(needed <= crate::layout::relay::pairs_max(&shape));
-                    assert_eq!(forward(&shape, &ids, server, needed), None);
+                    assert_eq!(forwards_of(&shape, &ids, server).count(), needed as usize);
                     let mut last = None;
-                    for position in 0..needed {
-                        let Forward { k, part, home } = forward(&shape, &ids, server, position).unwrap();
+                    for (position, Forward { k, part, home }) in (0..).zip(forwards_of(&shape, &ids, server))
+                    {
                         assert_eq!(part, Part { pairs: needed, position });
                         assert!(last < Some(k), "the order of k is that of positions");
                         assert_eq!(home.rank.0 / near, server, "a relay forwards inside its server");

@@ -47,6 +47,7 @@ pub(super) struct Derived {
     by_k: Divisor,
     by_shared: Divisor,
     by_cores: Divisor,
+    by_server_ranks: Divisor,
     record_scale_at: u64,
     record_pitch: u64,
     combine_pitch: u64,
@@ -93,6 +94,7 @@ impl Shape {
             by_k: Divisor::new(self.k),
             by_shared: Divisor::new(self.shared_expert_num),
             by_cores: Divisor::new(self.aiv_num),
+            by_server_ranks: Divisor::new(self.server_ranks),
             record_scale_at: record_scale_at(self.payload_bytes()),
             record_pitch: match self.comm_alg {
                 Protocol::FullmeshV2 => block_record_pitch(self.payload_bytes()),
@@ -140,6 +142,12 @@ impl Shape {
     #[inline]
     pub(crate) const fn by_cores(&self, i: u32) -> (u32, u32) {
         self.derived.by_cores.div_rem(i)
+    }
+
+    /// Returns `i` divided by the ranks of a server.
+    #[inline]
+    pub(crate) const fn by_server_ranks(&self, i: u32) -> (u32, u32) {
+        self.derived.by_server_ranks.div_rem(i)
     }
 
     /// Returns the parts of an area of direct placement on `rank`.

@@ -264,10 +264,13 @@ impl Epoch {
 #[inline(always)]
 fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usize) -> Outcome) -> Outcome {
     let mut pending = None;
-    for i in (0..N).cycle().skip(usize::from(*turn)).take(N) {
+    let mut next = usize::from(*turn);
+    for _ in 0..N {
+        let i = next;
+        next = if i + 1 >= N { 0 } else { i + 1 };
         match role(i)? {
             Progress::Stepped => {
-                *turn = if i + 1 >= N { 0 } else { i as u8 + 1 };
+                *turn = next as u8;
                 return Ok(Progress::Stepped);
             }
             Progress::Pending(wait) => {

@@ -66,7 +66,10 @@ impl Tokens {
         let (env, fabric) = (*env, &**fabric);
         let (shape, token) = (env.shape, Token(self.token));
         let ids = inputs.ids(shape, token);
-        for server in (0..shape.servers()).filter(|&server| plan::pairs(shape, ids, server) > 0) {
+        // Each pair is looked at once: a server that has several of them is asked for its record as often.
+        let (mut position, mut own) = (0, None);
+        for (k, home) in plan::homes(shape, ids) {
+            let (server, _) = shape.server_of(home.rank);
             if server != env.work.server {
                 let (&mut record, numbers) = words.followed(env, server)?;
                 if number_of(env, numbers, token) == 0 {
@@ -74,15 +77,13 @@ impl Tokens {
                 }
                 continue;
             }
-            let pairs = plan::pairs(shape, ids, server);
-            for (position, (k, home)) in (0..).zip(plan::pairs_on(shape, ids, server)) {
-                let at = relay::combine_slot(shape, server, token, position);
-                let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, k]);
-                match env.epoch.number(fabric, at)? {
-                    Some(seen) if seen == pairs => {}
-                    Some(seen) => return Err(awaited.refused(seen.into())),
-                    None => return Ok(Some(awaited)),
-                }
+            let pairs = *own.get_or_insert_with(|| plan::pairs(shape, ids, server));
+            let at = relay::combine_slot(shape, server, token, position);
+            let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, k]);
+            match env.epoch.number(fabric, at)? {
+                Some(seen) if seen == pairs => position += 1,
+                Some(seen) => return Err(awaited.refused(seen.into())),
+                None => return Ok(Some(awaited)),
             }
         }
         Ok(None)

@@ -188,7 +188,7 @@ fn row(
     let ids = ids_of(*env, held);
     let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
     let own = experts(env, server);
-    let mut rest = (position..).map_while(|position| plan::forward(shape, ids, env.work.server, position));
+    let mut rest = plan::forwards_of(shape, ids, env.work.server).skip(position as usize);
     let expert = |forward: &Forward| plan::near_expert(shape, forward.home);
     let Some(forward) = rest.find(|forward| own.contains(&expert(forward))) else {
         return Ok(Phase::Find { server: server + 1 });
