@@ -108,31 +108,41 @@ fn litmuses() -> String {
     suites.iter().map(|path| fs::read_to_string(root().join(path)).unwrap()).collect()
 }
 
-/// Each numbered requirement names a test that sees it kept and a twin that breaks it, or says why there is none.
+/// The rows of a page of the specification that begin with a number, each without it.
+fn numbered(page: &str) -> Vec<(String, Vec<String>)> {
+    let text = fs::read_to_string(root().join(format!("docs/spec/{page}.md"))).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("| "));
+    let cells = rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()));
+    let is_number =
+        |cell: &str| cell.split_once('-').is_some_and(|(_, number)| number.parse::<u32>().is_ok());
+    cells.filter_map(|mut row| Some((row.next().filter(|cell| is_number(cell))?, row.collect()))).collect()
+}
+
+/// Each numbered requirement has a test that sees it kept and a twin that breaks it, or a reason why there is none.
 #[test]
 fn every_requirement_has_a_test_and_a_twin() {
     let (known, litmuses) = (known(), litmuses());
     let (mut numbers, mut wrong) = (BTreeSet::new(), Vec::new());
-    for page in ["memory", "a3", "a2", "hierarchy"] {
-        let text = fs::read_to_string(root().join(format!("docs/spec/{page}.md"))).unwrap();
-        for row in text.lines().filter(|line| line.starts_with("| ") && line.contains(" **must")) {
-            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
-            let [number, requirement, test, twin] = cells[..] else { panic!("{page}: {row}") };
-            assert!(numbers.insert(number.to_owned()), "{number} stands twice");
-            assert!(requirement.ends_with('.'), "{number}: {requirement}");
-            for (cell, may_lack) in [(test, false), (twin, true)] {
-                let named = tests(cell, &known);
-                let quoted: Vec<_> = cell.split('"').skip(1).step_by(2).collect();
-                let missing = named.iter().filter(|(_, exists)| !exists).map(|(name, _)| *name);
-                let unknown =
-                    quoted.iter().copied().filter(|name| !litmuses.contains(&format!("\"{name}\"")));
-                wrong.extend(missing.chain(unknown).map(|name| format!("{number}: no such test: {name}")));
-                if named.is_empty() && quoted.is_empty() && !(may_lack && cell.starts_with("none: ")) {
-                    wrong.push(format!("{number}: neither a test nor a reason: {cell}"));
-                }
+    for (number, cells) in ["memory", "a3", "a2", "hierarchy"].into_iter().flat_map(numbered) {
+        let [requirement] = &cells[..] else { panic!("{number}: {cells:?}") };
+        assert!(requirement.contains(" **must") && requirement.ends_with('.'), "{number}: {requirement}");
+        assert!(numbers.insert(number.clone()), "{number} stands twice");
+    }
+    assert!(numbers.len() > 45, "only {} requirements were found", numbers.len());
+    for (number, cells) in numbered("tests") {
+        let [test, twin] = &cells[..] else { panic!("{number}: {cells:?}") };
+        assert!(numbers.remove(&number), "{number} is no requirement, or stands twice");
+        for (cell, may_lack) in [(test, false), (twin, true)] {
+            let named = tests(cell, &known);
+            let quoted: Vec<_> = cell.split('"').skip(1).step_by(2).collect();
+            let missing = named.iter().filter(|(_, exists)| !exists).map(|(name, _)| *name);
+            let unknown = quoted.iter().copied().filter(|name| !litmuses.contains(&format!("\"{name}\"")));
+            wrong.extend(missing.chain(unknown).map(|name| format!("{number}: no such test: {name}")));
+            if named.is_empty() && quoted.is_empty() && !(may_lack && cell.starts_with("none: ")) {
+                wrong.push(format!("{number}: neither a test nor a reason: {cell}"));
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(numbers.len() > 45, "only {} requirements were found", numbers.len());
+    assert!(numbers.is_empty(), "without a test: {numbers:?}");
 }
