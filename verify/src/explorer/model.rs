@@ -1,7 +1,7 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Choices, Flags, Receive};
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{BatchSizes, Config, Elastic, Limits, Protocol, Shape};
 
 /// Whose protocol.
@@ -49,6 +49,8 @@ pub enum Twin {
     RelaxedPublish,
     /// Quiet answers before anything has landed.
     NoQuiet,
+    /// No core but the first of its rank is quiet (hierarchy).
+    QuietOfFirstCore,
     /// Only a core that has put something since its last quiet asks for quiet.
     QuietOnlyIfSent,
     /// The core barrier does not wait.
@@ -86,13 +88,13 @@ pub enum Twin {
     ResultAheadOfRead,
     /// A rank says that its results lie ready while they are on their way; needs experts that overwrite.
     ReadyAheadOfResults,
-    /// One message slot in place of two (A2).
+    /// One message slot in place of two (A2, and the hierarchy's stage 2).
     OneMessageSlot,
     /// Only the flags that were waited for are cleared (A2; seed 000).
     SeedClears,
     /// Combine waits for no window without rows (A2), or for no server without experts of its own tokens (hierarchy).
     PartialWait,
-    /// The words of a transfer come last one first (A2).
+    /// The words of a transfer come last one first (A2, and the hierarchy's stage 2).
     LastWordFirst,
     /// Core 0 flips `bufferChosen` ahead of the barrier (A2).
     EarlyFlip,
@@ -185,6 +187,8 @@ pub struct Model {
     pub receive: Receive,
     /// In which order cores send.
     pub order: SendOrder,
+    /// Who sends to other servers (hierarchy).
+    pub stage: Stage,
     pub twin: Twin,
     /// Whether every move must be a step of the model for any number of ranks: of A3 with joint flags, for some rounds.
     pub refined: bool,
@@ -220,6 +224,7 @@ impl Model {
             flags: Flags::Joint,
             receive: Receive::Copy,
             order: SendOrder::Plain,
+            stage: Stage::Three,
             twin: Twin::None,
             refined: false,
             states_max: 20_000_000,
@@ -240,6 +245,13 @@ impl Model {
         self.product = Product::Hierarchy;
         self.server_ranks = server_ranks;
         self.traffic = Traffic::NoIdle;
+        self
+    }
+
+    /// With an agent that sends (hierarchy).
+    #[must_use]
+    pub fn stage_two(mut self) -> Self {
+        self.stage = Stage::Two;
         self
     }
 
@@ -399,7 +411,10 @@ impl Model {
     pub fn cells(&self) -> String {
         let protocol = match (self.product, self.flags, self.receive) {
             (Product::A2, ..) => "A2 full mesh".to_owned(),
-            (Product::Hierarchy, ..) => format!("A2 hierarchy, servers of {}", self.server_ranks),
+            (Product::Hierarchy, ..) => {
+                let stage = if self.stage == Stage::Two { " stage 2" } else { "" };
+                format!("A2 hierarchy{stage}, servers of {}", self.server_ranks)
+            }
             _ if self.tp => "A3 TP = 2".to_owned(),
             _ if self.blocks > 0 => format!("A3 fullmesh_v2, {} a record", self.blocks),
             (_, Flags::Separate, _) => "A3 separate flags".to_owned(),
@@ -451,7 +466,7 @@ impl Model {
     }
 
     pub(super) fn choices(&self) -> Choices {
-        Choices { order: self.order, flags: self.flags, receive: self.receive, ..Choices::default() }
+        Choices { order: self.order, flags: self.flags, receive: self.receive, stage: self.stage }
     }
 
     /// How many traffic matrices there are if each rank sends to any expert or to nobody.

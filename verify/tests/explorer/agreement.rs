@@ -134,6 +134,14 @@ fn hierarchy() {
 }
 
 #[test]
+fn agents_of_the_hierarchy() {
+    // To each other, or to nobody else: a wait too few shows in the latter alone.
+    let model = dc(1, 2).hierarchy(1).stage_two().traffic(Traffic::Given(&[&[1, 0], &[0, 1]]));
+    let caught = [Twin::NoQuiet, Twin::LastWordFirst, Twin::OneMessageSlot, Twin::PartialWait];
+    agree("hierarchy, stage 2, 2 servers x 1 rank, DC twice", &model, &[], &caught);
+}
+
+#[test]
 fn hierarchy_on_two_cores() {
     let once = |server_ranks| Model::new(2, "D").units(1).cores(2).hierarchy(server_ranks);
     agree("hierarchy, 1 server x 2 ranks of 2 cores, D once", &once(2), &[], &[Twin::RelaxedPublish]);

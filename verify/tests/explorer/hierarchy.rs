@@ -195,3 +195,77 @@ fn catches_counts_of_nothing_that_are_not_told() {
     let waits = seen.events.iter().filter(|event| event.contains("count")).count();
     assert!(waits > 0, "{seen}");
 }
+
+/// Two ranks send to each other.
+const EACH_OTHER: &[&[i32]] = &[&[1, 0]];
+
+/// Two servers of one rank, with agents that send.
+fn stage_two(schedule: &str) -> Model {
+    hierarchy(2, 1, schedule).stage_two()
+}
+
+#[test]
+fn agents_of_two_servers_for_ever() {
+    safe_in_reuse("hierarchy, stage 2, 2 x 1, DC for ever, weak", &stage_two("DC"));
+    safe_in_reuse("hierarchy, stage 2, 2 x 1, DDCC for ever, weak", &stage_two("DDCC"));
+}
+
+#[test]
+fn agents_of_two_cores_once() {
+    let model = stage_two("DCD").cores(2).units(1).traffic(Traffic::Given(EACH_OTHER));
+    safe_in_reuse("hierarchy, stage 2, 2 x 1 of 2 cores, DCD once, weak", &model);
+}
+
+#[test]
+fn agents_that_carry_two_records_once() {
+    let model = streams("DC").stage_two().units(1).traffic(Traffic::Given(&[&[2, 0]]));
+    safe("hierarchy, stage 2, 2 x 1, two tokens, DC once, weak", &model);
+}
+
+#[test]
+fn catches_a_doorbell_before_its_tasks() {
+    let seen = caught("hierarchy, stage 2, no quiet", &stage_two("D").units(1).twin(Twin::NoQuiet));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_first_core_that_is_quiet_for_all() {
+    // Needs two cores.
+    let twin = |cores| stage_two("D").cores(cores).units(1).twin(Twin::QuietOfFirstCore);
+    safe("hierarchy, stage 2, quiet of the first core, 1 core", &twin(1));
+    let seen = caught("hierarchy, stage 2, quiet of the first core, 2 cores", &twin(2));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_doorbell_ahead_of_other_cores() {
+    // Need two cores.
+    for twin in [Twin::NoBarrier, Twin::BarrierOfLowerCores] {
+        let model = stage_two("D").cores(2).units(1).twin(twin);
+        let seen = caught(&format!("hierarchy, stage 2, {twin:?}"), &model);
+        assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+    }
+}
+
+#[test]
+fn catches_a_transfer_whose_last_word_comes_first() {
+    let twin = |schedule| stage_two(schedule).units(1).twin(Twin::LastWordFirst);
+    safe("hierarchy, stage 2, last word first, strong", &Model { memory: Memory::Strong, ..twin("DC") });
+    let seen = caught("hierarchy, stage 2, last word first", &twin("DC"));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. } | Violation::Refused { .. }), "{seen}");
+}
+
+#[test]
+fn catches_windows_out_and_tasks_that_are_written_too_early() {
+    safe("hierarchy, stage 2, one partition, one operator", &stage_two("D").units(1).partitions(1, 1));
+    let seen = caught("hierarchy, stage 2, one partition", &stage_two("DC").partitions(1, 1));
+    assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
+    let one_slot = |schedule| stage_two(schedule).twin(Twin::OneMessageSlot);
+    safe("hierarchy, stage 2, one message slot, one operator", &one_slot("D").units(1));
+    let seen = caught("hierarchy, stage 2, one message slot", &one_slot("DC"));
+    assert!(matches!(seen.violation, Violation::TaskInUse { .. }), "{seen}");
+    // A half comes round before everybody has ended the operator before.
+    safe("hierarchy, stage 2, partial wait, once", &stage_two("DC").units(1).twin(Twin::PartialWait));
+    let seen = caught("hierarchy, stage 2, partial wait", &stage_two("DC").twin(Twin::PartialWait));
+    assert!(matches!(seen.violation, Violation::SourceInUse { .. } | Violation::Unheard { .. }), "{seen}");
+}

@@ -6,9 +6,11 @@ use super::super::setup::Setup;
 use super::super::violation::Violation;
 use std::collections::HashMap;
 use veriep_core::fabric::order::{Issued, Kind};
+use veriep_core::layout::a2_message::{Task, task_word};
 use veriep_core::layout::relay;
-use veriep_core::layout::state::Partition;
+use veriep_core::layout::state::{Partition, core_word};
 use veriep_core::place::{Place, Region};
+use veriep_core::protocol::{Agent, Stage};
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
 
@@ -28,6 +30,12 @@ pub(in super::super) enum Area {
     Flag,
     /// The row of a near slot.
     Row,
+    /// What is gathered for a transfer: the end flag, or a record from its front flag on.
+    Out,
+    /// A word of a task.
+    Task,
+    /// A barrier word of a core.
+    Barrier,
 }
 
 /// A place of some rank: what lies there, in which partition of the model's, and which of its kind.
@@ -41,7 +49,7 @@ pub(in super::super) struct Spot {
 /// A model, and where things lie in it.
 pub(in super::super) struct Scene<'a> {
     pub(super) setup: &'a Setup<'a>,
-    words: HashMap<u64, (Area, u16, Option<Partition>)>,
+    words: HashMap<Place, (Area, u16, Option<Partition>)>,
     /// Bytes between near slots.
     near_pitch: u64,
     /// Numbers for what rows and records hold, so that states stay small.
@@ -53,7 +61,7 @@ impl<'a> Scene<'a> {
     pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
         let shape = setup.shape;
         let mut words = HashMap::new();
-        let mut word = |at: Place, area, number: u32, of| words.insert(at.offset, (area, number as u16, of));
+        let mut word = |at: Place, area, number: u32, of| words.insert(at, (area, number as u16, of));
         for near in 0..shape.server_ranks() {
             word(relay::entered(near), Area::Entered, near, None);
             for core in 0..shape.aiv_num() {
@@ -61,8 +69,16 @@ impl<'a> Scene<'a> {
                 word(relay::rows_done(near, CoreId(core)), Area::RowsDone, number, None);
             }
         }
+        for number in 0..2 * shape.aiv_num() {
+            word(core_word(CoreId(number / 2), number % 2), Area::Barrier, number, None);
+        }
         for partition in [Partition::P0, Partition::P1] {
-            for server in 0..shape.servers() {
+            for number in 0..shape.ep_world_size() * Task::WORDS {
+                let at = task_word(partition, RankId(number / Task::WORDS), number % Task::WORDS);
+                word(at, Area::Task, number, Some(partition));
+            }
+            let ends = setup.model.stage == Stage::Three;
+            for server in (0..shape.servers()).filter(|_| ends) {
                 word(relay::end_flag(partition, server), Area::End, server, Some(partition));
             }
             for slot in 0..shape.local_expert_num() * shape.ep_world_size() {
@@ -101,14 +117,14 @@ impl<'a> Scene<'a> {
         let partition = (op % self.setup.model.partitions[0]) as u8;
         let in_partition = |area, number| Spot { area, partition, number };
         let everywhere = |area, number| Spot { area, partition: 0, number };
-        if at.region != Region::Window {
-            return None;
-        }
-        if let Some(&(area, number, of)) = self.words.get(&at.offset) {
+        if let Some(&(area, number, of)) = self.words.get(&at) {
             return match of {
                 Some(of) => (of == own).then_some((in_partition(area, number), 0)),
                 None => Some((everywhere(area, number), 0)),
             };
+        }
+        if !matches!(at.region, Region::Window | Region::WindowOut) {
+            return None;
         }
         if let Some(inside) = at.offset.checked_sub(relay::near_area()) {
             let (number, inside) = ((inside / self.near_pitch) as u16, inside % self.near_pitch);
@@ -117,11 +133,43 @@ impl<'a> Scene<'a> {
             let start = if area == Area::Row { relay::ROW } else { 0 };
             return (u32::from(number) < slots).then_some((everywhere(area, number), inside - start));
         }
+        if self.setup.model.stage == Stage::Two {
+            let (server, number, inside) = self.in_stream(at, own, op)?;
+            let (area, number) = match (at.region, number.checked_sub(1)) {
+                (Region::WindowOut, _) => (Area::Out, server * (shape.bs_max() + 1) + number),
+                (_, None) => (Area::End, server),
+                (_, Some(record)) => (Area::Record, server * shape.bs_max() + record),
+            };
+            return Some((in_partition(area, number as u16), inside));
+        }
         let inside = at.offset.checked_sub(relay::record(shape, own, 0, 0).offset)?;
         let pitch = relay::record_pitch(shape);
         let (number, inside) = (inside / pitch, inside % pitch);
         let records = u64::from(shape.servers() * shape.bs_max());
         (number < records).then_some((in_partition(Area::Record, number as u16), inside))
+    }
+
+    /// Stage 2: of which server's stream something is, 0 for its end flag or a record's number plus 1, and how far inside.
+    fn in_stream(&self, at: Place, own: Partition, op: u32) -> Option<(u32, u32, u64)> {
+        let shape = self.shape();
+        let start = |server| relay::stream_start(shape, own, server);
+        let server = (at.offset.checked_sub(start(0))? / (start(1) - start(0))) as u32;
+        let before = relay::gathered_end(shape, own, server).checked_sub(at.offset)?;
+        let len = relay::record_bytes(shape, self.setup.operator(op).0);
+        let number = before.div_ceil(len);
+        let exists = server < shape.servers() && number <= shape.bs_max().into();
+        exists.then_some((server, number as u32, number * len - before))
+    }
+
+    /// Who must have ended an operator before what lies there may be written anew. What an agent sends, and its task, are read
+    /// until they are delivered, for which the rank waits to which they go.
+    fn reader(&self, rank: RankId, spot: Spot) -> RankId {
+        let (shape, number) = (self.shape(), u32::from(spot.number));
+        match spot.area {
+            Area::Out => shape.relay(rank, number / (shape.bs_max() + 1)),
+            Area::Task => RankId(number / Task::WORDS),
+            _ => rank,
+        }
     }
 
     /// The operator that used a spot before, if its place is used again: who writes must have heard that its owner has ended
@@ -130,7 +178,10 @@ impl<'a> Scene<'a> {
         match spot.area {
             Area::Entered | Area::RowsDone => None,
             Area::Flag | Area::Row => op.checked_sub(1),
-            Area::End | Area::Count | Area::Record => op.checked_sub(self.setup.model.partitions[0]),
+            Area::Task if self.setup.model.twin == Twin::OneMessageSlot => op.checked_sub(1),
+            Area::End | Area::Count | Area::Record | Area::Out | Area::Task | Area::Barrier => {
+                op.checked_sub(self.setup.model.partitions[0])
+            }
         }
     }
 
@@ -156,13 +207,24 @@ impl<'a> Scene<'a> {
             Area::Record => 1 << shape.relay(rank, number / shape.bs_max()).0,
             Area::Count => 1 << shape.relay(RankId(number % shape.ep_world_size()), server).0,
             Area::Flag | Area::Row => (0..shape.server_ranks()).map(near).sum(),
+            Area::Out | Area::Task | Area::Barrier => 1 << rank.0,
+        }
+    }
+
+    /// Whether `effect` must not land before `earlier`. In stage 2 messages are the words of transfers.
+    fn follows(&self, effect: &Issued, earlier: &Issued) -> bool {
+        match (effect.kind, earlier.kind) {
+            (Kind::Message(number), Kind::Message(before)) if self.setup.model.stage == Stage::Two => {
+                (effect.from, effect.to, number) == (earlier.from, earlier.to, before)
+            }
+            _ => effect.must_follow(earlier),
         }
     }
 
     /// Whether a twin lets later effects overtake this one.
     fn is_overtaken(&self, effect: &Effect) -> bool {
         match self.setup.model.twin {
-            Twin::UnorderedMessages => matches!(effect.issued.kind, Kind::Message(_)),
+            Twin::UnorderedMessages | Twin::LastWordFirst => matches!(effect.issued.kind, Kind::Message(_)),
             Twin::RelaxedPublish => effect.issued.kind == Kind::Put,
             _ => false,
         }
@@ -226,6 +288,8 @@ pub(in super::super) struct Memory {
     pub(super) cells: Vec<Cell>,
     /// As they were issued.
     pub(super) flight: Vec<Effect>,
+    /// By rank (stage 2).
+    pub(super) agents: Vec<Agent>,
 }
 
 impl Memory {
@@ -260,7 +324,8 @@ impl Memory {
         let mut before = true;
         self.land(|at, effect| {
             before &= at != i;
-            let is_before = before && seen.issued.must_follow(&effect.issued) && !scene.is_overtaken(effect);
+            let is_before =
+                before && scene.follows(&seen.issued, &effect.issued) && !scene.is_overtaken(effect);
             is_before || at == i && part == Part::Whole
         });
         if part != Part::Whole
@@ -304,14 +369,18 @@ impl Memory {
         let Effect { issued: Issued { to: rank, from, at: place, .. }, spot, value, .. } = effect;
         let twice = self.cell(rank, spot).is_some_and(|cell| cell.op == value.op);
         let late = self.flight.iter().any(|earlier| {
-            let follows = effect.issued.must_follow(&earlier.issued) && earlier.value.op < value.op;
+            let follows = scene.follows(&effect.issued, &earlier.issued) && earlier.value.op < value.op;
             earlier.is_at(rank, spot) && !follows && scene.is_awaited(spot)
         });
-        let owner = heard[rank.index()];
-        let unheard = scene.before(spot, value.op).filter(|&before| owner <= before);
+        let owner = scene.reader(rank, spot);
+        let unheard = scene.before(spot, value.op).filter(|&before| heard[owner.index()] <= before);
         let violation = if let Some(before) = unheard {
             let [operator, unended] = [value.op, before].map(|op| scene.setup.named(op));
-            Some(Violation::Unheard { rank: from.0, owner: rank, at: place, operator, unended })
+            Some(match spot.area {
+                Area::Out => Violation::SourceInUse { rank, to: owner, operator, unread: unended },
+                Area::Task => Violation::TaskInUse { rank, operator, unread: unended },
+                _ => Violation::Unheard { rank: from.0, owner, at: place, operator, unended },
+            })
         } else if twice || late {
             Some(match spot.area {
                 Area::Row | Area::Record => Violation::Overwritten { rank, at: place },

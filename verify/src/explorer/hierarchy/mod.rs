@@ -27,9 +27,17 @@
 //! [`Memory::Strong`](super::Memory::Strong) effects land when issued, and a step that issues something is never done at
 //! once.
 //!
+//! # Stage 2
+//! What cores gather in a window out, their tasks and their barrier words are effects on their own rank. A core that rings lets
+//! its agent post at once: one that looks later is a transfer that is delivered later. The agent reads what the transfer
+//! carries when it posts it; that this may still change until it is delivered is no other case, since a write there is an error
+//! unless its core has heard that the rank to which it went has ended the operator. A transfer lands word by word, in order, and
+//! there is no order between two of them.
+//!
 //! A rank that has ended an operator forgets what it was told there. Machines count from a number of the model's choosing,
 //! so that for ever has an end.
 
+mod agent;
 mod memory;
 mod view;
 
@@ -43,6 +51,7 @@ use core::convert::Infallible;
 use core::hash::Hash;
 pub(super) use memory::Scene;
 use memory::{Effect, Heard, Memory};
+use veriep_core::protocol::Agent;
 use veriep_core::units::RankId;
 use view::{Asked, View};
 
@@ -65,7 +74,8 @@ impl Protocol for Scene<'_> {
     const CHOOSES_AT_ONCE: bool = true;
 
     fn memory(&self) -> Memory {
-        Memory::default()
+        let agents = vec![Agent::new(); self.setup.model.ranks as usize];
+        Memory { agents, ..Memory::default() }
     }
 
     fn step(
@@ -126,7 +136,8 @@ impl Protocol for Scene<'_> {
         for core in &state.cores {
             (since(core.own.epoch), heard(&core.own.heard)).hash(bytes);
         }
-        let Memory { cells, flight } = &state.memory;
+        // An agent has served what was rung for, and its core knows whether that is so in this operator.
+        let Memory { cells, flight, .. } = &state.memory;
         cells.len().hash(bytes);
         for cell in cells {
             let value = &cell.value;

@@ -8,7 +8,7 @@ use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
 use core::cell::{Cell, RefCell};
 use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
-use veriep_core::layout::relay;
+use veriep_core::layout::{a2_message, relay};
 use veriep_core::place::{Place, Region};
 use veriep_core::plan::relay as plan;
 use veriep_core::protocol::Operator;
@@ -49,7 +49,7 @@ impl<'v, 'a> View<'v, 'a> {
         Own { epoch: self.epoch.get(), heard: self.heard.get() }
     }
 
-    fn twin(&self) -> Twin {
+    pub(super) fn twin(&self) -> Twin {
         self.scene.setup.model.twin
     }
 
@@ -57,16 +57,16 @@ impl<'v, 'a> View<'v, 'a> {
         (self.step.rank, self.step.core)
     }
 
-    fn strong(&self) -> bool {
+    pub(super) fn strong(&self) -> bool {
         self.scene.setup.model.memory == Landing::Strong
     }
 
-    fn fault(&self, at: Place, len: usize) -> Fault {
+    pub(super) fn fault(&self, at: Place, len: usize) -> Fault {
         Fault::new(self.step.rank, at, len as u64)
     }
 
     /// The machine's epoch of this operator.
-    fn own_epoch(&self) -> u64 {
+    pub(super) fn own_epoch(&self) -> u64 {
         EPOCHS + 1 + u64::from(self.step.op % 2)
     }
 
@@ -80,22 +80,22 @@ impl<'v, 'a> View<'v, 'a> {
         self.step.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
     }
 
-    fn spot(&self, at: Place, len: usize) -> Result<(Spot, u64), Fault> {
+    pub(super) fn spot(&self, at: Place, len: usize) -> Result<(Spot, u64), Fault> {
         let spot = self.scene.spot(at, self.step.op);
-        if spot.is_none() && at.region == Region::Window {
+        if spot.is_none() && matches!(at.region, Region::Window | Region::WindowOut) {
             self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
         }
         spot.ok_or(self.fault(at, len))
     }
 
     /// What others do decides what comes now. `open`: the ranks that can still change it before this core moves, as bits.
-    fn touch(&self, at: Place, open: u32) -> Result<(), Fault> {
+    pub(super) fn touch(&self, at: Place, open: u32) -> Result<(), Fault> {
         self.step.open.set(self.step.open.get() | open);
         self.step.touch(at)
     }
 
     /// A word at a spot as this core sees it now, or (a part of) a record: what it is worth in this operator.
-    fn look(&self, at: Place, spot: Spot, part: Part) -> Result<Option<Value>, Fault> {
+    pub(super) fn look(&self, at: Place, spot: Spot, part: Part) -> Result<Option<Value>, Fault> {
         let late = self.memory.borrow().late(self.step.rank, spot);
         let landed = self.memory.borrow().cell(self.step.rank, spot).copied();
         let seen = part != Part::Whole && self.memory.borrow().was_seen(self.step.rank, spot, part);
@@ -154,6 +154,19 @@ impl<'v, 'a> View<'v, 'a> {
         body: Option<&[u8]>,
     ) -> Result<(), Fault> {
         let (spot, _) = self.spot(at, 8)?;
+        let op = if spot.area == Area::Row { self.step.op } else { self.of_machine(epoch) };
+        let body = body.map(|bytes| self.scene.body(bytes.to_vec()));
+        self.effect(kind, to, at, (op, number, body))
+    }
+
+    pub(super) fn effect(
+        &mut self,
+        kind: order::Kind,
+        to: RankId,
+        at: Place,
+        (op, number, body): (u32, u32, Option<u16>),
+    ) -> Result<(), Fault> {
+        let (spot, _) = self.spot(at, 8)?;
         let far = matches!(kind, order::Kind::Message(_));
         let server = |rank| self.scene.setup.shape.server_of(rank).0;
         if far == (server(to) == server(self.step.rank)) {
@@ -162,10 +175,8 @@ impl<'v, 'a> View<'v, 'a> {
         if self.strong() {
             self.touch(at, 0)?;
         }
-        let body = body.map(|bytes| self.scene.body(bytes.to_vec()));
         let mut heard = self.heard.get();
         heard[self.step.rank.index()] = self.step.op;
-        let op = if spot.area == Area::Row { self.step.op } else { self.of_machine(epoch) };
         let value = Value { op, number, body, heard };
         let issued = Issued { from: self.me(), to, at, kind };
         let effect = Effect { issued, spot, value, seen: [false; 2] };
@@ -179,17 +190,20 @@ impl<'v, 'a> View<'v, 'a> {
         Ok(())
     }
 
-    /// What a machine may read there: it has landed.
-    fn body(&self, at: Place, len: u64) -> Result<Option<&[u8]>, Fault> {
-        let (spot, inside) = self.spot(at, len as usize)?;
+    /// What was written in this operator to a spot at which nothing may be in flight.
+    pub(super) fn landed(&self, at: Place, spot: Spot) -> Option<Value> {
         let memory = self.memory.borrow();
-        if memory.late(self.step.rank, spot).is_some() {
+        let value = memory.cell(self.step.rank, spot).filter(|value| value.op == self.step.op).copied();
+        if value.is_none() || memory.late(self.step.rank, spot).is_some() {
             self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }
-        let body = memory
-            .cell(self.step.rank, spot)
-            .filter(|value| value.op == self.step.op)
-            .and_then(|value| value.body);
+        value
+    }
+
+    /// What a machine may read there: it has landed.
+    pub(super) fn body(&self, at: Place, len: u64) -> Result<Option<&[u8]>, Fault> {
+        let (spot, inside) = self.spot(at, len as usize)?;
+        let body = self.landed(at, spot).and_then(|value| value.body);
         // The body of a record begins behind its front flag.
         let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
         let bytes = body.and_then(|body| self.scene.body_of(body).get(start..)?.get(..len as usize));
@@ -197,6 +211,24 @@ impl<'v, 'a> View<'v, 'a> {
             self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }
         Ok(bytes)
+    }
+
+    /// A message, or what is gathered for one.
+    fn message(&mut self, kind: order::Kind, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let (first, rest) = message.split_first_chunk().ok_or(self.fault(at, message.len()))?;
+        let first = u64::from_le_bytes(*first);
+        if rest.is_empty() {
+            return self.issue(kind, to, at, relay::unmark(first), None);
+        }
+        self.issue(kind, to, at, (first, 0), Some(rest))
+    }
+
+    pub(super) fn next_message(&mut self) -> order::Kind {
+        let numbers = self.memory.get_mut().flight.iter().filter_map(|effect| match effect.issued.kind {
+            order::Kind::Message(number) => Some(number),
+            _ => None,
+        });
+        order::Kind::Message(numbers.max().unwrap_or(0) + 1)
     }
 
     /// A front flag: of the record itself, or as a twin has it.
@@ -232,6 +264,7 @@ fn verb(area: Area, kind: order::Kind) -> &'static str {
     match (area, kind) {
         (_, order::Kind::Message(_)) => "sends",
         (_, order::Kind::Put) => "puts",
+        (_, order::Kind::Store) => "writes",
         _ => "publishes",
     }
 }
@@ -246,9 +279,14 @@ impl Fabric for View<'_, '_> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if at == a2_message::doorbell() {
+            return self.ring(at);
+        }
         let (spot, _) = self.spot(at, 8)?;
         let value = match spot.area {
             Area::Entered | Area::RowsDone => (word, 0),
+            Area::Barrier if word != self.barrier_word(self.step.op) => return Err(self.fault(at, 8)),
+            Area::Barrier => (self.own_epoch(), 0),
             _ => relay::unmark(word),
         };
         if self.twin() == Twin::NoFlagOfNothing && spot.area == Area::Count && value.1 == 0 {
@@ -258,24 +296,19 @@ impl Fabric for View<'_, '_> {
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let (spot, _) = self.spot(at, message.len())?;
-        let (first, rest) = message.split_first_chunk().ok_or(self.fault(at, message.len()))?;
-        let first = u64::from_le_bytes(*first);
-        let numbers = self.memory.get_mut().flight.iter().filter_map(|effect| match effect.issued.kind {
-            order::Kind::Message(number) => Some(number),
-            _ => None,
-        });
-        let kind = order::Kind::Message(numbers.max().unwrap_or(0) + 1);
-        match spot.area {
-            Area::Record => self.issue(kind, to, at, (first, 0), Some(rest)),
-            _ => self.issue(kind, to, at, relay::unmark(first), None),
-        }
+        let kind = self.next_message();
+        self.message(kind, to, at, message)
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         let me = self.me();
         let targets = self.memory.get_mut().targets(me);
-        if self.twin() == Twin::NoQuiet || targets == 0 {
+        let skips = match self.twin() {
+            Twin::NoQuiet => true,
+            Twin::QuietOfFirstCore => me.1.0 > 0,
+            _ => false,
+        };
+        if skips || targets == 0 {
             return Ok(true);
         }
         // Whoever could still miss what lands now must be tried, too.
@@ -293,8 +326,12 @@ impl Fabric for View<'_, '_> {
         if at == relay::epoch(self.step.core) {
             return Ok(self.to_machine(self.epoch.get()).wrapping_sub(1));
         }
+        if at == a2_message::doorbell() {
+            return Ok(self.step.op.into());
+        }
         let (spot, inside) = self.spot(at, 8)?;
         match (spot.area, inside) {
+            (Area::Barrier, _) => return self.barrier(at, spot),
             (Area::Record, 0) => return self.front(at, spot),
             (Area::Record, _) => {
                 let word = self.body(at, 8)?.and_then(|bytes| bytes.first_chunk());
@@ -317,6 +354,10 @@ impl Fabric for View<'_, '_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        if at.region == Region::State {
+            let mark = (self.own_epoch(), 0);
+            return self.issue(order::Kind::Store, self.step.rank, at, mark, Some(&word.to_le_bytes()));
+        }
         if at != relay::epoch(self.step.core) {
             return Err(self.fault(at, 8));
         }
@@ -330,6 +371,9 @@ impl Fabric for View<'_, '_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        if at.region == Region::WindowOut {
+            return self.message(order::Kind::Store, self.step.rank, at, bytes);
+        }
         self.step.judge(at, bytes);
         Ok(())
     }
@@ -374,6 +418,15 @@ impl View<'_, '_> {
             }
             Area::Flag => format!("the flag of near slot {number} of rank {rank}"),
             Area::Row => format!("a row into near slot {number} of rank {rank}"),
+            Area::Out => {
+                let (server, number) = (number / (shape.bs_max() + 1), number % (shape.bs_max() + 1));
+                let what = number
+                    .checked_sub(1)
+                    .map_or("the end flag".to_owned(), |record| format!("record {record}"));
+                format!("{what} for rank {}, into its window out", shape.relay(rank, server))
+            }
+            Area::Task => format!("a word of its task for rank {}", number / a2_message::Task::WORDS),
+            Area::Barrier => format!("the barrier word of core {}", number / 2),
         }
     }
 }
