@@ -1,8 +1,10 @@
 //! A fabric of your own: two ranks of two cores over plain memory, polled by one processor as a firmware would.
 //!
-//! `cargo run --release --example own_fabric -- 1000` runs that many rounds, in constant memory.
+//! `cargo run --release --example own_fabric --features conformance -- 1000` examines the fabric and runs that many rounds, in
+//! constant memory.
 
 use core::error::Error;
+use veriep_core::conformance::{Actor, Claim, STRIDE, SUITE};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
@@ -15,8 +17,6 @@ use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
 
-const RANKS: usize = 2;
-
 /// The memory of one rank: flags, rows on their way, and outputs.
 struct Memory {
     state: Vec<u8>,
@@ -27,7 +27,7 @@ struct Memory {
 /// One core's view. Only one core steps at a time here and every effect lands at once, so there is nothing to order: a
 /// publish cannot overtake a put, and quiet is always true.
 struct OwnFabric<'a> {
-    ranks: &'a mut [Memory; RANKS],
+    ranks: &'a mut [Memory],
     me: RankId,
 }
 
@@ -97,8 +97,26 @@ impl Fabric for OwnFabric<'_> {
     }
 }
 
+/// Runs each program that every memory must pass, and that makes no call which this fabric lacks, in 16 orders of steps.
+fn exam() -> Result<(), Box<dyn Error>> {
+    for litmus in SUITE.iter().filter(|litmus| litmus.claim == Claim::Required && litmus.calls().is_empty()) {
+        let zeros = || vec![0; 16 * STRIDE as usize];
+        let mut ranks =
+            [(); 3].map(|()| Memory { state: zeros(), window: zeros(), outputs: Default::default() });
+        for repetition in 0..16 {
+            let ended = litmus.by_turns(repetition, 1, |run| {
+                let me = RankId(run.program.rank);
+                run.step(&mut Actor::Core(&mut OwnFabric { ranks: &mut ranks, me }))
+            });
+            ended.map_err(|failure| format!("{}: {failure}", litmus.name))?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let rounds: u32 = std::env::args().nth(1).map_or(Ok(3), |rounds| rounds.parse())?;
+    exam()?;
     let config = Config { ep_world_size: 2, moe_expert_num: 4, k: 2, h: 8, aiv_num: 2, ..Config::default() };
     let config = Config { bs: BatchSizes::Uniform(2), hccl_buffsize_mb: 2, ..config };
     let shape = Shape::new(&config, Limits::None).map_err(|all| format!("{all:?}"))?;

@@ -7,8 +7,8 @@
 //!
 //! The modules, each of which uses only those before it: [`units`], [`shape`] (a checked configuration), [`inputs`],
 //! [`placement`], [`place`], [`layout`], [`plan`], [`fabric`] (the memory of all ranks, as one core sees it), [`vector`] (a
-//! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Two features that allocate come on top:
-//! `reference`, the oracle, which uses the shape alone, and `sim`, groups that are simulated in one thread.
+//! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Feature `conformance` has the memory's contract as
+//! programs. Two features that allocate come on top: `reference`, the oracle, which uses the shape alone, and `sim`, groups that are simulated in one thread.
 //!
 //! There are no addresses outside [`fabric::raw`], no time, no randomness, no constant world size, no formula twice.
 #![cfg_attr(feature = "sim", doc = "\n# Two ranks, one round\n```\n")]
@@ -26,6 +26,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod fabric;
 pub mod inputs;
 pub mod layout;

@@ -1,21 +1,8 @@
-//! The litmus suite of the fabric's contract, as the host has it: each program on a processor of its own.
-
-#[path = "../../../host/src/conformance/far_suite.rs"]
-#[allow(unreachable_pub)]
-mod far_suite;
-#[path = "../../../host/src/conformance/litmus.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod litmus;
-#[path = "../../../host/src/conformance/nic_suite.rs"]
-#[allow(unreachable_pub)]
-mod nic_suite;
-#[path = "../../../host/src/conformance/suite.rs"]
-#[allow(unreachable_pub)]
-mod suite;
+//! The litmus suite of the fabric's contract: each program on a processor of its own.
 
 use crate::memory::Free;
 use crate::{Barrier, arch, fail};
-use litmus::{Actor, Claim, Litmus, Run, STRIDE, Step, Who};
+use veriep_core::conformance::{Actor, Claim, FAR_SUITE, Litmus, NIC_SUITE, Run, STRIDE, SUITE, Who};
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use veriep_core::place::Tensor;
 use veriep_core::units::RankId;
@@ -33,9 +20,7 @@ type Group = [Peer; PROGRAMS];
 pub(crate) fn run(processor: usize, free: &mut Free, all: &Barrier) -> usize {
     let mut passed = 0;
     // Of a hierarchy there are servers of two ranks.
-    for (suites, server_ranks) in
-        [([suite::SUITE, nic_suite::NIC_SUITE], 0), ([far_suite::FAR_SUITE, &[]], 2)]
-    {
+    for (suites, server_ranks) in [([SUITE, NIC_SUITE], 0), ([FAR_SUITE, &[]], 2)] {
         for litmus in suites.into_iter().flatten().filter(|litmus| litmus.claim == Claim::Required) {
             let bytes = REPETITIONS * STRIDE;
             let group: Group = core::array::from_fn(|_| free.peer(bytes, bytes));
@@ -51,22 +36,21 @@ pub(crate) fn run(processor: usize, free: &mut Free, all: &Barrier) -> usize {
     passed
 }
 
-fn one(litmus: &Litmus, mut run: Run, peers: &Group, server_ranks: u32) {
+fn one(litmus: &Litmus, run: Run, peers: &Group, server_ranks: u32) {
     let rank = RankId(run.program.rank);
     // SAFETY: the memory of this litmus, which its programs alone use, each through one of the two.
     let mut fabric = unsafe { RawFabric::new(peers, rank, NO_OUTPUTS) }.with_servers(server_ranks);
     // SAFETY: as above.
     let mut nic = unsafe { RawNic::new(peers, rank) };
-    loop {
-        let step = run.step(match run.program.who {
-            Who::Core(_) => Actor::Core(&mut fabric),
-            Who::Agent => Actor::Agent(&mut nic),
-        });
-        match step {
-            Ok(Step::Moved) => {}
-            Ok(Step::Waits) => arch::relax(),
-            Ok(Step::Done) => return,
-            other => fail(litmus.name, &other),
-        }
+    let mut actor = match run.program.who {
+        Who::Core(_) => Actor::Core(&mut fabric),
+        Who::Agent => Actor::Agent(&mut nic),
+    };
+    let waits = || {
+        arch::relax();
+        true
+    };
+    if let Err(failure) = run.to_end(&mut actor, waits) {
+        fail(litmus.name, &format_args!("{failure}"));
     }
 }

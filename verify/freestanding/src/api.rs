@@ -4,6 +4,7 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
+use veriep_core::conformance::{Actor, FAR_SUITE, NIC_SUITE, Run, SUITE, Why};
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
@@ -67,6 +68,7 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
         inputs_of(shape, inputs);
         plans(shape, inputs);
         words(shape, fabric);
+        litmuses(fabric);
         relayed(shape, inputs);
         machines(shape, inputs, fabric);
         messages();
@@ -433,6 +435,20 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
     keep_all(plan::relay::inside(shape, ids));
 
     keep((hierarchy::scratch_words(shape), hierarchy::scratch_bytes(shape)));
+}
+
+/// Litmus programs, each over this one core's view.
+fn litmuses(fabric: &mut RawFabric<'_>) {
+    for litmus in [SUITE, NIC_SUITE, FAR_SUITE].into_iter().flatten() {
+        keep(litmus.calls());
+        let ended = litmus.by_turns(any().into(), any(), |run| run.step(&mut Actor::Core(fabric)));
+        if let (Err(failure), [program, ..]) = (black_box(ended), litmus.programs) {
+            say(&failure);
+            let run = Run::new(*program, any().into());
+            say(&run.failed(black_box(Why::Unfit)));
+            keep(run.to_end(&mut Actor::Core(fabric), || false).is_ok());
+        }
+    }
 }
 
 /// What protocols share, over a memory.

@@ -1,7 +1,7 @@
 //! When effects land, in numbers worked out by hand; and that this is a memory as good as any other.
 
 use super::*;
-use crate::conformance::litmus::{self, Run, Step, Who};
+use crate::conformance::litmus::{self, Failure, Run, Step, Who};
 use crate::conformance::{Stepped, Strength, in_lockstep};
 use veriep_core::shape::{Config, Limits, Protocol};
 use veriep_core::sim::storage::group_sizes;
@@ -149,19 +149,19 @@ struct Examined {
 }
 
 impl Stepped for Examined {
-    fn step(&self, run: &mut Run) -> Result<Step, Fault> {
+    fn step(&self, run: &mut Run) -> Result<Step, Failure> {
         let memory = &mut self.group.borrow_mut().memory;
         memory.begin_step();
         let rank = RankId(run.program.rank);
         let Who::Core(core) = run.program.who else {
-            return run.step(litmus::Actor::Agent(&mut memory.nic(rank)));
+            return run.step(&mut litmus::Actor::Agent(&mut memory.nic(rank)));
         };
         let mut fabric = memory.fabric(rank, CoreId(core), 0);
         if !self.is_late {
-            return run.step(litmus::Actor::Core(&mut fabric));
+            return run.step(&mut litmus::Actor::Core(&mut fabric));
         }
         let held = &mut *self.held.borrow_mut();
-        run.step(litmus::Actor::Core(&mut Late { inner: fabric, held }))
+        run.step(&mut litmus::Actor::Core(&mut Late { inner: fabric, held }))
     }
 
     fn tick(&self) {

@@ -3,21 +3,14 @@
 //! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
 //! [`in_lockstep`], as does any memory that is [`Stepped`]; backends take [`refusals`], too. A new backend needs three lines in `tests/conformance.rs`.
 
-mod far_suite;
-pub mod litmus;
-mod nic_suite;
-mod suite;
-
-pub use far_suite::FAR_SUITE;
-pub use nic_suite::NIC_SUITE;
-pub use suite::SUITE;
+pub use veriep_core::conformance as litmus;
 
 use crate::backend::Backend;
 use crate::driver::lockstep::Clockwork;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use litmus::{Actor, Claim, Litmus, Run, STRIDE, Step, Who};
+use litmus::{Actor, Claim, FAR_SUITE, Failure, Litmus, NIC_SUITE, Run, STRIDE, SUITE, Step, Who, Why};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -91,8 +84,8 @@ pub trait Stepped {
     /// Lets a program take a step.
     ///
     /// # Errors
-    /// A place of the litmus is not there.
-    fn step(&self, run: &mut Run) -> Result<Step, Fault>;
+    /// It cannot go on.
+    fn step(&self, run: &mut Run) -> Result<Step, Failure>;
 
     /// Time passes: something in flight may land.
     fn tick(&self);
@@ -102,11 +95,11 @@ pub trait Stepped {
 }
 
 impl<B: Clockwork> Stepped for B {
-    fn step(&self, run: &mut Run) -> Result<Step, Fault> {
+    fn step(&self, run: &mut Run) -> Result<Step, Failure> {
         let rank = RankId(run.program.rank);
         match run.program.who {
-            Who::Core(core) => run.step(Actor::Core(&mut self.fabric(rank, CoreId(core), 0))),
-            Who::Agent => run.step(Actor::Agent(&mut self.nic(rank))),
+            Who::Core(core) => run.step(&mut Actor::Core(&mut self.fabric(rank, CoreId(core), 0))),
+            Who::Agent => run.step(&mut Actor::Agent(&mut self.nic(rank))),
         }
     }
 
@@ -142,7 +135,7 @@ pub fn in_lockstep<B: Stepped>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u64
 }
 
 /// One run; why it broke, if it did.
-fn stepped<B: Stepped>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64) -> Option<String> {
+fn stepped<B: Stepped>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64) -> Option<Failure> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut runs: Vec<_> = litmus.programs.iter().map(|&program| Run::new(program, repetition)).collect();
     let mut idle = 0;
@@ -153,15 +146,14 @@ fn stepped<B: Stepped>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64)
             Ok(Step::Moved) => idle = 0,
             Ok(Step::Waits) => idle += 1,
             Ok(Step::Done) => drop(runs.swap_remove(pick)),
-            Ok(Step::Broken(seen)) => return Some(format!("{}: seen {seen:#x}", runs[pick].position())),
-            Err(fault) => return Some(format!("{}: {fault}", runs[pick].position())),
+            Err(failure) => return Some(failure),
         }
         // Long enough that every one has had its turn, almost surely; a wrong guess lands something early.
         if idle > 8 * runs.len() {
             idle = 0;
-            let waits = |run: &mut Run| backend.step(run) == Ok(Step::Waits);
+            let waits = |run: &mut Run| matches!(backend.step(run), Ok(Step::Waits));
             if !backend.land_one() && runs.iter_mut().all(waits) {
-                return Some(format!("stuck: {}", runs[0].position()));
+                return Some(runs[0].failed(Why::Stuck));
             }
         }
     }
@@ -178,8 +170,7 @@ pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) {
     assert!(repetitions <= REPETITIONS_MAX, "more than {REPETITIONS_MAX} repetitions");
     for (shape, litmus) in all().filter(|(_, litmus)| !litmus.racy) {
         let backend = make(&shape);
-        let lacks_peer_bytes = !can(&backend).contains(Capabilities::PEER_BYTES);
-        if lacks_peer_bytes && litmus.reads_peers() {
+        if !backend.fabric(RankId(0), CoreId(0), 0).capabilities().contains(litmus.calls()) {
             continue;
         }
         let broken = raced(litmus, &backend, repetitions);
@@ -187,11 +178,6 @@ pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) {
             assert_eq!(broken, None, "{}", litmus.name);
         }
     }
-}
-
-/// What every core's fabric can do.
-fn can<B: Backend>(backend: &B) -> Capabilities {
-    backend.fabric(RankId(0), CoreId(0), 0).capabilities()
 }
 
 /// Repetitions until one breaks; why it did.
@@ -202,11 +188,13 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
     let work = |program| {
         for repetition in 0..repetitions {
             start.wait();
-            let run = Run::new(program, repetition);
-            if let Some(why) = unbroken(run, backend, &stop) {
-                stop.store(true, Ordering::Relaxed);
+            let ended = to_end(Run::new(program, repetition), backend, &stop);
+            // The first that fails stops the others.
+            if let Err(why) = ended
+                && !stop.swap(true, Ordering::Relaxed)
+            {
                 let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
-                broken.get_or_insert(format!("repetition {repetition}: {why}"));
+                *broken = Some(format!("repetition {repetition}: {why}"));
             }
             // All see the same answer: it cannot change before the next repetition begins.
             start.wait();
@@ -227,42 +215,22 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
     broken.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unbroken<B: Backend>(mut run: Run, backend: &B, stop: &AtomicBool) -> Option<String> {
-    let rank = RankId(run.program.rank);
-    match run.program.who {
-        Who::Core(core) => {
-            let mut fabric = backend.fabric(rank, CoreId(core), 0);
-            unbroken_steps(&mut run, stop, |run| run.step(Actor::Core(&mut fabric)))
-        }
-        Who::Agent => {
-            let mut nic = backend.nic(rank);
-            unbroken_steps(&mut run, stop, |run| run.step(Actor::Agent(&mut nic)))
-        }
-    }
-}
-
-fn unbroken_steps(
-    run: &mut Run,
-    stop: &AtomicBool,
-    mut step: impl FnMut(&mut Run) -> Result<Step, Fault>,
-) -> Option<String> {
+fn to_end<B: Backend>(run: Run, backend: &B, stop: &AtomicBool) -> Result<(), Failure> {
     let since = Instant::now();
     let mut idle = 0_u32;
-    loop {
-        match step(run) {
-            Ok(Step::Moved) => {}
-            Ok(Step::Done) => return None,
-            Ok(Step::Waits) if stop.load(Ordering::Relaxed) => return None,
-            Ok(Step::Waits) if since.elapsed() > PATIENCE => {
-                return Some(format!("stuck: {}", run.position()));
-            }
-            Ok(Step::Waits) => {
-                idle += 1;
-                if idle > 64 { thread::yield_now() } else { core::hint::spin_loop() }
-            }
-            Ok(Step::Broken(seen)) => return Some(format!("{}: seen {seen:#x}", run.position())),
-            Err(fault) => return Some(format!("{}: {fault}", run.position())),
+    let waits = || {
+        idle += 1;
+        if idle > 64 {
+            thread::yield_now();
+        } else {
+            core::hint::spin_loop();
         }
+        !stop.load(Ordering::Relaxed) && since.elapsed() < PATIENCE
+    };
+    let rank = RankId(run.program.rank);
+    match run.program.who {
+        Who::Core(core) => run.to_end(&mut Actor::Core(&mut backend.fabric(rank, CoreId(core), 0)), waits),
+        Who::Agent => run.to_end(&mut Actor::Agent(&mut backend.nic(rank)), waits),
     }
 }
 

@@ -1,18 +1,18 @@
 //! The suite of the agent's seam: one litmus for each sentence of the contract of
-//! [`Nic`](veriep_core::fabric::nic::Nic), and beside each promise the same without what it rests on.
+//! [`Nic`](crate::fabric::nic::Nic), and beside each promise the same without what it rests on.
 //!
 //! In all of them a core of rank 0 writes rows into WindowsOut and rings, by publishing to `A`; the agent of rank 0
 //! then posts.
 
-use super::litmus::Claim::{Open, Required};
-use super::litmus::Op::{Post, Quiet, Write};
-use super::litmus::{Litmus, Op, Program, Who};
+use super::Claim::{Open, Required};
+use super::Op::{Post, Quiet, Write};
 use super::suite::{
     A, B, C, D, LEN, ONES, ROW, ROW_2, TWOS, expect, litmus, on, publish, put, racy, row, store, wait,
 };
-use veriep_core::fabric::nic::Transfer;
-use veriep_core::place::Place;
-use veriep_core::units::RankId;
+use super::{Litmus, Op, Program, Who};
+use crate::fabric::nic::Transfer;
+use crate::place::Place;
+use crate::units::RankId;
 
 /// Two rows of WindowsOut.
 const SENT: Place = Place::window_out(0);

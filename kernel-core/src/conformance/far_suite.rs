@@ -2,13 +2,13 @@
 //!
 //! Ranks 0 and 1 are one server, 2 and 3 the other.
 
-use super::litmus::Claim::{Open, Required};
-use super::litmus::Litmus;
-use super::litmus::Op::{self, Quiet, Send};
+use super::Claim::{Open, Required};
+use super::Litmus;
+use super::Op::{self, Quiet, Send};
 use super::suite::{
     A, B, C, D, LEN, ONES, ROW, ROW_2, TWOS, expect, litmus, on, publish, put, racy, row, wait,
 };
-use veriep_core::place::Place;
+use crate::place::Place;
 
 const SEVENS: u64 = 0x0707_0707_0707_0707;
 const EIGHTS: u64 = 0x0808_0808_0808_0808;

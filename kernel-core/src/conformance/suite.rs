@@ -1,12 +1,10 @@
-//! The suite: one litmus for each sentence of the contract of [`Fabric`](veriep_core::fabric::Fabric), and
+//! The suite: one litmus for each sentence of the contract of [`Fabric`](crate::fabric::Fabric), and
 //! beside each promise the same without what it rests on.
 
-use super::litmus::Claim::{Open, Required};
-use super::litmus::Op::{
-    Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, Store,
-};
-use super::litmus::{Claim, Litmus, Op, Program, Who};
-use veriep_core::place::Place;
+use super::Claim::{Open, Required};
+use super::Op::{Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, Store};
+use super::{Claim, Litmus, Op, Program, Who};
+use crate::place::Place;
 
 pub(super) const A: Place = Place::state(0);
 pub(super) const B: Place = Place::state(64);

@@ -1,0 +1,340 @@
+//! Feature `conformance`: the contracts of [`Fabric`] and [`Nic`] as litmus programs, a few operations on each of a few cores and
+//! agents, and what must come of them. They need neither std nor an allocator, so that a firmware can run them on its device.
+//!
+//! Who has a processor for each core calls [`Run::to_end`] on each; who has one calls [`Litmus::by_turns`]. The programs need
+//! [`STRIDE`] bytes of zeros for each repetition, in the state and the window of three ranks, for [`NIC_SUITE`] also in
+//! WindowsOut, and for [`FAR_SUITE`] of four.
+
+mod far_suite;
+mod nic_suite;
+mod suite;
+
+pub use far_suite::FAR_SUITE;
+pub use nic_suite::NIC_SUITE;
+pub use suite::SUITE;
+
+use crate::fabric::nic::{Nic, Post, Transfer};
+use crate::fabric::{Capabilities, Fabric, Fault};
+use crate::place::Place;
+use crate::units::RankId;
+use core::{array, fmt};
+
+/// Bytes between two repetitions of a program in one memory: its places lie below.
+pub const STRIDE: u64 = 512;
+/// Bytes of a row or message at most.
+const ROW_MAX: usize = 256;
+/// Cores and agents of a litmus at most.
+const PROGRAMS_MAX: usize = 5;
+
+/// One operation of a core; an agent posts, awaits and expects words. A length is in bytes, at most 256.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are the arguments of the calls")]
+pub enum Op {
+    /// Puts `len` times `byte`, half of them as the tail.
+    Put { to: u32, at: Place, byte: u8, len: usize },
+    /// Sends `word`, again and again, as one message.
+    Send { to: u32, at: Place, word: u64, len: usize },
+    /// Publishes a word.
+    Publish { to: u32, at: Place, word: u64 },
+    /// Stores a word.
+    Store { at: Place, word: u64 },
+    /// Writes `len` times `byte` into WindowsOut.
+    Write { at: Place, byte: u8, len: usize },
+    /// An agent: posts a transfer, as soon as there is room.
+    Post(Transfer),
+    /// Goes on when everything before has landed.
+    Quiet,
+    /// Goes on when the word is there.
+    Await { at: Place, word: u64 },
+    /// Observes now: it must be one of these.
+    Expect { at: Place, words: &'static [u64] },
+    /// Reads now: it must be `len` times `byte`.
+    ExpectBytes { at: Place, byte: u8, len: usize },
+    /// Reads at that rank now: it must be `len` times `byte`.
+    ExpectPeerBytes { rank: u32, at: Place, byte: u8, len: usize },
+    /// Reads now: all bytes must be equal, whatever they are.
+    ExpectWhole { at: Place, len: usize },
+}
+
+/// Who acts on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The core of this number.
+    Core(u32),
+    /// The rank's agent.
+    Agent,
+}
+
+/// What one core or agent does.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// On this rank.
+    pub rank: u32,
+    /// Its core or agent.
+    pub who: Who,
+    /// In this order.
+    pub ops: &'static [Op],
+}
+
+/// What the contract says about a litmus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// On every fabric, always: every expectation holds and every core comes to its end.
+    Required,
+    /// The contract leaves it open: a fabric may break an expectation, and a weak one that never does is not
+    /// weak enough to test protocols on.
+    Open,
+}
+
+/// Programs that run side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Litmus {
+    /// A sentence.
+    pub name: &'static str,
+    /// What the contract says about it.
+    pub claim: Claim,
+    /// Reads what no flag covers: undefined on memory that is really concurrent, so not tried there.
+    pub racy: bool,
+    /// The cores and agents, at most five.
+    pub programs: &'static [Program],
+}
+
+/// What a program acts through.
+pub enum Actor<'a> {
+    /// A core's view.
+    Core(&'a mut dyn Fabric),
+    /// An agent's.
+    Agent(&'a mut dyn Nic),
+}
+
+impl Actor<'_> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        match self {
+            Self::Core(fabric) => fabric.observe(at),
+            Self::Agent(nic) => nic.observe(at),
+        }
+    }
+}
+
+impl fmt::Debug for Actor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Core(_) => "a core",
+            Self::Agent(_) => "an agent",
+        })
+    }
+}
+
+impl Litmus {
+    /// Returns the optional calls that its cores make.
+    #[must_use]
+    pub fn calls(&self) -> Capabilities {
+        let ops = self.programs.iter().flat_map(|program| program.ops);
+        ops.fold(Capabilities::empty(), |calls, op| match op {
+            Op::Send { .. } => calls | Capabilities::SEND,
+            Op::ExpectPeerBytes { .. } => calls | Capabilities::PEER_BYTES,
+            _ => calls,
+        })
+    }
+
+    /// Runs it on one processor. Each program takes one to eight steps in its turn, forwards or backwards: the number of the
+    /// repetition says which of 16 ways. `step` lets a program take a step over the fabric or agent of its rank.
+    ///
+    /// # Errors
+    /// A program cannot go on, or all that are left have waited for `patience` turns in a row.
+    pub fn by_turns(
+        &self,
+        repetition: u64,
+        patience: u32,
+        mut step: impl FnMut(&mut Run) -> Result<Step, Failure>,
+    ) -> Result<(), Failure> {
+        let mut runs: [_; PROGRAMS_MAX] =
+            array::from_fn(|nth| self.programs.get(nth).map(|&program| Run::new(program, repetition)));
+        if repetition.is_multiple_of(2) {
+            runs.reverse();
+        }
+        let mut idle = 0;
+        while let Some(waiting) = runs.iter().flatten().next() {
+            if idle == patience {
+                return Err(waiting.failed(Why::Stuck));
+            }
+            idle += 1;
+            for slot in &mut runs {
+                for _ in 0..=repetition / 2 % 8 {
+                    let Some(run) = slot else { break };
+                    match step(run)? {
+                        Step::Moved => idle = 0,
+                        Step::Waits => {}
+                        Step::Done => *slot = None,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A program under way.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What is run.
+    pub program: Program,
+    next: usize,
+    shift: u64,
+}
+
+/// What came of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It has done an operation.
+    Moved,
+    /// It waits: nothing has changed.
+    Waits,
+    /// It has come to its end.
+    Done,
+}
+
+/// Why a program cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// An expectation does not hold: the word that was seen instead, or the first byte.
+    Seen(u64),
+    /// An access was refused.
+    Refused(Fault),
+    /// It waits for what does not come.
+    Stuck,
+    /// An agent would do what only cores can, or a row is too long.
+    Unfit,
+}
+
+/// A program that cannot go on, and in which operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    /// The program.
+    pub program: Program,
+    /// The number of the operation.
+    pub operation: usize,
+    /// The reason.
+    pub why: Why,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Program { rank, who, ops }, operation) = (self.program, self.operation);
+        write!(f, "rank {rank} {who:?}, operation {operation}: {:?}: ", ops.get(operation))?;
+        match self.why {
+            Why::Seen(word) => write!(f, "seen {word:#x}"),
+            Why::Refused(fault) => write!(f, "{fault}"),
+            Why::Stuck => f.write_str("stuck"),
+            Why::Unfit => f.write_str("not an operation of this core or agent"),
+        }
+    }
+}
+
+impl Run {
+    /// Creates the program before its first operation, `repetition` strides into the memory.
+    #[must_use]
+    pub const fn new(program: Program, repetition: u64) -> Self {
+        Self { program, next: 0, shift: repetition * STRIDE }
+    }
+
+    /// Returns a failure in its next operation.
+    #[must_use]
+    pub const fn failed(&self, why: Why) -> Failure {
+        Failure { program: self.program, operation: self.next, why }
+    }
+
+    /// Does all operations. Whenever one waits, `waits` says whether to go on.
+    ///
+    /// # Errors
+    /// The program cannot go on, or `waits` says no.
+    pub fn to_end(mut self, actor: &mut Actor<'_>, mut waits: impl FnMut() -> bool) -> Result<(), Failure> {
+        loop {
+            match self.step(actor)? {
+                Step::Moved => {}
+                Step::Waits if waits() => {}
+                Step::Waits => return Err(self.failed(Why::Stuck)),
+                Step::Done => return Ok(()),
+            }
+        }
+    }
+
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// The program cannot go on.
+    pub fn step(&mut self, actor: &mut Actor<'_>) -> Result<Step, Failure> {
+        let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
+        let moved = self.does(op, actor).map_err(|why| self.failed(why))?;
+        self.next += usize::from(moved);
+        Ok(if moved { Step::Moved } else { Step::Waits })
+    }
+
+    /// Whether it is done.
+    fn does(&self, op: Op, actor: &mut Actor<'_>) -> Result<bool, Why> {
+        match (op, actor) {
+            (Op::Await { at, word }, actor) => Ok(actor.observe(self.place(at))? == word),
+            (Op::Expect { at, words }, actor) => {
+                let seen = actor.observe(self.place(at))?;
+                if words.contains(&seen) { Ok(true) } else { Err(Why::Seen(seen)) }
+            }
+            (Op::Post(transfer), Actor::Agent(nic)) => {
+                let (from, at) = (self.place(transfer.from), self.place(transfer.at));
+                Ok(nic.post(&Transfer { from, at, ..transfer })? == Post::Posted)
+            }
+            (op, Actor::Core(fabric)) => self.core_does(op, &mut **fabric),
+            (_, Actor::Agent(_)) => Err(Why::Unfit),
+        }
+    }
+
+    fn core_does(&self, op: Op, fabric: &mut dyn Fabric) -> Result<bool, Why> {
+        match op {
+            Op::Put { to, at, byte, len } => {
+                let bytes = [byte; ROW_MAX];
+                let (row, tail) = bytes.get(..len).ok_or(Why::Unfit)?.split_at(len / 2);
+                fabric.put(RankId(to), self.place(at), row, tail)?;
+            }
+            Op::Send { to, at, word, len } => {
+                let message = [word.to_le_bytes(); ROW_MAX / 8];
+                let message = message.as_flattened().get(..len).ok_or(Why::Unfit)?;
+                fabric.send(RankId(to), self.place(at), message)?;
+            }
+            Op::Publish { to, at, word } => fabric.publish(RankId(to), self.place(at), word)?,
+            Op::Store { at, word } => fabric.store(self.place(at), word)?,
+            Op::Write { at, byte, len } => {
+                fabric.write(self.place(at), [byte; ROW_MAX].get(..len).ok_or(Why::Unfit)?)?;
+            }
+            Op::Quiet => return Ok(fabric.quiet()?),
+            Op::ExpectBytes { at, byte, len } => {
+                return all(byte, len, fabric.bytes(self.place(at), len as u64)?);
+            }
+            Op::ExpectPeerBytes { rank, at, byte, len } => {
+                return all(byte, len, fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?);
+            }
+            Op::ExpectWhole { at, len } => {
+                let bytes = fabric.bytes(self.place(at), len as u64)?;
+                return all(bytes.first().copied().unwrap_or(0), len, bytes);
+            }
+            Op::Post(_) | Op::Await { .. } | Op::Expect { .. } => return Err(Why::Unfit),
+        }
+        Ok(true)
+    }
+
+    const fn place(&self, at: Place) -> Place {
+        Place { offset: at.offset + self.shift, ..at }
+    }
+}
+
+impl From<Fault> for Why {
+    fn from(fault: Fault) -> Self {
+        Self::Refused(fault)
+    }
+}
+
+/// All `len` of the bytes must be this one.
+fn all(byte: u8, len: usize, bytes: &[u8]) -> Result<bool, Why> {
+    match bytes.iter().find(|&&seen| seen != byte) {
+        Some(&seen) => Err(Why::Seen(seen.into())),
+        None => Ok(bytes.len() == len),
+    }
+}
