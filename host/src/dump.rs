@@ -102,6 +102,16 @@ pub(crate) struct Dump<'a> {
     writes: Box<dyn Fn(RankId) -> bool + Sync + 'a>,
 }
 
+/// Makes the folder of a dump, or refuses it before there is anything to write.
+///
+/// # Errors
+/// It cannot be made, or no file in it.
+pub fn make(folder: &Path) -> Result<(), Error> {
+    fs::create_dir_all(folder)
+        .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
+    crate::atomic_file::check_writable(&folder.join(FILE_NAME))
+}
+
 impl<'a> Dump<'a> {
     pub(crate) fn new(
         folder: &'a Path,
@@ -159,8 +169,7 @@ impl<'a> Dump<'a> {
     /// Writes all files, the configuration last: a folder without it is incomplete.
     fn write(&self) -> Result<(), Error> {
         let folder = self.folder;
-        fs::create_dir_all(folder)
-            .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
+        make(folder)?;
         let config = folder.join(FILE_NAME);
         crate::atomic_file::remove_file(&config)?;
         for member in global_rank::all(&self.case.shape).filter(|&member| (self.writes)(member)) {

@@ -104,7 +104,7 @@ pub struct RunArgs {
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report. silent=RANK: it never publishes to another rank. silent=RANK:WHAT: only its
     /// counts, tokens, grants, blocks, rows, tp or ends are lost. killed=RANK:N: its process dies in place of write number N
-    /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes). In a hierarchy
+    /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes, mpi). In a hierarchy
     /// twice=RANK: it sends everything to other servers twice; astray=RANK: it also forwards to a rank that does not need it.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,

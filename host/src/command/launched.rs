@@ -22,6 +22,12 @@ pub(super) fn start(verb: &str) -> Result<(Launched, MpiWire), Error> {
         ))
     };
     let launched = launched().ok_or_else(no_launcher)?;
+    if let Some(processes) = launched.processes.filter(|&processes| launched.process >= processes) {
+        let process = launched.process;
+        return Err(of_mpi(&format!(
+            "process {process} of {processes}: a launcher has left its variables behind"
+        )));
+    }
     let wire = of_first(&launched, MpiWire::start(&launched).map_err(|why| of_mpi(&why)))?;
     Ok((Launched { process: wire.process(), ..launched }, wire))
 }

@@ -105,6 +105,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
+    args.dump.iter().try_for_each(|folder| dump::make(folder))?;
     let (job, schedule) = job(args, None)?;
     if args.deadline.is_some() && !args.backend.is_timed() {
         let backend = args.backend.name();

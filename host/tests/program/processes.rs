@@ -111,6 +111,18 @@ fn what_no_group_of_processes_can_be_is_refused_at_once() {
     assert_eq!(line, "error: --processes: only --backend processes and mpi have it, not threads");
     let line = fails(2, &["run", "--preset", "tiny", "--backend", "weak", "--threads", "2"]);
     assert_eq!(line, "error: --threads: only --backend threads, processes and mpi have it, not weak");
+    // A place for evidence is looked at before anything runs, and nothing is left of what is refused.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let path = file.to_str().unwrap();
+    for backend in ["threads", "processes"] {
+        let run = ["run", "--preset", "tiny", "--backend", backend, "--rounds", "1000000"];
+        let line = fails(2, &[&run[..], &["--dump", path]].concat());
+        assert_eq!(line, format!("error: {path}: cannot make the folder: File exists (os error 17)"));
+        let line = fails(2, &[&run[..], &["--record", path]].concat());
+        assert_eq!(line, format!("error: {path}: must be a folder, for --record"));
+    }
 }
 
 #[test]

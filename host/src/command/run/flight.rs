@@ -29,12 +29,18 @@ pub(super) fn around<T>(
 ) -> Result<T, Error> {
     let folder = make(job)?;
     let ran = run(folder.clone());
-    match (&folder, &ran) {
-        (Some(folder), Ok(_)) => folder.is_needed_no_more(),
-        (Some(folder), Err(_)) => report.keeps(folder.path()),
-        (None, _) => {}
+    if let Some(folder) = &folder {
+        done(folder, ran.as_ref().err(), report);
     }
     ran
+}
+
+/// What becomes of the record at the end. A request that was refused has no use for one.
+pub(super) fn done(folder: &Folder, error: Option<&Error>, report: &mut Report) {
+    match error {
+        Some(error) if error.status() != 2 => report.keeps(folder.path()),
+        _ => folder.is_needed_no_more(),
+    }
 }
 
 /// Where to record: in a folder of that name, in one without a name, or nowhere.
@@ -61,13 +67,16 @@ fn make(job: &Job<'_>) -> Result<Option<Arc<Folder>>, Error> {
 }
 
 fn taken(folder: &Path) -> Error {
+    if !folder.is_dir() {
+        return Error::file(folder, "must be a folder, for --record");
+    }
     Error::file(folder, "has a record already, and none is written over: name another folder")
 }
 
 /// Refuses a folder that has a record of that process already.
 pub(super) fn must_be_free(job: &Job<'_>, process: usize) -> Result<(), Error> {
-    let file = asked(job).flatten().map(|folder| (folder, folder.join(file_name(process))));
-    file.filter(|(_, file)| file.exists()).map_or(Ok(()), |(folder, _)| Err(taken(folder)))
+    let is_taken = |folder: &&Path| folder.is_file() || folder.join(file_name(process)).exists();
+    asked(job).flatten().filter(is_taken).map_or(Ok(()), |folder| Err(taken(folder)))
 }
 
 /// The folder in which one process of a group of that name records that somebody else has started, if it is to.

@@ -14,6 +14,7 @@ use crate::command::launched::{self, Alike};
 use crate::command::of_memory;
 use crate::command::source::keep_inputs;
 use crate::driver::schedule::Schedule;
+use crate::dump;
 use crate::error::Error;
 use crate::global_rank;
 use crate::report::{Report, progress};
@@ -61,6 +62,7 @@ fn prepare(args: &RunArgs, me: usize, processes: usize) -> Result<(Job<'_>, Sche
         atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
+    args.dump.iter().try_for_each(|folder| dump::make(folder))?;
     let (job, schedule) = super::job(args, Some(processes))?;
     flight::must_be_free(&job, me)?;
     Ok((job, schedule))
@@ -136,7 +138,11 @@ fn take_part(
                 Err(error) => error,
             },
             Ok(Outcome::Well) => {
-                record.iter().for_each(|folder| folder.is_needed_no_more());
+                // Whoever was stopped, and wakes when the others have given up, has not ended.
+                let ended_well = |said: Vec<u8>| Told::read(&said).is_some_and(|told| told.error.is_none());
+                if cluster.said(me).is_some_and(ended_well) {
+                    record.iter().for_each(|folder| folder.is_needed_no_more());
+                }
                 leave(cluster);
                 exit(0);
             }
@@ -155,7 +161,7 @@ fn take_part(
             }
             exit(error.status().into());
         }
-        record.iter().for_each(|folder| report.keeps(folder.path()));
+        record.iter().for_each(|folder| flight::done(folder, Some(&error), report));
         if job.args.dump.is_some() {
             cluster.wait_for_dumps(ENDS);
         }
