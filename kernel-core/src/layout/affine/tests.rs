@@ -105,9 +105,18 @@ fn the_maps_of_a_small_shape_are_those_of_the_drawings() {
     let status = map(Named::DispatchStatus, Mode::default());
     assert_eq!(strides(&status), [(2, 384 * 1024), (3, 64), (2, 32)]);
     let choices = Choices { receive: Receive::Copy, flags: Flags::Separate, ..Choices::default() };
-    let fields: Vec<_> =
-        Named::DispatchStatus.fields(&shape, choices.mode()).map(|f| (f.name, f.offset)).collect();
-    assert_eq!(fields, [("status", 0), ("token flag", 8)]);
+    let fields = |named: Named| -> Vec<_> {
+        named.fields(&shape, choices.mode()).map(|f| (f.name, f.offset, f.size)).collect()
+    };
+    assert_eq!(fields(Named::DispatchStatus), [("status", 0, 8), ("token flag", 8, 8)]);
+    assert_eq!(
+        fields(Named::DirectRecords),
+        [("counts told", 0, 8), ("grants told", 8, 8), ("rows landed", 16, 8)]
+    );
+    assert_eq!(fields(Named::CoreWords), [("even epochs", 0, 8), ("odd epochs", 8, 8)]);
+    assert_eq!(fields(Named::TpCombineSlots), [("rows", 0, 8), ("first row", 8, 4)]);
+    assert_eq!(fields(Named::Infos), [("scale", 0, 4), ("triple", 4, 12)]);
+    assert_eq!(fields(Named::WindowsIn), [("flag 1", 96, 8)]);
 }
 
 /// An agent's stream ends with its end flag; the record just before the flag is the first one.
