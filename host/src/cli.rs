@@ -357,6 +357,9 @@ pub struct ScheduleArgs {
     /// Stop the search after this many states (about 1 KiB each).
     #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub states: u32,
+    /// Write the calls of the shortest counterexample as JSON lines, after a header line.
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub events: Option<PathBuf>,
     /// Draw the shortest counterexample as messages between ranks and memories, as a page for any browser.
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,

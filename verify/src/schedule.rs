@@ -2,8 +2,9 @@
 
 use crate::a2_window_model;
 use crate::explorer::{self, Model, Timeline, Traffic};
-pub use crate::explorer::{Line, Product};
+pub use crate::explorer::{Line, Product, Taken, Witness};
 use veriep_core::protocol::Receive;
+use veriep_core::shape::Shape;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
@@ -59,6 +60,10 @@ pub struct Answer {
     pub counterexample: Vec<String>,
     /// The same but for its last line, with who did what to whose memory; empty of an abstract model.
     pub story: Vec<Line>,
+    /// The steps of machines in it, if there was a witness of their calls.
+    pub taken: Vec<Taken>,
+    /// The shape of the machines; none of an abstract model.
+    pub shape: Option<Shape>,
     /// The same for a machine to replay (A3).
     pub timeline: Option<Timeline>,
 }
@@ -69,14 +74,16 @@ const ACROSS: [&[&[i32]]; 2] = [&[&[1, 2, 0]], &[&[3, 2, 1, 0]]];
 /// Answers a question. The machines are explored over weak memory; a counterexample of A3 is told over strong memory if
 /// there is one, since it is easier to follow and can be replayed. A2's are short over weak memory, where what a core
 /// writes needs no move.
-pub fn answer(question: &Question) -> Answer {
+///
+/// A witness sees the calls of the machines on the way into trouble.
+pub fn answer(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     match question.subject {
-        Subject::Machines => of_machines(question),
+        Subject::Machines => of_machines(question, witness),
         Subject::Windows => of_halves(question),
     }
 }
 
-fn of_machines(question: &Question) -> Answer {
+fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     let [dispatch, combine] = question.partitions;
     let mut model = Model::new(question.ranks, &question.operators);
     model.receive = question.receive;
@@ -94,9 +101,9 @@ fn of_machines(question: &Question) -> Answer {
     model.units = question.rounds;
     model.states_max = question.states_max;
     model.stop = question.stop;
-    let mut report = explorer::explore(&model.clone().weak());
+    let mut report = explorer::explore_before(&model.clone().weak(), witness);
     if question.product == Product::A3 && report.counterexample.is_some() {
-        let strong = explorer::explore(&model);
+        let strong = explorer::explore_before(&model, witness);
         if strong.counterexample.is_some() {
             report = strong;
         }
@@ -113,6 +120,8 @@ fn of_machines(question: &Question) -> Answer {
         complete: report.complete,
         counterexample: told,
         story: report.counterexample.as_ref().map_or_else(Vec::new, |timeline| timeline.story.clone()),
+        taken: report.counterexample.as_ref().map_or_else(Vec::new, |timeline| timeline.taken.clone()),
+        shape: Some(model.shape()),
         timeline: report.counterexample.filter(|_| question.product == Product::A3),
     }
 }
@@ -130,6 +139,8 @@ fn of_halves(question: &Question) -> Answer {
         complete: report.complete,
         counterexample: report.counterexample.unwrap_or_default(),
         story: Vec::new(),
+        taken: Vec::new(),
+        shape: None,
         timeline: None,
     }
 }

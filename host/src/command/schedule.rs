@@ -1,14 +1,19 @@
 //! `veriep schedule`
 
+use super::record;
 use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
+use crate::config::{Bs, Config};
 use crate::error::{Error, shown};
-use crate::events::story;
+use crate::events::lines::Lines;
+use crate::events::log::Log;
+use crate::events::witness::Calls;
+use crate::events::{Unit, story};
 use crate::interrupt;
 use crate::report::{Report, note, progress, styled};
 use anstyle::AnsiColor;
 use serde::Serialize;
-use veriep_core::protocol::Receive;
-use veriep_verify::schedule::{Answer, Product, Question, Subject, answer};
+use veriep_core::protocol::{Choices, Receive};
+use veriep_verify::schedule::{Answer, Product, Question, Subject, Witness, answer};
 
 const MACHINES: &str = "machines";
 
@@ -39,20 +44,24 @@ struct Verdict {
 
 pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error> {
     let question = question(args)?;
-    if args.html.is_some() && question.subject == Subject::Windows {
-        return Err(Error::Request(
-            "--html: needs --model machines: windows have no story of cores".to_owned(),
-        ));
+    let files = [("--html", &args.html), ("--events", &args.events)];
+    let files = files.map(|(option, file)| file.as_deref().map(|file| (option, file)));
+    let files: Vec<_> = files.into_iter().flatten().collect();
+    if let (Some((option, _)), Subject::Windows) = (files.first(), question.subject) {
+        let line = format!("{option}: needs --model machines: windows have no story of cores");
+        return Err(Error::Request(line));
     }
+    let calls = Calls::default();
     let searching = progress(0, "searching");
-    let answer = answer(&question);
+    let answer = answer(&question, args.events.is_some().then_some(&calls as &dyn Witness));
     drop(searching);
-    if let (Some(html), false) = (&args.html, answer.safe) {
-        let violation = answer.counterexample.last().map_or("", String::as_str);
-        let title = format!("{} on {} ranks, {}", args.operators, args.ranks, question.receive.name());
-        story::write(html, &title, &answer.story, violation)?;
-    } else if let Some(html) = &args.html {
-        note(&format!("note: {}: not written: nothing bad was found, so there is no story", html.display()));
+    if answer.safe {
+        for (_, file) in files {
+            let file = file.display();
+            note(&format!("note: {file}: not written: nothing bad was found, so there is no story"));
+        }
+    } else {
+        tell(args, &question, &answer, &calls)?;
     }
     let verdict = verdict(&question, answer);
     let last = verdict.counterexample.last().map_or("", String::as_str);
@@ -65,6 +74,42 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
         _ => Ok(()),
     };
     report.judge(&verdict, text, outcome)
+}
+
+/// Writes the story of a counterexample as it is asked for.
+fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls) -> Result<(), Error> {
+    if let Some(html) = &args.html {
+        let violation = answer.counterexample.last().map_or("", String::as_str);
+        let title = format!("{} on {} ranks, {}", args.operators, args.ranks, question.receive.name());
+        story::write(html, &title, &answer.story, violation)?;
+    }
+    let (Some(events), Some(shape)) = (&args.events, &answer.shape) else { return Ok(()) };
+    let (product, comm_alg) = match question.product {
+        Product::A3 => ("a3", ""),
+        Product::A2 => ("a2", "fullmesh"),
+        Product::Hierarchy => ("a2", "hierarchy"),
+    };
+    let config = Config {
+        product: product.to_owned(),
+        comm_alg: comm_alg.to_owned(),
+        ep_world_size: shape.ep_world_size().into(),
+        moe_expert_num: shape.moe_expert_num().into(),
+        k: shape.k().into(),
+        h: shape.h().into(),
+        bs: Bs::Uniform(shape.bs_max().into()),
+        aiv_num: shape.aiv_num().into(),
+        ..Config::default()
+    };
+    let choices = Choices { receive: question.receive, ..Choices::default() };
+    let rounds = answer.taken.iter().map(|taken| taken.planned.round + 1).max().unwrap_or(0);
+    let schedule = &question.operators;
+    let subject = record::Subject { unit: Unit::Events, config: &config, shape, choices, schedule, rounds };
+    let mut header = subject.header();
+    header.options["partitions"] = question.partitions.into();
+    header.options["server_ranks"] = shape.server_ranks().into();
+    let log = Log::new(Unit::Events, 1, Some(Lines::create(events, &header)?), None);
+    calls.tell(&answer.taken, &log);
+    log.finish().0.map_or(Ok(()), Lines::finish)
 }
 
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {

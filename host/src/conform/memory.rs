@@ -47,8 +47,8 @@ type Region = BTreeMap<u64, (u64, Piece)>;
 pub(super) struct Memory {
     regions: HashMap<(u32, String), Region>,
     words: HashMap<Place, Vec<Word>>,
-    /// Words that anybody clears.
-    cleared: HashSet<Place>,
+    /// Where words are that anybody clears, by region and offset: ranks have them alike.
+    cleared: HashSet<(String, u64)>,
 }
 
 /// How many words are remembered at a place: of more nobody can see one that is not the last.
@@ -57,7 +57,7 @@ const REMEMBERED: usize = 8;
 impl Memory {
     pub(super) fn new(trace: &Trace) -> Self {
         let clears = trace.events.iter().filter(|event| event.kind == "store" && event.word == Some(0));
-        let cleared = clears.map(|event| event.place(event.rank)).collect();
+        let cleared = clears.map(|event| (event.region.clone(), event.offset)).collect();
         Self { regions: HashMap::new(), words: HashMap::new(), cleared }
     }
 
@@ -66,8 +66,8 @@ impl Memory {
         region.contains("window") || region.contains("state")
     }
 
-    pub(super) fn is_cleared(&self, place: &Place) -> bool {
-        self.cleared.contains(place)
+    pub(super) fn is_cleared(&self, event: &Line) -> bool {
+        self.cleared.contains(&(event.region.clone(), event.offset))
     }
 
     pub(super) fn last(&self, place: &Place) -> Option<&Word> {

@@ -30,7 +30,7 @@ pub enum Guard {
     Inside,
     /// A word is observed that somebody has written.
     Flag,
-    /// A word is cleared after somebody of its rank has observed it.
+    /// A word is cleared after somebody of its rank has observed it, or when it is known to have landed.
     Taken,
     /// A word that is cleared between its uses is published when the clear has landed.
     Cleared,
@@ -52,7 +52,7 @@ impl Guard {
             Self::Join => "a core of the rank has not ended the operator before",
             Self::Inside => "the core is in no operator",
             Self::Flag => "nobody has written that word there",
-            Self::Taken => "nobody of the rank is known to have observed the word",
+            Self::Taken => "nobody of the rank is known to have observed the word, nor has it surely landed",
             Self::Cleared => "the word is not known to be clear, so this one may be lost",
             Self::Covered => "no observed word covers what was put there",
             Self::Carries => "what is there was not put in this operator",
@@ -248,12 +248,21 @@ impl Reader<'_> {
             clock: Rc::new(state.clock.clone()),
             readers: Vec::new(),
         };
+        let experts = self.actors.experts(to);
         for old in self.memory.overlapping(to, event) {
             let is_same = old.actor == actor && old.doing == piece.doing;
             if is_same {
                 continue;
             }
-            if old.readers.is_empty() && old.is_data(&event.region) {
+            // Cores read what stands beside a row, and experts the row.
+            let stays = self.trace.keeps_rows
+                && event.region == "window"
+                && old.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
+            let is_read = match stays {
+                true => old.readers.iter().any(|&(reader, _)| reader == experts),
+                false => !old.readers.is_empty(),
+            };
+            if !is_read && old.is_data(&event.region) {
                 return Err((Guard::Overwritten, Some(old.line)));
             }
             if old.readers.iter().any(|&(reader, tick)| state.clock.of(reader) < tick) {
@@ -281,11 +290,15 @@ impl Reader<'_> {
         if is_store && value == 0 {
             // What arrives in transfers has no value here; what the rank has stored itself it knows.
             let known = last.filter(|word| word.value != 0 && !word.is_store);
-            let is_seen = |word: &Word| word.observers.iter().any(|&(who, tick)| state.clock.of(who) >= tick);
+            // Who needs no answer clears it when it must have come.
+            let is_seen = |word: &Word| {
+                is_there(&self.states, word, (actor, &state.clock))
+                    || was_quiet(&self.states, (word.actor, word.tick), &state.clock)
+            };
             if let Some(word) = known.filter(|word| !is_seen(word)) {
                 return Err((Guard::Taken, Some(word.line)));
             }
-        } else if self.memory.is_cleared(&key) && !is_store {
+        } else if self.memory.is_cleared(event) && !is_store {
             match last {
                 Some(word) if word.value != 0 => return Err((Guard::Cleared, Some(word.line))),
                 Some(clear) if !was_quiet(&self.states, (clear.actor, clear.tick), &state.clock) => {

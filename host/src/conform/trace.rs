@@ -154,9 +154,11 @@ impl Trace {
         if header["schema"] != SCHEMA {
             return Err(at(1, format!("schema: must be {SCHEMA:?}")));
         }
-        let config = toml::to_string(&header["config"])
+        let mut config = toml::to_string(&header["config"])
             .map_err(|error| at(1, format!("config: {error}")))
             .and_then(|text| Config::of_text(path, &text))?;
+        // Of a model, which is smaller than any product.
+        config.server_ranks = header["options"]["server_ranks"].as_i64().unwrap_or(config.server_ranks);
         if header["unit"] == "ns" {
             return Err(at(1, "holds the last events alone, which cannot be judged".to_owned()));
         }

@@ -10,6 +10,8 @@ pub mod recorder;
 #[cfg(feature = "schedule")]
 pub mod story;
 pub mod timeline;
+#[cfg(feature = "schedule")]
+pub mod witness;
 
 use serde::{Serialize, Serializer};
 use veriep_core::place::Place;

@@ -68,13 +68,62 @@ fn a_counterexample_is_drawn_as_messages_between_ranks_and_memories() {
         assert_eq!(did.len() - 1, lines.iter().map(parts).sum::<usize>(), "{did:?}");
         // What a memory shows was done by somebody then, by an arrow from or to it.
         assert!(!memory.is_empty() && memory.iter().all(|span| did.contains(span)), "{memory:?}");
-        assert_eq!(data["flows"].as_array().unwrap().len(), memory.len());
+        let flows = data["flows"].as_array().unwrap();
+        assert_eq!(flows.len(), memory.len());
+        for (flow, (begin, text)) in flows.iter().zip(&memory) {
+            let [from, to] = [0, 1].map(|end| (flow[end][1] == "memory", flow[end][2].as_u64().unwrap()));
+            assert!(from.0 != to.0 && (from.1, to.1) == (*begin, begin + 1), "{flow}");
+            let is_read = text.starts_with("reads ") || text.starts_with("sees FLAG");
+            let is_write = ["puts ", "publishes ", "arrives "].iter().any(|verb| text.starts_with(verb));
+            assert!(from.0 || !is_read, "{flow}: {text}");
+            assert!(to.0 || !is_write, "{flow}: {text}");
+        }
         std::fs::remove_file(&file).unwrap();
     }
     verdict(0, &["DC", "--rounds", "1", "--html", text(&file)]);
     assert!(!file.exists(), "a schedule that is safe has no story");
     let windows = ["schedule", "DDDCCC", "--product", "a2", "--model", "windows", "--html", text(&file)];
     assert!(fails(2, &windows).contains("--html: needs --model machines"));
+}
+
+#[test]
+fn the_record_of_a_counterexample_is_refused_in_its_last_step() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("story.jsonl");
+    let conform = |status| json(status, &["conform", text(&file)])["broken"].clone();
+    for (args, guard) in [
+        (&["DDDCCC"][..], "overwritten"),
+        (&["DDCC", "--partitions", "2,1"], "overwritten"),
+        (&["DC", "--partitions", "1"], "cleared"),
+        (&["DDDDCCCC", "--partitions", "3", "--rounds", "1"], "overwritten"),
+        (&["DDDCCC", "--receive", "in-place"], "overwritten"),
+        (&["DDCC", "--receive", "direct", "--partitions", "1"], "overwritten"),
+        (&["DDCC", "--product", "a2", "--hierarchy", "--partitions", "1", "--rounds", "1"], "overwritten"),
+    ] {
+        verdict(1, &[args, &["--events", text(&file)]].concat());
+        let broken = conform(1);
+        assert_eq!(broken["guard"], guard, "{args:?}: {broken}");
+        let record = std::fs::read_to_string(&file).unwrap();
+        let lines: Vec<_> = record.lines().collect();
+        let (before, rest) = lines.split_at(broken["line"].as_u64().unwrap() as usize - 1);
+        let who = |line: &&str| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            [event["rank"].clone(), event["core"].clone(), event["batch"].clone(), event["operator"].clone()]
+        };
+        assert!(rest.iter().map(who).all(|other| other == who(&rest[0])), "{args:?}: {rest:?}");
+        std::fs::write(&file, before.join("\n")).unwrap();
+        assert_eq!(conform(0), Value::Null, "{args:?}");
+        std::fs::remove_file(&file).unwrap();
+    }
+    // What a transfer reads has no event, but those of agents stand in the record.
+    verdict(1, &["DC", "--product", "a2", "--partitions", "1", "--events", text(&file)]);
+    assert_eq!(conform(0), Value::Null);
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"core\":null,\"kind\":\"post\""));
+    std::fs::remove_file(&file).unwrap();
+    verdict(0, &["DC", "--rounds", "1", "--events", text(&file)]);
+    assert!(!file.exists(), "a schedule that is safe has no story");
+    let windows = ["schedule", "DDDCCC", "--product", "a2", "--model", "windows", "--events", text(&file)];
+    assert!(fails(2, &windows).contains("--events: needs --model machines"));
 }
 
 #[test]

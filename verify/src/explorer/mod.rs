@@ -48,11 +48,13 @@ mod story;
 mod tape;
 mod timeline;
 mod violation;
+mod witness;
 
 pub use model::{Memory, Model, Product, Traffic, Twin};
 pub use story::{Line, Told, Who};
 pub use timeline::Timeline;
 pub use violation::Violation;
+pub use witness::{Taken, Witness};
 
 use crate::order::Order;
 use search::search;
@@ -84,8 +86,13 @@ pub struct Report {
 /// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever. Or a model is to
 /// be held against that of the theorem, which has no such group.
 pub fn explore(model: &Model) -> Report {
+    explore_before(model, None)
+}
+
+/// The same before a witness of the counterexample, if there is one.
+pub(crate) fn explore_before(model: &Model, witness: Option<&dyn Witness>) -> Report {
     let shape = model.shape();
-    let setup = &Setup::new(model, &shape);
+    let setup = &Setup::new(model, &shape, witness);
     match model.product {
         Product::A3 if model.refined => {
             let plain = model.flags == Flags::Joint && model.receive == Receive::Copy && model.blocks == 0;

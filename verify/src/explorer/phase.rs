@@ -6,7 +6,7 @@ use super::protocol::{Came, View};
 use super::setup::Setup;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::rank_remap::RankRemap;
-use veriep_core::fabric::{Capabilities, Progress};
+use veriep_core::fabric::{Capabilities, Fabric, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
@@ -57,16 +57,23 @@ impl Setup<'_> {
         let operands = &expected.map(Expected::operands).unwrap_or_default();
         let (shape, env) = (self.shape, &self.envs[core]);
         let left = self.left.as_ref().filter(|_| self.model.twin != Twin::NewIds);
-        let fabric = &mut RankRemap { inner: Lent(view), left };
-        machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+        let mut run = |fabric: &mut dyn Fabric| {
+            let fabric = &mut RankRemap { inner: Lent(fabric), left };
+            let scratch = Scratch { words: &mut *scratch.words, row: &mut *scratch.row };
+            machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+        };
+        match self.witness() {
+            Some(witness) => witness.through(self.actor(core), view, &mut run),
+            None => run(view),
+        }
     }
 }
 
 /// A view as a fabric that others can wrap.
-struct Lent<'v>(&'v mut dyn View);
+struct Lent<'v>(&'v mut dyn Fabric);
 
 impl<'v> Middleware for Lent<'v> {
-    type Inner = dyn View + 'v;
+    type Inner = dyn Fabric + 'v;
 
     fn inner(&self) -> &Self::Inner {
         self.0

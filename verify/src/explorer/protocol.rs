@@ -8,6 +8,7 @@ use super::state::{Bytes, Round, StateOf};
 use super::story::{Line, Told, Who};
 use super::tape::Tape;
 use super::violation::Violation;
+use super::witness::Taken;
 use crate::order::Order;
 use core::cell::{Cell, RefCell};
 use core::hash::Hash;
@@ -17,6 +18,7 @@ use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
 use veriep_core::layout::state::DISPATCH_SELECTORS;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::Operator;
+use veriep_core::sim::Actor;
 use veriep_core::units::{CoreId, RankId};
 
 /// Most ranks of a model.
@@ -89,6 +91,21 @@ pub(super) trait Protocol: Sized {
 
     /// An event in words, before it happens.
     fn tell(&self, state: &StateOf<Self>, event: Self::Event) -> Line;
+
+    /// What it knows of the model.
+    fn setup(&self) -> &Setup<'_>;
+
+    /// Gives a place and a word of operator `op` the names that they have in a run.
+    fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32);
+
+    /// Adds a step to the story, with its calls from number `first` on and whether it has ended operator `op`, if somebody sees
+    /// calls.
+    fn note(&self, state: &mut StateOf<Self>, (actor, op): (Actor, u32), (first, ended): (usize, bool)) {
+        let (Some(witness), Some(story)) = (self.setup().witness(), &mut state.story) else { return };
+        let calls = first..witness.calls();
+        witness.rename(calls.clone(), &mut |at, word| self.rename(at, word, op));
+        story.taken.push(Taken { actor, planned: self.setup().named(op), calls, ended });
+    }
 
     /// What happens at once behind every move.
     fn settle(&mut self, _: &mut StateOf<Self>) -> Result<(), Violation> {

@@ -1,9 +1,12 @@
 //! A model with everything that does not change while it is explored.
 
 use super::model::{Model, Product, Traffic};
+use super::witness::Witness;
+use core::cell::Cell;
 use veriep_core::fabric::Capabilities;
 use veriep_core::protocol::{Env, Operator, scratch_bytes, scratch_words};
 use veriep_core::shape::{Elastic, RowElement, Shape};
+use veriep_core::sim::Actor;
 use veriep_core::sim::cluster::{Planned, schedule};
 use veriep_core::units::{CoreId, RankId, div_rem};
 use veriep_core::vector::Portable;
@@ -34,10 +37,14 @@ pub(super) struct Setup<'a> {
     pub(super) scratch_bytes: usize,
     /// Bytes of scratch that a step leaves for later ones.
     pub(super) staged_bytes: usize,
+    /// Who sees the calls of a counterexample.
+    witness: Option<&'a dyn Witness>,
+    /// Whether one is told now.
+    pub(super) telling: Cell<bool>,
 }
 
 impl<'a> Setup<'a> {
-    pub(super) fn new(model: &'a Model, shape: &'a Shape) -> Self {
+    pub(super) fn new(model: &'a Model, shape: &'a Shape, witness: Option<&'a dyn Witness>) -> Self {
         let unit = schedule(&model.schedule, 1);
         let batches = model.schedule.matches('D').count() as u32;
         let envs = (0..model.ranks).flat_map(|rank| {
@@ -83,7 +90,20 @@ impl<'a> Setup<'a> {
                 (_, RowElement::Dtype) => 0,
                 _ => shape.payload_bytes() as usize,
             },
+            witness,
+            telling: Cell::new(false),
         }
+    }
+
+    /// Who sees the calls of the step that is taken now.
+    pub(super) fn witness(&self) -> Option<&'a dyn Witness> {
+        self.witness.filter(|_| self.telling.get())
+    }
+
+    /// Core number `core` of the group.
+    pub(super) fn actor(&self, core: usize) -> Actor {
+        let (rank, core) = div_rem(core as u32, self.model.cores);
+        Actor { member: RankId(rank), core: CoreId(core) }
     }
 
     /// What a rank may choose for a round.

@@ -8,6 +8,7 @@ use super::search::Identity;
 use super::setup::{Choice, Setup};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
+use super::witness::Taken;
 use core::hash::{Hash, Hasher};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -89,6 +90,8 @@ pub(super) struct Story {
     pub(super) events: Vec<Line>,
     /// The cores that stepped, in order.
     pub(super) steps: Vec<usize>,
+    /// Steps with their calls, if there is a witness.
+    pub(super) taken: Vec<Taken>,
 }
 
 #[derive(Clone, Debug)]

@@ -7,10 +7,11 @@ use super::phase::Phase;
 use super::protocol::{Came, Protocol, Step, StepOf, View, who};
 use super::refine::Noted;
 use super::setup::{Choice, Setup};
-use super::state::{Core, Local, Locals, Round, State, StateOf};
+use super::state::{Core, Local, Locals, Round, State, StateOf, Story};
 use super::story::{Line, Told, Who};
 use super::tape::Tape;
 use super::violation::Violation;
+use super::witness::Witness;
 use core::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,6 +35,8 @@ pub(super) struct Known<'a, P> {
     pub(super) oracle: Oracle,
     locals: Locals,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
+    /// What must never happen, with the stories that ended in it, while one is told.
+    pub(super) failures: Vec<(Violation, Story)>,
 }
 
 /// A successor, or why there must be none.
@@ -53,7 +56,7 @@ pub(super) struct Ask {
 impl<'a, P: Protocol> Known<'a, P> {
     pub(super) fn new(setup: &'a Setup<'a>, protocol: P) -> Self {
         let (locals, oracle) = (Locals::new(setup), Oracle::default());
-        Self { setup, protocol, oracle, locals, tensors: HashMap::new() }
+        Self { setup, protocol, oracle, locals, tensors: HashMap::new(), failures: Vec::new() }
     }
 
     pub(super) fn cores(&self) -> usize {
@@ -149,6 +152,7 @@ impl<'a, P: Protocol> Known<'a, P> {
                 core = if state.cores[core].local == 0 { start } else { core };
             }
             let refines = self.protocol.settle(&mut state).and_then(|()| state.refines());
+            self.note_failure(&refines, &state);
             settled.push(refines.map(|()| state));
         }
         settled
@@ -262,6 +266,7 @@ impl<'a, P: Protocol> Known<'a, P> {
             let scratch = Scratch { words: &mut words, row: &mut row };
             setup.step(core, &mut phase, view, &inputs, expected, scratch)
         };
+        let calls = setup.witness().map_or(0, Witness::calls);
         let own = &mut state.cores[core].own;
         let (came, step) = self.protocol.step(&mut state.memory, own, step, &mut run);
         // Two roles of the hierarchy count their records in the scratch.
@@ -278,11 +283,32 @@ impl<'a, P: Protocol> Known<'a, P> {
         if let (Some(did), false) = (&step.told, stays) {
             state.tell(who(setup, core, op), &did.borrow());
         }
+        let ended = matches!(came, Ok(Progress::Done));
+        self.protocol.note(state, (setup.actor(core), op), (calls, ended));
         (came, step)
+    }
+
+    /// Keeps the story of a state that must not be, while one is told.
+    fn note_failure<T>(&mut self, what: &Result<T, Violation>, state: &StateOf<P>) {
+        if let (Err(violation), Some(story)) = (what, &state.story) {
+            self.failures.push((violation.clone(), story.clone()));
+        }
     }
 
     /// Draws the consequences of a step. `Ok(false)`: the core is pending.
     pub(super) fn conclude(
+        &mut self,
+        state: &mut StateOf<P>,
+        core: usize,
+        came: Came,
+        found: (Option<Violation>, Vec<Noted>),
+    ) -> Result<bool, Violation> {
+        let moved = self.draw(state, core, came, found);
+        self.note_failure(&moved, state);
+        moved
+    }
+
+    fn draw(
         &mut self,
         state: &mut StateOf<P>,
         core: usize,

@@ -6,6 +6,7 @@ use super::state::{State, StateOf, Story};
 use super::step::{Known, Move};
 use super::story::{Line, Told};
 use super::violation::Violation;
+use super::witness::Taken;
 use core::fmt;
 
 /// The shortest way into trouble.
@@ -15,6 +16,8 @@ pub struct Timeline {
     pub events: Vec<String>,
     /// The same lines, with who did what to whose memory.
     pub story: Vec<Line>,
+    /// The steps of machines, if somebody has seen their calls.
+    pub taken: Vec<Taken>,
     /// The cores whose machines stepped, rank-major numbers in order. With strong memory that is all it takes to
     /// replay it.
     pub steps: Vec<usize>,
@@ -46,6 +49,7 @@ pub(super) fn tell<P: Protocol>(
         way.push(origin);
         id = origin.parent;
     }
+    known.setup.telling.set(true);
     let mut traffic = Vec::new();
     let mut state: Option<StateOf<P>> = None;
     for origin in way.into_iter().rev() {
@@ -55,6 +59,7 @@ pub(super) fn tell<P: Protocol>(
                     let event = known.protocol.tell(before, event);
                     before.story.iter_mut().for_each(|story| story.events.push(event.clone()));
                 }
+                known.failures.clear();
                 known.after(before, what)
             }
             (None, _) => known.initial(true),
@@ -68,15 +73,19 @@ pub(super) fn tell<P: Protocol>(
             state.story.iter_mut().for_each(|story| story.steps.push(core));
         }
     }
+    known.setup.telling.set(false);
+    // The last step is no part of a state; what it did is.
+    let last = known.failures.drain(..).rfind(|(failure, _)| *failure == violation);
     let story = state.and_then(|mut state| {
         if violation.is_wait() {
             known.tell_waits(&mut state);
         }
         state.story
     });
-    let Story { events: story, steps } = story.unwrap_or_default();
+    let Story { events: story, steps, taken } = story.unwrap_or_default();
+    let taken = last.map_or(taken, |(_, story)| story.taken);
     let events = story.iter().map(ToString::to_string).collect();
-    Timeline { events, story, steps, traffic, violation }
+    Timeline { events, story, taken, steps, traffic, violation }
 }
 
 /// What ranks have chosen in live rounds.

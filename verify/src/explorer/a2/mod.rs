@@ -30,16 +30,24 @@ mod words;
 use super::liveness::Mover;
 use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, Step, StepOf, who};
+use super::setup::Setup;
 use super::state::{Bytes, StateOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
+use super::witness::Witness;
 use core::cell::RefCell;
 use core::hash::Hash;
 pub(super) use memory::Scene;
 use memory::{Flying, Late, Memory};
 use veriep_core::fabric::Progress;
+use veriep_core::fabric::nic::Nic;
+use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT};
+use veriep_core::layout::a2_window::buffer_chosen;
+use veriep_core::place::{Place, Region};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::AgentEnv;
+use veriep_core::sim::Actor;
+use veriep_core::sim::chooser::AGENT;
 use veriep_core::units::RankId;
 use view::View;
 
@@ -73,14 +81,22 @@ impl Scene<'_> {
         u64::from(self.served(memory, rank)) != memory.doorbell[rank]
     }
 
-    fn agent(&self, memory: &mut Memory, rank: usize) -> Result<bool, Violation> {
-        let me = RankId(rank as u32);
+    fn agent(&self, state: &mut StateOf<Self>, rank: usize) -> Result<bool, Violation> {
+        let (me, memory) = (RankId(rank as u32), &mut state.memory);
         let env = AgentEnv::new(self.setup.shape, me, SendOrder::Staggered);
-        let (mut agent, step) = (memory.agents[rank].clone(), Step::of_agent(me, self.served(memory, rank)));
+        let (mut agent, op) = (memory.agents[rank].clone(), self.served(memory, rank));
+        let (witness, actor) = (self.setup.witness(), Actor { member: me, core: AGENT });
+        let calls = witness.map_or(0, Witness::calls);
+        let step = Step::of_agent(me, op);
         let mut view = View { scene: self, memory, rank, step, landed: RefCell::default() };
-        let progress = agent.step(self.setup.shape, &env, &mut view);
+        let mut run = |nic: &mut dyn Nic| agent.step(self.setup.shape, &env, nic);
+        let progress = match witness {
+            Some(witness) => witness.through_nic(actor, &mut view, &mut run),
+            None => run(&mut view),
+        };
         let violation = view.step.violation.take();
         memory.agents[rank] = agent;
+        self.note(state, (actor, op), (calls, false));
         match (violation, progress) {
             (Some(violation), _) => Err(violation),
             (None, Ok(progress)) => Ok(progress == Progress::Stepped),
@@ -137,9 +153,12 @@ impl Protocol for Scene<'_> {
     }
 
     fn happen(&mut self, state: &mut StateOf<Self>, event: Event) -> Result<bool, Violation> {
+        if let Event::Agent(rank) = event {
+            return self.agent(state, rank);
+        }
         let (at, memory) = (state.operators(), &mut state.memory);
         let trouble = match event {
-            Event::Agent(rank) => return self.agent(memory, rank),
+            Event::Agent(_) => None,
             Event::Arrive(i) => memory.arrive(self, i, &at),
             Event::Land(core, i) => memory.land(self, core / self.setup.model.cores as usize, core, i),
             Event::LandWord(core, parity) => {
@@ -222,10 +241,28 @@ impl Protocol for Scene<'_> {
             while self.is_rung(&state.memory, rank) {
                 let event = self.tell(state, Event::Agent(rank));
                 state.story.iter_mut().for_each(|story| story.events.push(event.clone()));
-                self.agent(&mut state.memory, rank)?;
+                self.agent(state, rank)?;
             }
         }
         Ok(())
+    }
+
+    fn setup(&self) -> &Setup<'_> {
+        self.setup
+    }
+
+    fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
+        let window = self.setup.shape.window_bytes() / 2;
+        let size = match at.region {
+            _ if *at == buffer_chosen(self.setup.shape) => return,
+            Region::Window | Region::WindowOut => window,
+            Region::State if at.offset < DOORBELL => MESSAGE_SLOT,
+            _ => return,
+        };
+        // The machines have two halves.
+        if self.setup.model.partitions[0] != 2 {
+            *at = self.told(*at, size, op);
+        }
     }
 
     fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {

@@ -11,7 +11,8 @@ use core::cell::RefCell;
 use core::fmt;
 use std::collections::{BTreeSet, HashMap};
 use veriep_core::fabric::order::{Issued, Kind};
-use veriep_core::layout::state::DISPATCH_SELECTORS;
+use veriep_core::layout::data::partition_start;
+use veriep_core::layout::state::{DISPATCH_SELECTORS, PARTITION, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::units::RankId;
 
@@ -114,6 +115,18 @@ impl<'a> Scene<'a> {
 
     pub(super) fn twin(&self) -> Twin {
         self.setup.model.twin
+    }
+
+    /// Bytes of a partition of a region that is partitioned there, alike on all ranks.
+    pub(super) fn partition_bytes(&self, at: Place) -> Option<u64> {
+        match at.region {
+            Region::State | Region::TpState => (at.offset < DISPATCH_SELECTORS).then_some(PARTITION),
+            // Areas are the machines' own.
+            Region::Window if self.setup.model.receive.is_direct() => None,
+            Region::Window => Some(partition_start(self.setup.shape, Partition::P1)),
+            // A3 has none of A2's windows.
+            Region::TpWindow | Region::WindowOut | Region::Output(_) => None,
+        }
     }
 
     pub(super) fn place(&mut self, rank: RankId, at: Place) -> u16 {

@@ -6,7 +6,8 @@ mod view;
 
 use super::liveness::Mover;
 use super::model::{Memory as Landing, Twin};
-use super::protocol::{Came, Protocol, Run, StepOf};
+use super::protocol::{Came, Protocol, Run, StepOf, VIRTUAL};
+use super::setup::Setup;
 use super::state::{Bytes, StateOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
@@ -17,6 +18,7 @@ pub(super) use memory::Scene;
 use std::collections::BTreeSet;
 use veriep_core::fabric::Progress;
 use veriep_core::fabric::order::{self, Issued};
+use veriep_core::place::Place;
 use view::View;
 
 impl Protocol for Scene<'_> {
@@ -88,6 +90,19 @@ impl Protocol for Scene<'_> {
         let who = Who { words: "lands: ".to_owned(), rank: Some(rank.0), core: Some(core.0) };
         let text = format!("the {effect}, issued by rank {rank}{named}");
         Line { who, did: vec![Told { text, memory: Some(effect.issued.to.0), is_read: false }] }
+    }
+
+    fn setup(&self) -> &Setup<'_> {
+        self.setup
+    }
+
+    fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
+        let (operator, _, nth) = self.setup.operator(op);
+        let partitions = self.setup.model.partitions[operator as usize];
+        // The machines have two.
+        if let Some(size) = self.partition_bytes(*at).filter(|_| partitions != 2) {
+            at.offset = at.offset % size + u64::from(nth % partitions) * VIRTUAL;
+        }
     }
 
     fn orders(&self) -> BTreeSet<Order> {

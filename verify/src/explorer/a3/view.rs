@@ -77,16 +77,13 @@ impl<'v, 'a> View<'v, 'a> {
 
     /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
     fn virtually(&self, at: Place) -> Place {
-        let size = match at.region {
-            Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
-            Region::State => return self.barrier_word(at),
-            // Areas are the machines' own.
-            Region::Window if self.scene.setup.model.receive.is_direct() => return at,
-            Region::Window => partition_start(self.scene.setup.shape, Partition::P1),
-            Region::TpState if at.offset < DISPATCH_SELECTORS => PARTITION,
-            Region::TpWindow => tp::partition_start(self.scene.setup.shape, self.ep_rank(), Partition::P1),
-            // A3 has none of A2's windows.
-            Region::WindowOut | Region::TpState | Region::Output(_) => return at,
+        let size = match (self.scene.partition_bytes(at), at.region) {
+            (Some(size), _) => size,
+            (None, Region::State) => return self.barrier_word(at),
+            (None, Region::TpWindow) => {
+                tp::partition_start(self.scene.setup.shape, self.ep_rank(), Partition::P1)
+            }
+            (None, _) => return at,
         };
         if at.offset / size != u64::from(self.step.nth % 2) {
             self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });

@@ -172,6 +172,19 @@ impl<'a> Scene<'a> {
         }
     }
 
+    /// Where a place of operator `op` would lie in the machines' first partition.
+    pub(super) fn first_place(&self, at: Place, spot: Spot, op: u32) -> Place {
+        let first = (spot.area, spot.number, Some(Partition::P0));
+        let word = self.words.iter().find(|(_, word)| **word == first).map(|(&at, _)| at);
+        let records = |partition| relay::record(self.shape(), partition, 0, 0).offset;
+        match spot.area {
+            Area::Record if op % 2 == 1 => {
+                Place { offset: at.offset - records(Partition::P1) + records(Partition::P0), ..at }
+            }
+            _ => word.unwrap_or(at),
+        }
+    }
+
     /// The operator that used a spot before, if its place is used again: who writes must have heard that its owner has ended
     /// that.
     fn before(&self, spot: Spot, op: u32) -> Option<u32> {

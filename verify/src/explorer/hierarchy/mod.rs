@@ -43,17 +43,20 @@ mod view;
 
 use super::liveness::Mover;
 use super::model::Memory as Landing;
-use super::protocol::{Came, Protocol, Run, StepOf};
+use super::protocol::{Came, Protocol, Run, StepOf, VIRTUAL};
+use super::setup::Setup;
 use super::state::{Bytes, Core, StateOf};
 use super::story::Line;
 use super::violation::Violation;
 use core::convert::Infallible;
 use core::hash::Hash;
 pub(super) use memory::Scene;
-use memory::{Effect, Heard, Memory};
+use memory::{Area, Effect, Heard, Memory};
+use veriep_core::layout::relay;
+use veriep_core::place::Place;
 use veriep_core::protocol::Agent;
 use veriep_core::units::RankId;
-use view::{Asked, View};
+use view::{Asked, View, own_epoch};
 
 /// What the memory keeps of a core.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -110,6 +113,36 @@ impl Protocol for Scene<'_> {
 
     fn tell(&self, _: &StateOf<Self>, event: Infallible) -> Line {
         match event {}
+    }
+
+    fn setup(&self) -> &Setup<'_> {
+        self.setup
+    }
+
+    fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32) {
+        // No word is cleared: here is what the model has forgotten, or nothing yet.
+        *word = word.filter(|&word| word != 0);
+        let found = self.spot(*at, op);
+        let inside = found.map_or(0, |(_, inside)| inside);
+        // Machines count operators from another number here.
+        let counted = |epoch: u64| epoch.wrapping_sub(own_epoch(op)).wrapping_add(u64::from(op) + 1);
+        match (found.map(|(spot, _)| spot.area), word.as_mut()) {
+            // The last three are of stage 2, which nobody asks for a record of.
+            (Some(Area::Row | Area::Out | Area::Task | Area::Barrier), _) | (_, None) => {}
+            (Some(Area::Record), _) if inside > 0 => {}
+            (None | Some(Area::Entered | Area::RowsDone | Area::Record), Some(word)) => {
+                *word = counted(*word);
+            }
+            (Some(Area::End | Area::Count | Area::Flag), Some(word)) => {
+                let (epoch, number) = relay::unmark(*word);
+                *word = relay::mark(counted(epoch), number);
+            }
+        }
+        // They have two partitions.
+        if let Some((spot, _)) = found.filter(|_| self.setup.model.partitions[0] != 2) {
+            *at = self.first_place(*at, spot, op);
+            at.offset += u64::from(spot.partition) * VIRTUAL;
+        }
     }
 
     fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {

@@ -18,6 +18,11 @@ use veriep_core::units::{CoreId, RankId, Token};
 /// even, so that partitions are the same.
 const EPOCHS: u64 = (1 << 48) - 16;
 
+/// A machine's epoch of an operator.
+pub(super) fn own_epoch(op: u32) -> u64 {
+    EPOCHS + 1 + u64::from(op % 2)
+}
+
 /// A word of the core's rank, and whether it is the last one of a record; or its quiet.
 pub(in super::super) type Asked = (Spot, bool);
 
@@ -67,7 +72,7 @@ impl<'v, 'a> View<'v, 'a> {
 
     /// The machine's epoch of this operator.
     pub(super) fn own_epoch(&self) -> u64 {
-        EPOCHS + 1 + u64::from(self.step.op % 2)
+        own_epoch(self.step.op)
     }
 
     /// An operator as this machine counts it.
