@@ -1,6 +1,6 @@
 //! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
 
-mod keys;
+pub(crate) mod keys;
 mod page;
 
 use crate::error::{Error, Problem};

@@ -230,6 +230,13 @@ impl Case {
     }
 }
 
+/// Bytes of all rows of a round, where they are sent, received and returned.
+pub fn round_bytes(shape: &Shape) -> u64 {
+    let of_rank = |rank| u64::from(shape.bs(RankId(rank)) * shape.combine_columns());
+    let rows: u64 = (0..shape.ep_world_size()).map(of_rank).sum();
+    rows * 2 * (shape.record_pitch() + shape.combine_pitch())
+}
+
 /// Rows of `scales` and `expert_gain`: S + E.
 pub const fn expert_rows(shape: &Shape) -> usize {
     shape.expert_rows() as usize

@@ -24,7 +24,7 @@ struct Made {
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
-    let (case, source) = make_case(&args.config, &args.tensors, args.seed, 0)?;
+    let (case, source) = make_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = args.expected.then(|| Expected::of(&case));
     case.save_with(&args.out, expected.as_ref().map(Expected::tensors).transpose()?)?;
     let bytes = std::fs::read_dir(&args.out)

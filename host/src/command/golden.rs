@@ -21,7 +21,7 @@ struct Written {
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
     atomic_file::check_writable(&args.out)?;
     keep_inputs(&args.config, &args.out)?;
-    let (case, source) = open_case(&args.config, &args.tensors, args.seed, 0)?;
+    let (case, source) = open_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = Expected::of(&case);
     let tensors = expected.tensors()?;
     let result = args.out.display().to_string();

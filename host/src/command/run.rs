@@ -183,7 +183,8 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
         return Err(Error::Request(format!("{wrong} {backend}")));
     }
-    let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
+    let (case, source) =
+        open_case(&args.config, &args.tensors, args.seed, (args.port.port_offset, u64::MAX))?;
     let stage = stage(&case.shape, args.stage)?;
     let receive = args.experts.of(args.receive)?.with_batches(schedule.in_flight());
     support::receives(&case.shape, receive)?;

@@ -2,7 +2,7 @@
 
 use super::record::{self, Subject};
 use super::source::open_case;
-use crate::case::{Case, support};
+use crate::case::{Case, round_bytes, support};
 use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
 use crate::events::Unit;
@@ -16,9 +16,8 @@ use std::sync::Arc;
 use veriep_core::fabric::Capabilities;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::Choices;
-use veriep_core::shape::{Product, Shape};
+use veriep_core::shape::Product;
 use veriep_core::sim::chooser::Dice;
-use veriep_core::units::RankId;
 
 mod grid;
 mod told;
@@ -45,7 +44,12 @@ impl Request {
         if args.free {
             cluster = cluster.free();
         }
-        let (case, source) = open_case(&args.config, &args.tensors, seed, args.port.port_offset)?;
+        let real_max = match args.rows {
+            Some(RowsArg::Real) => u64::MAX,
+            Some(RowsArg::Weightless) => 0,
+            None => REAL_MAX,
+        };
+        let (case, source) = open_case(&args.config, &args.tensors, seed, (args.port.port_offset, real_max))?;
         let shape = &case.shape;
         if let Some(line) = refused(&case, args) {
             return Err(Error::Request(line));
@@ -60,10 +64,7 @@ impl Request {
             stage: super::run::stage(shape, args.stage)?,
         };
         choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
-        let rows = match args.rows {
-            Some(rows) => rows == RowsArg::Real,
-            None => bytes(shape) <= REAL_MAX,
-        };
+        let rows = round_bytes(shape) <= real_max;
         let ranks = shape.ep_world_size();
         let jitter = (args.jitter * 10.0).round() as u64;
         let paces = Paces { begins: begins(args, seed, ranks)?, slow: slow(args, ranks)?, jitter, seed };
@@ -150,9 +151,10 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     csv.add(&points[0], args.seed, &outcome);
     let free = match args.free || outcome.cut {
         true => None,
-        false => Some(request.run(&request.cluster.free(), false, None)?),
+        false => Some(request.run(&request.cluster.free(), false, None)?).filter(|free| !free.cut),
     };
     let mut told = told::tell(args, &request, &outcome, free.as_ref());
+    let (mut done, all) = (usize::from(!outcome.cut), points.len() * args.seeds as usize);
     if let (Some(other), false) = (&against, outcome.cut) {
         told.against = Some(other.compared(args.against.as_deref().unwrap_or(""), &request, &outcome)?);
     }
@@ -163,20 +165,26 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
                 if interrupt::is_asked() {
                     break;
                 }
-                if number == 0 && seed == args.seed {
+                if number == 0 && seed == args.seed && !outcome.cut {
                     outcomes.push(told::slowest(&outcome.took));
                     continue;
                 }
                 let request = Request::new(&point.args, seed)?;
                 let outcome = request.run(&request.cluster, false, None)?;
                 csv.add(point, seed, &outcome);
+                if outcome.cut {
+                    break;
+                }
                 outcomes.push(told::slowest(&outcome.took));
+                done += 1;
             }
             told.grid.extend(told::point(point, &outcomes));
         }
     }
     csv.finish()?;
-    report.emit(&told, told::table)
+    let cut = || Error::Interrupted(format!("after {done} of {all} simulations"));
+    let verdict = if done < all && interrupt::is_asked() { Err(cut()) } else { Ok(()) };
+    report.judge(&told, told::table, verdict)
 }
 
 /// What a simulation does not do, in one line.
@@ -194,14 +202,6 @@ fn refused(case: &Case, args: &SimulateArgs) -> Option<String> {
     }
     (!matches!(args.schedule.as_str(), "DC" | "DDCC"))
         .then(|| format!("--schedule {}: must be DC or DDCC", args.schedule))
-}
-
-/// Bytes of all rows of a round, where they are sent, received and returned.
-fn bytes(shape: &Shape) -> u64 {
-    let rows: u64 = (0..shape.ep_world_size())
-        .map(|rank| u64::from(shape.bs(RankId(rank)) * shape.combine_columns()))
-        .sum();
-    rows * 2 * (shape.record_pitch() + shape.combine_pitch())
 }
 
 fn begins(args: &SimulateArgs, seed: u64, ranks: u32) -> Result<Vec<Ps>, Error> {

@@ -23,12 +23,13 @@ pub struct Source {
     pub name: String,
 }
 
-/// Makes a case in memory; also its source, with the routing really used.
+/// Makes a case in memory, whose rows have values if all of a round are at most so many bytes; also its source, with the
+/// routing really used.
 pub fn make_case(
     config: &ConfigArgs,
     tensors: &TensorArgs,
     seed: u64,
-    port_offset: i64,
+    (port_offset, values_max): (i64, u64),
 ) -> Result<(Case, Source), Error> {
     let mut source = resolve(config)?;
     source.config.port_offset = port_offset;
@@ -41,6 +42,7 @@ pub fn make_case(
         shared_expert_x: tensors.shared_expert_x,
         hard: tensors.hard,
         logical_experts: tensors.logical_experts,
+        values_max,
         ..Options::default()
     };
     let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
@@ -68,10 +70,11 @@ pub(super) fn open_case(
     config: &ConfigArgs,
     tensors: &TensorArgs,
     seed: u64,
-    port_offset: i64,
+    (port_offset, values_max): (i64, u64),
 ) -> Result<(Case, String), Error> {
     let Some((mut opened, folder)) = opened(config)? else {
-        return make_case(config, tensors, seed, port_offset).map(|(case, source)| (case, source.name));
+        let made = make_case(config, tensors, seed, (port_offset, values_max));
+        return made.map(|(case, source)| (case, source.name));
     };
     let asked_for = [
         ("--routing", tensors.routing.is_some()),

@@ -49,14 +49,18 @@ pub(super) fn key(word: &str) -> Result<&'static str, String> {
     if let Some((key, _)) = KEYS.iter().find(|(key, others)| *key == word || others.contains(&word)) {
         return Ok(key);
     }
+    Err(unknown(word, &KEYS.map(|(key, _)| key)))
+}
+
+/// That a word is none of these keys, and the one that may have been meant, else all of them.
+pub(crate) fn unknown(word: &str, keys: &[&str]) -> String {
     let plain = |word: &str| word.replace('_', "").to_lowercase();
     let alike = |key: &str| strsim::jaro_winkler(&plain(key), &plain(word));
-    let keys = KEYS.iter().map(|(key, _)| *key);
     let shown = super::short(word);
-    Err(match keys.clone().max_by(|a, b| alike(a).total_cmp(&alike(b))) {
+    match keys.iter().max_by(|a, b| alike(a).total_cmp(&alike(b))) {
         Some(key) if alike(key) >= ALIKE => format!("unknown key `{shown}`: did you mean `{key}`?"),
-        _ => format!("unknown key `{shown}`: must be one of {}", keys.collect::<Vec<_>>().join(", ")),
-    })
+        _ => format!("unknown key `{shown}`: must be one of {}", keys.join(", ")),
+    }
 }
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ pub struct Options {
     pub hard: bool,
     /// Logical experts, of which the physical ones are replicas; none = no `expert_map`.
     pub logical_experts: Option<u32>,
+    /// Bytes of all rows of a round up to which rows have values: of more they are zeros, which take no memory.
+    pub values_max: u64,
     /// Whose limits the configuration keeps; tests take shapes smaller than any product's.
     pub limits: Limits,
 }
@@ -66,6 +68,7 @@ impl Default for Options {
             shared_expert_x: false,
             hard: false,
             logical_experts: None,
+            values_max: u64::MAX,
             limits: Limits::Product,
         }
     }
@@ -175,13 +178,19 @@ fn one_rank(
         }
         MaskKind::Pairs => OwnedMask::Pairs(pair_mask(&mut rng, bs, k)),
     };
-    let mut x = rows(&mut rng, shape.dtype(), bs * shape.h() as usize);
+    let has_values = case::round_bytes(shape) <= options.values_max;
+    let elements = bs * shape.h() as usize;
+    let rows = |rng: &mut ChaCha8Rng| match has_values {
+        true => values(rng, shape.dtype(), elements),
+        false => vec![0; 2 * elements],
+    };
+    let mut x = rows(&mut rng);
     let is_hard = options.hard && !gains.is_empty();
     if is_hard {
         let values = (expert_scales.as_mut_slice(), x.as_mut_slice());
         hard::make(shape, gains, &mut rng, tensors.inputs().expert_ids, values, options.shared_expert_x);
     }
-    let mut more = |wanted: bool| wanted.then(|| rows(&mut rng, shape.dtype(), bs * shape.h() as usize));
+    let mut more = |wanted: bool| wanted.then(|| rows(&mut rng));
     let shared_expert_x = more(options.shared_expert_x).map(|row| if is_hard { x.clone() } else { row });
     let residual_x = more(shape.op() == Op::CombineAddRmsNorm).unwrap_or_default();
     RankTensors { x, expert_scales, mask, shared_expert_x, residual_x, ..tensors }
@@ -199,9 +208,9 @@ fn weights(shape: &Shape, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, 
     }
     let dtype = shape.dtype();
     Ok(Weights {
-        const_expert_alpha_1: rows(rng, dtype, alphas),
-        const_expert_alpha_2: rows(rng, dtype, alphas),
-        const_expert_v: rows(rng, dtype, consts),
+        const_expert_alpha_1: values(rng, dtype, alphas),
+        const_expert_alpha_2: values(rng, dtype, alphas),
+        const_expert_v: values(rng, dtype, consts),
         // Near 1, as trained ones are.
         gamma: (0..gamma).flat_map(|_| to_bytes(dtype, 0.5 + unit(rng.next_u32()))).collect(),
     })
@@ -228,7 +237,7 @@ fn pair_mask(rng: &mut ChaCha8Rng, bs: usize, k: usize) -> Vec<bool> {
 }
 
 /// Near-normal values of deviation 1, as little-endian bytes: sums of four uniform 16-bit numbers.
-fn rows(rng: &mut ChaCha8Rng, dtype: Dtype, elements: usize) -> Vec<u8> {
+fn values(rng: &mut ChaCha8Rng, dtype: Dtype, elements: usize) -> Vec<u8> {
     const MEAN: i32 = 2 * 0xFFFF;
     const DEVIATION: f32 = 37837.0;
     let mut bytes = Vec::with_capacity(2 * elements);

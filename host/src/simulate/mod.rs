@@ -17,6 +17,7 @@ use crate::events::recorder::Recorder;
 use crate::events::timeline::Busy;
 use crate::expected::Expected;
 use crate::expert;
+use crate::vector::Unit;
 use core::cell::RefCell;
 use network::{Carried, Network};
 use path::{ByActor, Part};
@@ -39,7 +40,6 @@ use veriep_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure, Planned, W
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::sim::{self, Actor, Chooser, Memory};
 use veriep_core::units::RankId;
-use veriep_core::vector::Any;
 
 /// Bytes at each end of a row that are kept where rows are not.
 const KEPT: usize = 256;
@@ -76,6 +76,8 @@ pub enum Wakes {
     Watched,
     /// The same, and the wake-up of that number is lost. For tests.
     Losing(u64),
+    /// It is lost, and nobody checks. For tests.
+    Lost(u64),
 }
 
 #[derive(Debug)]
@@ -269,7 +271,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
     memory.kept = (!plan.rows).then_some(KEPT);
     memory.rewrites = true;
     let mut group = Group::new(shape, plan.choices, memory, operators);
-    (group.vector, group.batches, group.checked) = (Any::default(), dispatches, false);
+    (group.vector, group.batches, group.checked) = (Unit::Auto.find()?, dispatches, false);
     let zeros = || [vec![0; ranks as usize], vec![0; ranks as usize]];
     let mut scene = Scene {
         plan,
@@ -287,6 +289,10 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         Wakes::Trusted => group.run(&mut scene).map(drop),
         Wakes::Watched => watched(&mut group, &mut scene, None),
         Wakes::Losing(number) => watched(&mut group, &mut scene, Some(number)),
+        Wakes::Lost(number) => {
+            group.memory.chooser.loses = Some(number);
+            group.run(&mut scene).map(drop)
+        }
     };
     let cut = group.memory.chooser.cut;
     if cut {
@@ -299,7 +305,8 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         Failure::Hang(waits) => {
             let missing = waits.iter().find_map(|(actor, wait)| Some((actor.member, (*wait)?)));
             let line = missing.map_or_else(String::new, |(rank, wait)| format!(": rank {rank}: {wait}"));
-            Error::NoProgress { line: format!("no rank can move{line}"), missing: Vec::new() }
+            let us = scene.clock.time() as f64 / 1e6;
+            Error::NoProgress { line: format!("no rank can move after {us} us{line}"), missing: Vec::new() }
         }
     })?;
     let timed = &mut group.memory.chooser;
@@ -421,6 +428,15 @@ mod tests {
             let caught = caught.unwrap_or_else(|| panic!("{name} {set:?}: no loss is seen"));
             assert!(caught.to_string().contains("could move and was not woken"), "{caught}");
         }
+    }
+
+    #[test]
+    fn a_group_that_cannot_move_is_told_with_the_time() {
+        let lost = |number| run_of("tiny", &[], "a3", Stage::Three, Wakes::Lost(number));
+        let hung = (1..100).find_map(|number| lost(number).err()).expect("somebody waits in vain");
+        let told = hung.to_string();
+        assert!(hung.status() == 3 && told.starts_with("no rank can move after "), "{told}");
+        assert!(told.contains(" us: rank "), "{told}");
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl Run<'_> {
                     false => self.rows[rank].iter().sum(),
                 };
                 let mbs = mbs(costs.copy_gbs) * u64::from(self.shape.aiv_num());
-                let takes = slow(transfer(rows * self.shape.row_bytes(), mbs));
+                let takes = slow(costs.copies.passes() * transfer(rows * self.shape.row_bytes(), mbs));
                 self.queue.add(at + takes, Due::End(rank));
             }
             Task::Exchange(_) => self.queue.add(at, Due::Begin(rank)),

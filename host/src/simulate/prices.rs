@@ -1,5 +1,6 @@
 //! The cluster that a simulation runs on: links and costs, from a TOML file. Times are kept in picoseconds.
 
+use crate::config::keys;
 use crate::error::Error;
 use serde::Deserialize;
 use std::path::Path;
@@ -17,11 +18,12 @@ const LARGEST: f64 = 1e9;
 /// The keys of `[links]` and of `[costs]` that a result hangs on.
 const LINKS: [&str; 9] =
     ["ports", "port_gbs", "port_ns", "near_gbs", "near_ns", "egress", "chunk", "buffer", "port_by"];
-const COSTS: [&str; 13] = [
+const COSTS: [&str; 14] = [
     "step_ns",
     "word_ns",
     "effect_ns",
     "copy_gbs",
+    "copies",
     "agent_word_ns",
     "agent_task_ns",
     "poll_ns",
@@ -32,6 +34,34 @@ const COSTS: [&str; 13] = [
     "peer_ns",
     "sync_ns",
 ];
+
+/// The keys of all tables.
+const TABLES: [(&str, &[&str], &[&str]); 3] = [
+    ("links", &LINKS, &["source", "measured", "derived", "fitted_to"]),
+    ("costs", &COSTS, &["source", "measured", "derived"]),
+    ("tier", &["ranks", "ns", "oversubscription"], &["source"]),
+];
+
+/// How a core copies a row from one place to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Copies {
+    /// It writes one part while it reads the next.
+    #[default]
+    Pipelined,
+    /// It reads all of it and then writes all of it.
+    Serial,
+}
+
+impl Copies {
+    /// How often its bytes take time, one after the other.
+    pub const fn passes(self) -> u64 {
+        match self {
+            Self::Pipelined => 1,
+            Self::Serial => 2,
+        }
+    }
+}
 
 /// In which order a port sends what waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -132,6 +162,8 @@ pub struct Costs {
     pub effect_ns: f64,
     /// Gigabytes a second that a core reads or writes.
     pub copy_gbs: f64,
+    /// How it copies rows.
+    pub copies: Copies,
     pub agent_word_ns: f64,
     pub agent_task_ns: f64,
     /// From a word's change until the core that waits for it takes a step.
@@ -164,6 +196,21 @@ pub fn mbs(gbs: f64) -> u64 {
     (gbs * 1e3).round() as u64
 }
 
+/// What is wrong with the first key of a file that no table has.
+fn unknown_key(file: &toml::Table) -> Option<String> {
+    file.iter().find_map(|(name, value)| {
+        let Some((_, keys, more)) = TABLES.iter().find(|(table, ..)| table == name) else {
+            return Some(keys::unknown(name, &TABLES.map(|(table, ..)| table)));
+        };
+        let all = [*keys, *more].concat();
+        let tables = value.as_array().map_or(core::slice::from_ref(value), Vec::as_slice);
+        let mut given = tables.iter().filter_map(toml::Value::as_table).flat_map(toml::Table::keys);
+        given
+            .find(|key| !all.contains(&key.as_str()))
+            .map(|key| format!("{name}: {}", keys::unknown(key, &all)))
+    })
+}
+
 impl Cluster {
     /// Reads a built-in cluster or a file; `links` and `costs` are `KEY=VALUE` that override its keys.
     ///
@@ -179,6 +226,7 @@ impl Cluster {
         };
         let fail = |what: &str| Error::file(Path::new(name), what.trim_end().replace('\n', ", "));
         let mut table: toml::Table = toml::from_str(&text).map_err(|error| fail(error.message()))?;
+        unknown_key(&table).map_or(Ok(()), |what| Err(fail(&what)))?;
         for (section, option, given) in [("links", "--link", links), ("costs", "--cost", costs)] {
             for assignment in given {
                 let fail = |what: &str| Error::Request(format!("{option} {assignment}: {what}"));
@@ -189,8 +237,8 @@ impl Cluster {
                     .and_then(toml::Value::as_table_mut)
                     .and_then(|keys| keys.get_mut(key));
                 let keys: &[&str] = if section == "links" { &LINKS } else { &COSTS };
-                let unknown = || fail(&format!("unknown key: must be one of {}", keys.join(", ")));
-                let known = known.filter(|_| keys.contains(&key)).ok_or_else(unknown)?;
+                let known = known.filter(|_| keys.contains(&key));
+                let known = known.ok_or_else(|| fail(&keys::unknown(key, keys)))?;
                 *known = match known {
                     toml::Value::Integer(_) => value.parse().map(toml::Value::Integer).ok(),
                     toml::Value::Float(_) => value.parse().map(toml::Value::Float).ok(),
@@ -237,6 +285,7 @@ impl Cluster {
             word_ns: 0.0,
             effect_ns: 0.0,
             copy_gbs: 0.0,
+            copies: self.costs.copies,
             agent_word_ns: 0.0,
             agent_task_ns: 0.0,
             poll_ns: 0.0,

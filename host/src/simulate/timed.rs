@@ -227,6 +227,8 @@ pub struct Prices {
     word: Ps,
     effect: Ps,
     copy_mbs: u64,
+    /// How often the bytes of a row take time that is copied from one place to another.
+    passes: u64,
     agent_word: Ps,
     agent_task: Ps,
     poll: Ps,
@@ -244,6 +246,7 @@ impl Prices {
             word: ps(costs.word_ns),
             effect: ps(costs.effect_ns),
             copy_mbs: mbs(costs.copy_gbs),
+            passes: costs.copies.passes(),
             agent_word: ps(costs.agent_word_ns),
             agent_task: ps(costs.agent_task_ns),
             poll: ps(costs.poll_ns),
@@ -474,6 +477,12 @@ impl<F: ?Sized> Priced<'_, F> {
         self.works(0, bytes);
     }
 
+    /// A core copies bytes from one place to another.
+    fn carries(&self, bytes: u64) {
+        self.has_effect(bytes);
+        (1..self.prices.passes).for_each(|_| self.copies(bytes));
+    }
+
     /// A vector unit works on bytes that have an effect (0) or are read (1), if they are a row of that kind.
     fn works(&self, way: usize, bytes: u64) {
         if self.vector[way] && bytes >= ROW_MIN {
@@ -498,7 +507,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.has_effect((row.len() + tail.len()) as u64);
+        self.carries((row.len() + tail.len()) as u64);
         self.clock.sends(self.actor.member, to, (row.len() + tail.len()) as u64);
         self.inner.put(to, at, row, tail)
     }
@@ -557,7 +566,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.has_effect(len);
+        self.carries(len);
         self.inner.deliver(output, from, len)
     }
 }

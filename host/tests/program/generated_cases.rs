@@ -181,3 +181,20 @@ fn the_values_of_a_seed_never_change() {
         [1062341035, 1067050418]
     );
 }
+
+#[test]
+fn rows_without_values_leave_all_else_as_it_is() {
+    let case = |values_max| {
+        let (config, routing) = veriep::presets::preset("tiny").unwrap();
+        generate(config, Options { routing, values_max, ..Options::default() }, "test").unwrap()
+    };
+    let with = case(u64::MAX);
+    let bytes = veriep::case::round_bytes(&with.shape);
+    let (just, without) = (case(bytes), case(bytes - 1));
+    for ((with, just), without) in with.ranks.iter().zip(&just.ranks).zip(&without.ranks) {
+        assert_eq!(with, just);
+        assert!(with.x.iter().any(|&byte| byte != 0) && without.x.iter().all(|&byte| byte == 0));
+        assert_eq!(with.x.len(), without.x.len());
+        assert_eq!((&with.expert_ids, &with.expert_scales), (&without.expert_ids, &without.expert_scales));
+    }
+}

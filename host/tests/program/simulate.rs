@@ -7,6 +7,10 @@ use tempfile::tempdir;
 /// Seed 001's decode: 64 ranks, 16 tokens each, 8 experts a token, 7168 elements.
 const DECODE: &str = "--cluster a2 --set moe_expert_num=64 --set bs=16 --set h=7168 --set k=8 --routing ideal --rows weightless";
 
+/// No costs and latencies but those of tasks.
+const BARE: &str = "--link port_ns=0.0 --link near_ns=0.0 --cost step_ns=0.0 --cost word_ns=0.0 --cost effect_ns=0.0 \
+                    --cost copy_gbs=1000000.0 --cost agent_word_ns=0.0 --cost poll_ns=0.0 --cost agent_poll_ns=0.0";
+
 fn simulate(line: &str) -> Value {
     json(0, &core::iter::once("simulate").chain(line.split_whitespace()).collect::<Vec<_>>())
 }
@@ -91,17 +95,21 @@ fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
         "--preset tiny --cluster a3 --receive direct --jitter 30",
         "--preset tiny --cluster a3 --receive direct --schedule DDCC --rounds 3 --cost pair_ns=20 --cost vector_gbs=9",
         "--preset tiny --cluster a3 --set comm_alg=fullmesh_v2 --set quant_mode=2",
+        "--preset tiny --cluster a3 --set comm_alg=fullmesh_v2 --schedule DDCC",
+        "--preset tiny --cluster a3 --flags separate --schedule DDCC --cost copies=serial",
         "--preset tiny --cluster a3 --set moe_expert_num=6 --set shared_expert_rank_num=1 --set comm_quant_mode=2",
         "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2 --rounds 2",
+        "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2 --schedule DDCC",
         "--preset a2-hier-16 --set h=1024 --cluster a2 --stage 2 --schedule DDCC",
         "--preset a2-hier-16 --set h=1024 --cluster a2 --stage 3 --straggler 5:40",
+        "--preset a2-hier-16 --set h=1024 --cluster a2 --stage 3 --schedule DDCC",
     ] {
         let said = simulate(line);
         assert_eq!(said["checked"], true, "{line}");
         assert_eq!(said, simulate(line), "{line}: another run of the same seed differs");
         let weightless = simulate(&format!("{line} --rows weightless"));
         let [real, weightless] = [&said, &weightless].map(|said| said["end_us"].as_f64().unwrap());
-        assert!(near(weightless, real, 0.1), "{line}: {weightless} us without rows, {real} us with them");
+        assert!(near(weightless, real, 0.2), "{line}: {weightless} us without rows, {real} us with them");
     }
 }
 
@@ -137,6 +145,31 @@ fn a_plan_takes_as_long_as_its_accesses() {
     assert!(vector[0] == plain[0] && vector[1] > plain[1] + 0.5, "{vector:?} {plain:?}");
     let line = format!("{line} --set quant_mode=2");
     assert!(slowest(&format!("{line} --cost vector_gbs=20"))[0] > slowest(&line)[0]);
+}
+
+#[test]
+fn rows_that_are_copied_serially_take_twice_as_long_on_a_core() {
+    let line = "--preset deepseek-v3-decode --set h=7168 --cluster a3 --rows weightless --cost";
+    let [pipelined, slow, serial] =
+        ["copies=pipelined", "copy_gbs=25.0", "copies=serial"].map(|cost| slowest(&format!("{line} {cost}")));
+    // Dispatch does nothing with rows but copy them; what combine sums is read once.
+    assert!(serial[0] > 1.1 * pipelined[0] && near(serial[0], slow[0], 1.0), "{serial:?} {slow:?}");
+    assert!(pipelined[1] < serial[1] && serial[1] < slow[1], "{pipelined:?} {serial:?} {slow:?}");
+}
+
+#[test]
+fn wire_and_agent_cross_where_a_window_takes_as_long_as_its_task() {
+    // Without other costs and latencies: 63 windows of 16 tokens take 86 us, 1.37 us each.
+    let wire = |tokens: u32| 86.1 / 16.0 * f64::from(tokens);
+    for (task, crossing) in [(1.0, 12), (1.5, 18), (2.0, 24)] {
+        let combine = |tokens: u32| {
+            let set = format!("{DECODE} --set bs={tokens} --cost agent_task_ns={}", 1000.0 * task);
+            slowest(&format!("--preset a2-64 {set} {BARE}"))[1]
+        };
+        // Tasks alone, as long as they are longer; then windows alone.
+        assert!(near(combine(crossing - 8), 63.0 * task, 5.0), "{task}: {}", combine(crossing - 8));
+        assert!(near(combine(crossing + 8), wire(crossing + 8), 5.0), "{task}: {}", combine(crossing + 8));
+    }
 }
 
 #[test]
@@ -183,7 +216,8 @@ fn what_a_rank_reads_at_its_peers_goes_by_their_ports() {
     assert!(near(pulled as f64, pushed as f64, 5.0), "{pulled} {pushed}");
     let combine = |line: &str| slowest(&format!("{line} direct"))[1];
     let slow = combine(&line.replace("--receive", "--link port_ns=10000 --receive"));
-    assert!(slow > combine(line) + 2.0 * 9.2, "a request and its answer take the way each");
+    // The word that results lie ready, then of each of two tokens of a core a request and its answer.
+    assert!(near(slow - combine(line), 5.0 * 9.2, 1.0), "{slow} {}", combine(line));
 }
 
 #[test]
@@ -249,12 +283,12 @@ fn the_split_and_the_order_of_before_are_slower() {
 
 #[test]
 fn an_offset_spreads_writes_over_ports() {
-    let line =
-        "--preset a3-288 --set bs=16 --set aiv_num=24 --cluster a3 --free --rows weightless --link port_by";
+    let line = "--preset a3-288 --set aiv_num=24 --cluster a3 --free --rows weightless --link port_by";
     let [crowded, spread] = ["write", "write --port-offset 512"].map(|by| slowest(&format!("{line}={by}")));
-    assert!((0..2).all(|i| crowded[i] >= 2.0 * spread[i]), "{crowded:?} {spread:?}");
+    assert!(crowded[0] >= 2.0 * spread[0] && crowded[1] >= 1.9 * spread[1], "{crowded:?} {spread:?}");
     // Packets of one record take all ports anyway.
     let [even, packets] = ["even", "packet"].map(|by| slowest(&format!("{line}={by}")));
+    assert!(near(spread[0], even[0], 10.0), "{spread:?} {even:?}");
     assert!((0..2).all(|i| near(packets[i], even[i], 10.0)), "{packets:?} {even:?}");
 }
 
@@ -329,7 +363,11 @@ fn what_cannot_be_simulated_is_one_line() {
         assert!(said.contains(words), "{said}");
     };
     let tiny = "--preset tiny --cluster FILE";
-    says(&preset.replace("port_gbs", "prot_gbs"), tiny, "cluster.toml: unknown field `prot_gbs`");
+    says(
+        &preset.replace("port_gbs", "prot_gbs"),
+        tiny,
+        "cluster.toml: links: unknown key `prot_gbs`: did you mean `port_gbs`?",
+    );
     says(
         &preset.replace("port_gbs = 28.0", "port_gbs = -1.0"),
         tiny,
@@ -342,10 +380,23 @@ fn what_cannot_be_simulated_is_one_line() {
     );
     says(&preset.replace("ports = 7", "ports = 0"), tiny, "ports = 0: must be in [1, 64]");
     says(&preset.replace("chunk = 16384", "chunk = 0"), tiny, "chunk = 0: must be in [64, 16777216]");
+    says(&format!("{preset}\n[link]\n"), tiny, "cluster.toml: unknown key `link`: did you mean `links`?");
+    says(
+        &format!("{preset}\nword_gbs = 1.0\n"),
+        tiny,
+        "costs: unknown key `word_gbs`: did you mean `word_ns`?",
+    );
+    says(&preset.replace("port_gbs = 28.0", "port_gbs = nan"), tiny, "port_gbs = NaN: must be in [0.001, ");
+    says(&preset.replace("step_ns = 20.0", "step_ns = 1e300"), tiny, "must be in [0, 1000000000]");
+    says(&preset.replace("pipelined", "twice"), tiny, "unknown variant `twice`");
     says("", tiny, "missing field `links`");
     says(preset, "--preset tiny --cluster nowhere", "nowhere: cannot read");
     says(preset, "--preset tiny --cluster a2", "--cluster a2: the configuration is of the other product");
-    says(preset, "--preset tiny --cluster a3 --link port=1", "--link port=1: unknown key");
+    says(
+        preset,
+        "--preset tiny --cluster a3 --link port=1",
+        "--link port=1: unknown key `port`: did you mean `ports`?",
+    );
     says(preset, "--preset tiny --cluster a3 --link port_gbs", "missing '=': must be KEY=VALUE");
     says(preset, "--preset tiny --cluster a3 --cost word_ns=x", "--cost word_ns=x: must be a number");
     says(preset, "--preset tiny --cluster a3 --schedule CD", "--schedule CD: must be DC or DDCC");
@@ -378,6 +429,8 @@ fn what_cannot_be_simulated_is_one_line() {
         "measured, derived: port: must be one of",
     );
     says(preset, "--preset tiny --cluster a3 --stage 2", "--stage");
+    says(preset, "--preset a2-64 --cluster a3", "--cluster a3: the configuration is of the other product");
+    says(preset, "--preset tiny --cluster a3 --jitter=-1", "--jitter");
     says(
         preset,
         "--preset tiny --cluster a3 --set tp_world_size=2 --set k=2 --set moe_expert_num=4",

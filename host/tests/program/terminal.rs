@@ -64,6 +64,10 @@ fn what_there_is_comes_when_somebody_asks_for_the_end() {
         (&["run", "--preset", "tiny", "--rounds", "1000000", "--backend", "weak"], "rounds"),
         (&["bench", "--preset", "tiny", "--blocks", "1000000", "--iters", "1"], "blocks"),
         (&["schedule", "DC", "--ranks", "3", "--receive", "direct"], "states"),
+        (
+            &["simulate", "--preset", "deepseek-v3-decode", "--cluster", "a3", "--rounds", "1000"],
+            "simulations",
+        ),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
         let out = std::env::temp_dir().join(format!("veriep-never-written-{}", std::process::id()));
@@ -83,6 +87,12 @@ fn what_there_is_comes_when_somebody_asks_for_the_end() {
         if field == "states" {
             assert_eq!((&report["safe"], &report["complete"]), (&true.into(), &false.into()));
             assert_eq!(last, format!("error: interrupted: after {} states", report["states"]));
+            continue;
+        }
+        if field == "simulations" {
+            assert_eq!((&report["cut_off"], &report["checked"]), (&true.into(), &false.into()));
+            assert!(report["events"].as_u64() > Some(0) && report["end_us"].as_f64() > Some(0.0));
+            assert_eq!(last, "error: interrupted: after 0 of 1 simulations");
             continue;
         }
         assert_eq!((&report["ok"], &report["interrupted"]), (&true.into(), &true.into()));

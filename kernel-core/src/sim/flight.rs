@@ -150,18 +150,19 @@ impl Flights {
 pub(super) struct Queue {
     /// Everything but messages and transfers: what quiet waits for.
     pub(super) unlanded: u32,
-    /// By the member that effects go to.
-    paths: BTreeMap<RankId, Path>,
+    /// One for each member that effects go to now, in no order: there are few.
+    paths: Vec<Path>,
     /// Stores that have not landed, by their word: they land from the front, and the core observes the last.
     stores: BTreeMap<Place, VecDeque<FlightId>>,
 }
 
 /// From one core to one member.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Path {
+    to: RankId,
     /// Puts, and behind each group of them the publishes that wait for it and for all groups before. Only the first group
     /// has surely something left.
-    groups: VecDeque<Group>,
+    groups: Few<Group>,
     /// The number of the first group.
     first: u64,
     /// Messages in the order in which they were sent.
@@ -170,9 +171,58 @@ struct Path {
 
 #[derive(Clone, Debug, Default)]
 struct Group {
-    puts: VecDeque<FlightId>,
+    puts: Few<FlightId>,
     left: u32,
-    publishes: Vec<FlightId>,
+    publishes: Few<FlightId>,
+}
+
+/// A queue that takes no allocation while it has one entry, as most have.
+#[derive(Clone, Debug)]
+struct Few<T> {
+    first: Option<T>,
+    more: VecDeque<T>,
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self { first: None, more: VecDeque::new() }
+    }
+}
+
+impl<T> Few<T> {
+    const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+
+    fn push(&mut self, entry: T) {
+        match self.first {
+            None => self.first = Some(entry),
+            Some(_) => self.more.push_back(entry),
+        }
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        core::mem::replace(&mut self.first, self.more.pop_front())
+    }
+
+    fn last_mut(&mut self) -> Option<&mut T> {
+        self.more.back_mut().or(self.first.as_mut())
+    }
+
+    fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        match at.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(at) => self.more.get_mut(at),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.more)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -195,6 +245,20 @@ pub struct Broken {
 }
 
 impl Queue {
+    /// The number of the path to a member, if there is one.
+    fn to(&self, to: RankId) -> Option<usize> {
+        self.paths.iter().position(|path| path.to == to)
+    }
+
+    /// The path to a member; made if there is none.
+    fn path(&mut self, to: RankId) -> &mut Path {
+        let at = self.to(to).unwrap_or_else(|| {
+            self.paths.push(Path { to, groups: Few::default(), first: 0, messages: VecDeque::new() });
+            self.paths.len() - 1
+        });
+        &mut self.paths[at]
+    }
+
     /// Puts a flight in its order. Whether nothing must land before it.
     pub(super) fn enter(&mut self, id: FlightId, flight: &mut Flight, broken: Broken) -> bool {
         if !matches!(flight.kind, FlightKind::Message(_) | FlightKind::Transfer(_)) {
@@ -202,13 +266,13 @@ impl Queue {
         }
         match flight.kind {
             FlightKind::Put => {
-                let path = self.paths.entry(flight.to).or_default();
-                if path.groups.back().is_none_or(|group| !group.publishes.is_empty()) {
-                    path.groups.push_back(Group::default());
+                let path = self.path(flight.to);
+                if path.groups.last_mut().is_none_or(|group| !group.publishes.is_empty()) {
+                    path.groups.push(Group::default());
                 }
                 flight.group = path.first + path.groups.len() as u64 - 1;
-                if let Some(group) = path.groups.back_mut() {
-                    group.puts.push_back(id);
+                if let Some(group) = path.groups.last_mut() {
+                    group.puts.push(id);
                     group.left += 1;
                 }
                 true
@@ -216,8 +280,8 @@ impl Queue {
             FlightKind::Publish => {
                 let overtakes =
                     broken.publishes == Some(flight.at.region) && flight.at.offset < 2 * PARTITION;
-                let path = self.paths.get_mut(&flight.to);
-                let group = path.and_then(|path| path.groups.back_mut()).filter(|_| !overtakes);
+                let path = self.to(flight.to).map(|at| &mut self.paths[at]);
+                let group = path.and_then(|path| path.groups.last_mut()).filter(|_| !overtakes);
                 let free = group.is_none();
                 if let Some(group) = group {
                     group.publishes.push(id);
@@ -230,7 +294,7 @@ impl Queue {
                 stores.len() == 1
             }
             FlightKind::Message(number) => {
-                let messages = &mut self.paths.entry(flight.to).or_default().messages;
+                let messages = &mut self.path(flight.to).messages;
                 match messages.back_mut() {
                     Some(message) if message.number == number => {
                         message.pieces.push(id);
@@ -251,12 +315,15 @@ impl Queue {
         }
         match flight.kind {
             FlightKind::Put => {
-                let Some(path) = self.paths.get_mut(&flight.to) else { return };
-                path.groups[(flight.group - path.first) as usize].left -= 1;
-                while path.groups.front().is_some_and(|group| group.left == 0) {
-                    freed.extend(path.groups.pop_front().into_iter().flat_map(|group| group.publishes));
+                let Some(at) = self.to(flight.to) else { return };
+                let path = &mut self.paths[at];
+                let group = path.groups.get_mut((flight.group - path.first) as usize);
+                group.into_iter().for_each(|group| group.left -= 1);
+                while path.groups.first.as_ref().is_some_and(|group| group.left == 0) {
+                    freed.extend(path.groups.pop().iter().flat_map(|group| group.publishes.iter()));
                     path.first += 1;
                 }
+                self.forget(at);
             }
             FlightKind::Store | FlightKind::Write => {
                 let Some(stores) = self.stores.get_mut(&flight.at) else { return };
@@ -267,7 +334,8 @@ impl Queue {
                 }
             }
             FlightKind::Message(number) => {
-                let Some(path) = self.paths.get_mut(&flight.to) else { return };
+                let Some(at) = self.to(flight.to) else { return };
+                let path = &mut self.paths[at];
                 let Some(i) = path.messages.iter().position(|message| message.number == number) else {
                     return;
                 };
@@ -278,12 +346,16 @@ impl Queue {
                         freed.extend(path.messages.front().into_iter().flat_map(|next| &next.pieces));
                     }
                 }
+                self.forget(at);
             }
             FlightKind::Publish | FlightKind::Transfer(_) => {}
         }
-        // What never empties would grow with the number of peers, for ever.
-        if self.paths.get(&flight.to).is_some_and(|path| path.groups.is_empty() && path.messages.is_empty()) {
-            self.paths.remove(&flight.to);
+    }
+
+    /// Forgets a path that nothing is on: all of them would grow with the number of peers, for ever.
+    fn forget(&mut self, at: usize) {
+        if self.paths[at].groups.is_empty() && self.paths[at].messages.is_empty() {
+            self.paths.swap_remove(at);
         }
     }
 
@@ -294,11 +366,11 @@ impl Queue {
 
     /// What must land before a flight of this queue, in order.
     pub(super) fn before(&self, id: FlightId, flight: &Flight) -> Vec<FlightId> {
-        let path = self.paths.get(&flight.to);
+        let path = self.to(flight.to).map(|at| &self.paths[at]);
         let all: Vec<FlightId> = match flight.kind {
             FlightKind::Publish => path
                 .into_iter()
-                .flat_map(|path| path.groups.iter().flat_map(|group| &group.puts))
+                .flat_map(|path| path.groups.iter().flat_map(|group| group.puts.iter()))
                 .copied()
                 .collect(),
             FlightKind::Store | FlightKind::Write => {

@@ -84,7 +84,9 @@ impl Csv {
         let values: Vec<_> = point.values.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let values = values.join(" ");
         for (operator, name) in super::told::OPERATORS.into_iter().enumerate() {
-            for (rank, took) in outcome.took[operator].iter().enumerate() {
+            // A rank that was cut off has not ended.
+            let ended = outcome.took[operator].iter().enumerate().filter(|(_, took)| **took > 0);
+            for (rank, took) in ended {
                 let [sent, received] = [Direction::Out, Direction::In]
                     .map(|direction| outcome.ports[operator][rank][direction as usize].bytes);
                 let us = *took as f64 / 1e6;

@@ -48,6 +48,11 @@ impl<D> PartialOrd for Entry<D> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
+
+    // What the heap asks most.
+    fn le(&self, other: &Self) -> bool {
+        other.key <= self.key
+    }
 }
 
 impl<D> Ord for Entry<D> {
