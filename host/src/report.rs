@@ -7,12 +7,15 @@ use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
+/// Lines of a list that a table shows.
+const LINES_MAX: usize = 16;
 /// How often a line tells how far something is.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
 
@@ -220,6 +223,57 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
         table.add_row(row.iter().map(|cell| one_line(cell)));
     }
     table.trim_fmt()
+}
+
+/// A table of objects. A column is a field's name, or its title and then the name; `a.b` is a field of a field, and `a..` a
+/// range.
+pub fn objects<'v>(columns: &[&str], items: impl IntoIterator<Item = &'v Value>) -> String {
+    let of: Vec<_> = columns.iter().map(|of| of.split_once('=').unwrap_or((of, of))).collect();
+    let header: Vec<_> = of.iter().map(|(title, _)| title.trim_end_matches('.')).collect();
+    let row = |item| of.iter().map(|(_, field)| cell(item, field)).collect();
+    self::columns(&header, &items.into_iter().map(row).collect::<Vec<_>>())
+}
+
+/// The same of the first of them, and how many were cut.
+pub fn listed(title: &str, columns: &[&str], items: &[Value]) -> String {
+    let mut text = format!("{title}\n{}", objects(columns, items.iter().take(LINES_MAX)));
+    if items.len() > LINES_MAX {
+        text.push_str(&format!("\nand {} more; --format json has all", items.len() - LINES_MAX));
+    }
+    text
+}
+
+/// The lists that a report has of these: each with its title, its field and its columns.
+pub fn lists(report: &Value, of: &[(&str, &str, &[&str])]) -> Vec<String> {
+    let list = |&(title, field, columns): &(&str, &str, &[&str])| {
+        Some(listed(title, columns, at(report, field)?.as_array()?))
+    };
+    of.iter().filter_map(list).collect()
+}
+
+/// A field, or a field of a field.
+pub fn at<'v>(item: &'v Value, path: &str) -> Option<&'v Value> {
+    item.pointer(&format!("/{}", path.replace('.', "/")))
+}
+
+/// The text of a field in a table: of a number that is measured two decimals.
+pub fn cell(item: &Value, field: &str) -> String {
+    let (path, between) = field.strip_suffix("..").map_or((field, " "), |path| (path, ".."));
+    match at(item, path) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(all)) => all.iter().map(Value::to_string).collect::<Vec<_>>().join(between),
+        Some(Value::Number(number)) if number.is_f64() => format!("{:.2}", number.as_f64().unwrap_or(0.0)),
+        Some(number) => number.to_string(),
+    }
+}
+
+/// The fields of both objects.
+pub fn with(mut object: Value, more: Value) -> Value {
+    if let (Some(object), Value::Object(mut more)) = (object.as_object_mut(), more) {
+        object.append(&mut more);
+    }
+    object
 }
 
 fn plain_table() -> Table {

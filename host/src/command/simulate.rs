@@ -12,6 +12,7 @@ use crate::report::{Report, note};
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::timed::{Paces, WHOLE};
 use crate::simulate::{self, Outcome, Plan, Wakes, old_way};
+use serde_json::Value;
 use std::sync::Arc;
 use veriep_core::fabric::Capabilities;
 use veriep_core::plan::shared::SharedSplit;
@@ -125,7 +126,7 @@ impl Other {
         }))
     }
 
-    fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<told::Against, Error> {
+    fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<Value, Error> {
         let here = &outcome.took;
         Ok(match &self.0 {
             Some(other) => {
@@ -156,9 +157,10 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     let mut told = told::tell(args, &request, &outcome, free.as_ref());
     let (mut done, all) = (usize::from(!outcome.cut), points.len() * args.seeds as usize);
     if let (Some(other), false) = (&against, outcome.cut) {
-        told.against = Some(other.compared(args.against.as_deref().unwrap_or(""), &request, &outcome)?);
+        told["against"] = other.compared(args.against.as_deref().unwrap_or(""), &request, &outcome)?;
     }
     if points.len() > 1 || args.seeds > 1 {
+        let mut grid = Vec::new();
         for (number, point) in points.iter().enumerate() {
             let mut outcomes = Vec::new();
             for seed in (0..args.seeds.into()).map(|more| args.seed.wrapping_add(more)) {
@@ -178,7 +180,10 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
                 outcomes.push(told::slowest(&outcome.took));
                 done += 1;
             }
-            told.grid.extend(told::point(point, &outcomes));
+            grid.extend(told::point(point, &outcomes));
+        }
+        if !grid.is_empty() {
+            told["grid"] = grid.into();
         }
     }
     csv.finish()?;

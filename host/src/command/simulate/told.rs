@@ -5,11 +5,11 @@ use super::grid::Point;
 use crate::cli::SimulateArgs;
 use crate::events::chrome;
 use crate::events::page::About;
-use crate::report::{columns, pairs};
+use crate::report::{cell, objects, pairs, with};
 use crate::simulate::path::longest_first;
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::{Outcome, path};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use veriep_core::shape::{Product, Protocol, Shape};
 
@@ -17,145 +17,6 @@ use veriep_core::shape::{Product, Protocol, Shape};
 const NAMED: usize = 4;
 
 pub(super) const OPERATORS: [&str; 2] = ["dispatch", "combine"];
-
-#[derive(Serialize)]
-pub(super) struct Told {
-    ok: bool,
-    source: String,
-    cluster: String,
-    links_source: String,
-    costs_source: String,
-    /// By key of the cluster file: measured, derived, assumed, or given on the command line.
-    marks: BTreeMap<String, &'static str>,
-    checked: bool,
-    /// Whether somebody asked for the end: what follows is what there was.
-    cut_off: bool,
-    operators: Vec<Operator>,
-    links: Vec<Link>,
-    incast: Incasts,
-    ports: Vec<Port>,
-    waits: Vec<Waited>,
-    waits_by_kind: Vec<Kind>,
-    critical_path: Vec<Part>,
-    root: Root,
-    end_us: f64,
-    events: u64,
-    /// Words that cores and agents looked at for each step that changed something.
-    words_per_step: f64,
-    seed: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) against: Option<Against>,
-    /// By point and operator, if there are several points or seeds.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) grid: Vec<OfPoint>,
-}
-
-#[derive(Serialize)]
-struct Operator {
-    operator: &'static str,
-    slowest_us: f64,
-    median_us: f64,
-    first_us: f64,
-    formula_us: f64,
-    free_us: Option<f64>,
-    /// `calibrated` if a number of the cluster was found so that this time comes out, else `predicted`.
-    mark: &'static str,
-}
-
-#[derive(Serialize)]
-struct Link {
-    name: String,
-    dir: &'static str,
-    operator: &'static str,
-    bytes: u64,
-    busy_us: f64,
-    queue_max: u64,
-}
-
-/// What all ranks have sent by their port of a number; one where ports share the traffic evenly.
-#[derive(Serialize)]
-struct Port {
-    operator: &'static str,
-    port: usize,
-    bytes: u64,
-    /// Of the rank that used it longest.
-    busy_us: f64,
-}
-
-/// The most ranks with rows at the port of one rank at once.
-#[derive(Serialize)]
-struct Incast {
-    /// At ranks with shared experts.
-    shared: Option<usize>,
-    all: usize,
-}
-
-/// How long all cores and agents together have waited for a rank.
-#[derive(Serialize)]
-struct Waited {
-    rank: u32,
-    us: f64,
-}
-
-/// How long all cores and agents together have waited for a kind of word, or how long a rank has done something.
-#[derive(Serialize)]
-struct Kind {
-    what: &'static str,
-    us: f64,
-}
-
-/// A part of the critical path; `core` is null of an agent, and of what is on its way to the rank.
-#[derive(Serialize)]
-struct Part {
-    rank: u32,
-    core: Option<u32>,
-    us: f64,
-    what: &'static str,
-}
-
-/// Where the critical path begins.
-#[derive(Serialize)]
-struct Root {
-    rank: u32,
-    core: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct Incasts {
-    dispatch: Incast,
-    combine: Incast,
-}
-
-/// The same run on another cluster, or the old way.
-#[derive(Serialize)]
-pub(super) struct Against {
-    cluster: String,
-    operators: Vec<Compared>,
-}
-
-#[derive(Serialize)]
-struct Compared {
-    operator: &'static str,
-    slowest_us: f64,
-    /// How many times as long it takes there.
-    ratio: f64,
-    /// What the slowest rank did there, if that is the old way.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    parts: Vec<Kind>,
-}
-
-/// The slowest rank's time in an operator, over seeds.
-#[derive(Serialize)]
-pub(super) struct OfPoint {
-    values: BTreeMap<String, String>,
-    operator: &'static str,
-    seeds: usize,
-    least_us: f64,
-    first_quartile_us: f64,
-    median_us: f64,
-    third_quartile_us: f64,
-    most_us: f64,
-}
 
 fn us(time: Ps) -> f64 {
     time as f64 / 1e6
@@ -171,7 +32,7 @@ pub(super) fn tell(
     request: &Request,
     outcome: &Outcome,
     free: Option<&Outcome>,
-) -> Told {
+) -> Value {
     let Request { case, cluster, .. } = request;
     let shape = &case.shape;
     let is_fitted = cluster.links.fitted_to == communication(shape);
@@ -180,40 +41,40 @@ pub(super) fn tell(
     for (&(_, rank), waited) in &outcome.matrix {
         *by_rank.entry(rank).or_default() += waited;
     }
-    let root = outcome
-        .path
-        .last()
-        .map_or(Root { rank: 0, core: None }, |part| Root { rank: part.rank, core: part.core });
-    Told {
-        ok: true,
-        source: request.source.clone(),
-        cluster: args.cluster.clone(),
-        links_source: cluster.links.source.clone(),
-        costs_source: cluster.costs.source.clone(),
-        marks: marks(args, cluster),
-        checked: request.rows && !outcome.cut,
-        cut_off: outcome.cut,
-        operators: (0..2).map(|operator| told(operator, outcome, (free, args.free), mark)).collect(),
-        links: links(outcome),
-        incast: Incasts {
-            dispatch: incast(shape, &outcome.incast[0]),
-            combine: incast(shape, &outcome.incast[1]),
-        },
-        ports: ports(outcome),
-        waits: longest_first(by_rank.into_iter())
-            .into_iter()
-            .map(|(rank, waited)| Waited { rank, us: us(waited) })
-            .collect(),
-        waits_by_kind: outcome.kinds.iter().map(|&(what, waited)| Kind { what, us: us(waited) }).collect(),
-        critical_path: outcome.path.iter().map(part).collect(),
-        root,
-        end_us: us(outcome.end),
-        events: outcome.events,
-        words_per_step: outcome.words_per_step,
-        seed: args.seed,
-        against: None,
-        grid: Vec::new(),
-    }
+    let root = outcome.path.last().map_or((0, None), |part| (part.rank, part.core));
+    let waited = |(rank, waited)| json!({"rank": rank, "us": us(waited)});
+    let operators = [0, 1].map(|operator| told(operator, outcome, (free, args.free), mark));
+    json!({
+        "ok": true,
+        "source": request.source,
+        "cluster": args.cluster,
+        "links_source": cluster.links.source,
+        "costs_source": cluster.costs.source,
+        // By key of the cluster file: measured, derived, assumed, or given on the command line.
+        "marks": marks(args, cluster),
+        "checked": request.rows && !outcome.cut,
+        // Whether somebody asked for the end: what follows is what there was.
+        "cut_off": outcome.cut,
+        "operators": operators,
+        "links": links(outcome),
+        "incast": {"dispatch": incast(shape, &outcome.incast[0]), "combine": incast(shape, &outcome.incast[1])},
+        "ports": ports(outcome),
+        // How long all cores and agents together have waited for a rank, and for a kind of word.
+        "waits": longest_first(by_rank.into_iter()).into_iter().map(waited).collect::<Vec<_>>(),
+        "waits_by_kind": kinds(&outcome.kinds),
+        // `core` is null of an agent, and of what is on its way to the rank.
+        "critical_path": outcome.path.iter().map(part).collect::<Vec<_>>(),
+        "root": {"rank": root.0, "core": root.1},
+        "end_us": us(outcome.end),
+        "events": outcome.events,
+        // Words that cores and agents looked at for each step that changed something.
+        "words_per_step": outcome.words_per_step,
+        "seed": args.seed,
+    })
+}
+
+fn kinds(kinds: &[(&'static str, Ps)]) -> Vec<Value> {
+    kinds.iter().map(|&(what, took)| json!({"what": what, "us": us(took)})).collect()
 }
 
 /// What cluster files call the communication of a shape.
@@ -242,33 +103,40 @@ pub(super) fn compare(
     here: &[Vec<Ps>; 2],
     there: &[Vec<Ps>; 2],
     parts: &[Vec<(&'static str, Ps)>; 2],
-) -> Against {
-    let compared = |operator: usize| Compared {
-        operator: OPERATORS[operator],
-        slowest_us: us(slowest(there)[operator]),
-        ratio: slowest(there)[operator] as f64 / slowest(here)[operator].max(1) as f64,
-        parts: parts[operator].iter().map(|&(what, took)| Kind { what, us: us(took) }).collect(),
+) -> Value {
+    let compared = |operator: usize| {
+        let mut compared = json!({
+            "operator": OPERATORS[operator],
+            "slowest_us": us(slowest(there)[operator]),
+            // How many times as long it takes there.
+            "ratio": slowest(there)[operator] as f64 / slowest(here)[operator].max(1) as f64,
+        });
+        if !parts[operator].is_empty() {
+            compared["parts"] = kinds(&parts[operator]).into();
+        }
+        compared
     };
-    Against { cluster: cluster.to_owned(), operators: (0..2).map(compared).collect() }
+    let operators = [0, 1].map(compared);
+    json!({"cluster": cluster, "operators": operators})
 }
 
 /// A point of a grid, over its seeds.
-pub(super) fn point(point: &Point, outcomes: &[[Ps; 2]]) -> Vec<OfPoint> {
+pub(super) fn point(point: &Point, outcomes: &[[Ps; 2]]) -> Vec<Value> {
     let of = |operator: usize| {
         let mut times: Vec<_> = outcomes.iter().map(|times| times[operator]).collect();
         times.sort_unstable();
         // The nearest of the times at hand.
         let at = |quarter: usize| us(times[(quarter * (times.len() - 1) + 2) / 4]);
-        OfPoint {
-            values: point.values.iter().cloned().collect(),
-            operator: OPERATORS[operator],
-            seeds: times.len(),
-            least_us: at(0),
-            first_quartile_us: at(1),
-            median_us: at(2),
-            third_quartile_us: at(3),
-            most_us: at(4),
-        }
+        json!({
+            "values": point.values.iter().cloned().collect::<BTreeMap<_, _>>(),
+            "operator": OPERATORS[operator],
+            "seeds": times.len(),
+            "least_us": at(0),
+            "first_quartile_us": at(1),
+            "median_us": at(2),
+            "third_quartile_us": at(3),
+            "most_us": at(4),
+        })
     };
     if outcomes.is_empty() { Vec::new() } else { (0..2).map(of).collect() }
 }
@@ -306,195 +174,163 @@ fn told(
     outcome: &Outcome,
     (free, is_free): (Option<&Outcome>, bool),
     mark: &'static str,
-) -> Operator {
+) -> Value {
     let mut took = outcome.took[operator].clone();
     took.sort_unstable();
     let free = free.or_else(|| is_free.then_some(outcome));
-    Operator {
-        operator: OPERATORS[operator],
-        slowest_us: us(slowest(&outcome.took)[operator]),
-        median_us: us(took[took.len() / 2]),
-        first_us: us(took[0]),
-        formula_us: us(outcome.formula[operator]),
-        free_us: free.map(|free| us(slowest(&free.took)[operator])),
-        mark,
-    }
+    json!({
+        "operator": OPERATORS[operator],
+        "slowest_us": us(slowest(&outcome.took)[operator]),
+        "median_us": us(took[took.len() / 2]),
+        "first_us": us(took[0]),
+        "formula_us": us(outcome.formula[operator]),
+        "free_us": free.map(|free| us(slowest(&free.took)[operator])),
+        // `calibrated` if a number of the cluster was found so that this time comes out, else `predicted`.
+        "mark": mark,
+    })
 }
 
-fn part(part: &path::Part) -> Part {
-    Part { rank: part.rank, core: part.core, us: us(part.took), what: part.what }
+fn part(part: &path::Part) -> Value {
+    json!({"rank": part.rank, "core": part.core, "us": us(part.took), "what": part.what})
 }
 
-fn links(outcome: &Outcome) -> Vec<Link> {
+fn links(outcome: &Outcome) -> Vec<Value> {
     let of = |operator: usize| {
         let ports = (0..).zip(&outcome.ports[operator]);
         ports.flat_map(move |(rank, ports): (u32, _)| {
-            ["out", "in"].into_iter().zip(ports).map(move |(dir, carried)| Link {
-                name: format!("ports of rank {rank}"),
-                dir,
-                operator: OPERATORS[operator],
-                bytes: carried.bytes,
-                busy_us: us(carried.busy),
-                queue_max: carried.queue_max,
+            ["out", "in"].into_iter().zip(ports).map(move |(dir, carried)| {
+                json!({
+                    "name": format!("ports of rank {rank}"),
+                    "dir": dir,
+                    "operator": OPERATORS[operator],
+                    "bytes": carried.bytes,
+                    "busy_us": us(carried.busy),
+                    "queue_max": carried.queue_max,
+                })
             })
         })
     };
     (0..2).flat_map(of).collect()
 }
 
-fn ports(outcome: &Outcome) -> Vec<Port> {
+/// What all ranks have sent by their port of a number; one where ports share the traffic evenly. Busy is the rank that used it
+/// longest.
+fn ports(outcome: &Outcome) -> Vec<Value> {
     let of = |operator: usize| {
-        outcome.by_port[operator].iter().enumerate().map(move |(port, carried)| Port {
-            operator: OPERATORS[operator],
-            port,
-            bytes: carried.bytes,
-            busy_us: us(carried.busy),
+        outcome.by_port[operator].iter().enumerate().map(move |(port, carried)| {
+            let (name, busy) = (OPERATORS[operator], us(carried.busy));
+            json!({"operator": name, "port": port, "bytes": carried.bytes, "busy_us": busy})
         })
     };
     (0..2).flat_map(of).collect()
 }
 
-fn incast(shape: &Shape, by_rank: &[usize]) -> Incast {
+/// The most ranks with rows at the port of one rank at once; at ranks with shared experts, and at all.
+fn incast(shape: &Shape, by_rank: &[usize]) -> Value {
     let shared = by_rank.iter().take(shape.shared_expert_rank_num() as usize).max().copied();
-    Incast { shared, all: by_rank.iter().max().copied().unwrap_or(0) }
+    json!({"shared": shared, "all": by_rank.iter().max().copied().unwrap_or(0)})
 }
 
-pub(super) fn table(told: &Told) -> String {
+fn items<'v>(told: &'v Value, field: &str) -> &'v [Value] {
+    told[field].as_array().map_or(&[], Vec::as_slice)
+}
+
+pub(super) fn table(told: &Value) -> String {
+    let of = |field| cell(told, field);
+    let marks = told["marks"].as_object();
     let marked = |mark: &str| {
-        let keys: Vec<_> =
-            told.marks.iter().filter(|(_, of)| **of == mark).map(|(key, _)| key.as_str()).collect();
+        let of_mark = marks.into_iter().flatten().filter(|(_, of)| **of == *mark);
+        let keys: Vec<_> = of_mark.map(|(key, _)| key.as_str()).collect();
         if keys.is_empty() { "none".to_owned() } else { keys.join(", ") }
     };
+    let cut = if told["cut_off"] == true { ", cut off" } else { "" };
+    let oracle = if told["checked"] == true { "agrees bit for bit" } else { "not asked" };
     let about = pairs(&[
-        ("source", told.source.clone()),
-        ("cluster", told.cluster.clone()),
-        ("links", told.links_source.clone()),
-        ("costs", told.costs_source.clone()),
+        ("source", of("source")),
+        ("cluster", of("cluster")),
+        ("links", of("links_source")),
+        ("costs", of("costs_source")),
         ("measured", marked("measured")),
         ("derived", marked("derived")),
         ("assumed", marked("assumed")),
         ("given", marked("given")),
-        ("oracle", if told.checked { "agrees bit for bit" } else { "not asked" }.to_owned()),
-        (
-            "end",
-            format!(
-                "{:.2} us, {} events{}",
-                told.end_us,
-                told.events,
-                if told.cut_off { ", cut off" } else { "" }
-            ),
-        ),
+        ("oracle", oracle.to_owned()),
+        ("end", format!("{} us, {} events{cut}", of("end_us"), of("events"))),
     ]);
-    let waits = told
-        .waits
-        .iter()
-        .take(NAMED)
-        .map(|waited| vec![waited.rank.to_string(), format!("{:.2}", waited.us)]);
-    let kinds = told
-        .waits_by_kind
-        .iter()
-        .take(NAMED)
-        .map(|kind| vec![kind.what.to_owned(), format!("{:.2}", kind.us)]);
-    let path = told.critical_path.iter().rev().filter(|part| part.us >= 0.005 * told.end_us).map(|part| {
-        let core = part.core.map_or_else(|| "-".to_owned(), |core| core.to_string());
-        vec![part.rank.to_string(), core, format!("{:.2}", part.us), part.what.to_owned()]
-    });
+    let number = |item: &Value, field: &str| item[field].as_f64().unwrap_or(0.0);
+    let end = number(told, "end_us");
     let mut parts = vec![about, of_operators(told)];
-    if told.ports.len() > 2 {
-        parts.push(of_ports(&told.ports));
+    if items(told, "ports").len() > 2 {
+        let columns = ["operator", "port", "bytes sent by all ranks=bytes", "busy at most us=busy_us"];
+        parts.push(objects(&columns, items(told, "ports")));
     }
+    let waits = ["waited for rank=rank", "us, all cores together=us"];
+    let kinds = ["waited for=what", "us, all cores together=us"];
+    let path = items(told, "critical_path").iter().rev().filter(|part| number(part, "us") >= 0.005 * end);
     parts.extend([
-        columns(&["waited for rank", "us, all cores together"], &waits.collect::<Vec<_>>()),
-        columns(&["waited for", "us, all cores together"], &kinds.collect::<Vec<_>>()),
-        columns(&["critical path: rank", "core", "us", ""], &path.collect::<Vec<_>>()),
+        objects(&waits, items(told, "waits").iter().take(NAMED)),
+        objects(&kinds, items(told, "waits_by_kind").iter().take(NAMED)),
+        objects(&["critical path: rank=rank", "core", "us", "=what"], path),
     ]);
-    if let Some(Against { cluster, operators }) = &told.against {
-        let row = |of: &Compared| {
-            vec![of.operator.to_owned(), format!("{:.2}", of.slowest_us), format!("{:.3}", of.ratio)]
+    if let Some(against) = told.get("against") {
+        let first = format!("on {}=operator", cell(against, "cluster"));
+        let operators = items(against, "operators");
+        let exact = |of: &Value| with(of.clone(), json!({"ratio": format!("{:.3}", number(of, "ratio"))}));
+        let exact: Vec<_> = operators.iter().map(exact).collect();
+        parts.push(objects(&[&first, "slowest us=slowest_us", "times as long=ratio"], &exact));
+        let of_operator = |of: &Value| {
+            let named = |part: &Value| with(part.clone(), json!({"operator": of["operator"]}));
+            items(of, "parts").iter().map(named).collect::<Vec<_>>()
         };
-        let rows: Vec<_> = operators.iter().map(row).collect();
-        parts.push(columns(&[&format!("on {cluster}"), "slowest us", "times as long"], &rows));
-        let of = |of: &Compared, part: &Kind| {
-            vec![of.operator.to_owned(), part.what.to_owned(), format!("{:.2}", part.us)]
-        };
-        let rows: Vec<_> =
-            operators.iter().flat_map(|all| all.parts.iter().map(move |part| of(all, part))).collect();
-        if !rows.is_empty() {
-            parts.push(columns(&["operator", "its slowest rank there", "us"], &rows));
+        let all: Vec<_> = operators.iter().flat_map(of_operator).collect();
+        if !all.is_empty() {
+            parts.push(objects(&["operator", "its slowest rank there=what", "us"], &all));
         }
     }
-    if !told.grid.is_empty() {
-        parts.push(of_grid(&told.grid));
+    if !items(told, "grid").is_empty() {
+        parts.push(of_grid(items(told, "grid")));
     }
     parts.join("\n\n")
 }
 
-fn of_operators(told: &Told) -> String {
-    let row = |operator: &Operator| {
-        let of = |link: &&Link| link.operator == operator.operator;
-        let busiest = told.links.iter().filter(of).map(|link| link.busy_us).fold(0.0, f64::max);
-        let Incasts { dispatch, combine } = &told.incast;
-        let incast = if operator.operator == "dispatch" { dispatch } else { combine };
-        let Operator { slowest_us, median_us, first_us, formula_us, free_us, .. } = operator;
-        let time = |time: f64| format!("{time:.2}");
-        vec![
-            operator.operator.to_owned(),
-            time(*slowest_us),
-            time(*median_us),
-            time(*first_us),
-            time(*formula_us),
-            free_us.map_or_else(|| "-".to_owned(), time),
-            time(busiest),
-            incast.all.to_string(),
-            incast.shared.map_or_else(|| "-".to_owned(), |shared| shared.to_string()),
-            operator.mark.to_owned(),
-        ]
+fn of_operators(told: &Value) -> String {
+    let whole = |operator: &Value| {
+        let links = items(told, "links").iter().filter(|link| link["operator"] == operator["operator"]);
+        let busiest = links.filter_map(|link| link["busy_us"].as_f64()).fold(0.0, f64::max);
+        let incast = &told["incast"][operator["operator"].as_str().unwrap_or_default()];
+        with(operator.clone(), json!({"busiest": busiest, "incast": incast}))
     };
-    let header = [
+    let columns = [
         "operator",
-        "slowest us",
-        "median",
-        "first",
-        "formula",
-        "free run",
-        "busiest port",
-        "incast",
-        "at shared experts",
-        "times are",
+        "slowest us=slowest_us",
+        "median=median_us",
+        "first=first_us",
+        "formula=formula_us",
+        "free run=free_us",
+        "busiest port=busiest",
+        "incast=incast.all",
+        "at shared experts=incast.shared",
+        "times are=mark",
     ];
-    columns(&header, &told.operators.iter().map(row).collect::<Vec<_>>())
+    objects(&columns, &items(told, "operators").iter().map(whole).collect::<Vec<_>>())
 }
 
-fn of_ports(ports: &[Port]) -> String {
-    let row = |port: &Port| {
-        vec![
-            port.operator.to_owned(),
-            port.port.to_string(),
-            port.bytes.to_string(),
-            format!("{:.2}", port.busy_us),
-        ]
+fn of_grid(grid: &[Value]) -> String {
+    let named = |of: &Value| {
+        let values = of["values"].as_object().into_iter().flatten();
+        let values: Vec<_> =
+            values.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+        with(of.clone(), json!({"with": values.join(" ")}))
     };
-    let header = ["operator", "port", "bytes sent by all ranks", "busy at most us"];
-    columns(&header, &ports.iter().map(row).collect::<Vec<_>>())
-}
-
-fn of_grid(grid: &[OfPoint]) -> String {
-    let row = |of: &OfPoint| {
-        let values: Vec<_> = of.values.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let times = [of.least_us, of.first_quartile_us, of.median_us, of.third_quartile_us, of.most_us];
-        let mut row = vec![values.join(" "), of.operator.to_owned(), of.seeds.to_string()];
-        row.extend(times.map(|time| format!("{time:.2}")));
-        row
-    };
-    let header = [
+    let columns = [
         "with",
         "operator",
         "seeds",
-        "slowest rank: least us",
-        "1st quartile",
-        "median",
-        "3rd quartile",
-        "most",
+        "slowest rank: least us=least_us",
+        "1st quartile=first_quartile_us",
+        "median=median_us",
+        "3rd quartile=third_quartile_us",
+        "most=most_us",
     ];
-    columns(&header, &grid.iter().map(row).collect::<Vec<_>>())
+    objects(&columns, &grid.iter().map(named).collect::<Vec<_>>())
 }
