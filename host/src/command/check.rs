@@ -1,7 +1,7 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
 use super::clashes::{Clash, Layer, clashes};
-use super::sizes::{BufferSizes, Placed, Sizes};
+use super::sizes::{BufferSizes, Placed, sizes};
 use super::source::{Source, choices_of, resolve};
 use crate::case;
 use crate::cli::{CheckArgs, ConfigArgs, ModeArgs};
@@ -10,6 +10,7 @@ use crate::error::{Error, Problem};
 use crate::hints;
 use crate::report::{Report, columns, pairs};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Buffer, Given, Limits, Shape};
@@ -23,7 +24,7 @@ struct Checked {
     /// Absent without direct placement.
     placed: Option<Placed>,
     /// Absent when the configuration is invalid: nothing else follows from it then.
-    sizes: Option<Sizes>,
+    sizes: Option<BTreeMap<&'static str, Option<u64>>>,
     file: String,
     #[serde(skip)]
     config: Config,
@@ -165,7 +166,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         notes: config.notes(),
         buffer: BufferSizes::from(&buffer),
         placed: shape.as_ref().and_then(|shape| Placed::of(shape, receive)),
-        sizes: shape.as_ref().map(Sizes::from),
+        sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
         file,
         config,
         shape,
@@ -183,7 +184,8 @@ fn table(checked: &Checked) -> String {
     ];
     rows.extend(checked.buffer.rows());
     rows.extend(checked.placed.iter().map(Placed::row));
-    rows.extend(checked.sizes.iter().flat_map(Sizes::rows));
+    let sizes = checked.shape.iter().flat_map(sizes);
+    rows.extend(sizes.filter_map(|(name, size)| Some((name, size?.to_string()))));
     let notes: String = checked.notes.iter().map(|note| format!("\n\nnote: {note}")).collect();
     format!("{}\n\n{}{notes}", pairs(&rows), checked.buffer.arithmetic())
 }

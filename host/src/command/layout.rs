@@ -7,50 +7,14 @@ use crate::config::Config;
 use crate::error::{Error, Problem, one_line};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, columns, pairs};
-use serde::Serialize;
+use crate::report::{Report, cell, objects, pairs};
+use serde_json::{Value, json};
 use std::path::Path;
 use veriep_core::layout::map;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Given, Limits, Shape};
 use veriep_core::units::RankId;
-
-#[derive(Serialize)]
-struct Layout {
-    ok: bool,
-    config: String,
-    rank: u32,
-    areas: Vec<Area>,
-    record: Vec<Field>,
-    combine_row: Vec<Field>,
-    outputs: Vec<Output>,
-}
-
-#[derive(Serialize)]
-struct Area {
-    region: String,
-    partition: Option<u32>,
-    name: &'static str,
-    offset: u64,
-    size: u64,
-    count: u64,
-    stride: u64,
-    slot: u64,
-}
-
-#[derive(Serialize)]
-struct Field {
-    name: &'static str,
-    offset: u64,
-    size: u64,
-}
-
-#[derive(Serialize)]
-struct Output {
-    tensor: &'static str,
-    capacity: u64,
-}
 
 /// What only rows received in another way than by copying have.
 const IN_PLACE: [Tensor; 2] = [Tensor::RowTable, Tensor::SentRows];
@@ -79,69 +43,62 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
         Error::Request(format!("--rank {named}: must be in [0, {last}]{more}"))
     })?;
     let choices = choices(&shape, &args.mode)?;
-    let layout = Layout { rank: named.0, ..draw(&shape, choices, name, rank) };
+    let mut layout = draw(&shape, choices, &name, rank);
+    layout["rank"] = named.0.into();
     report.emit(&layout, table)
 }
 
-fn draw(shape: &Shape, choices: Choices, config: String, rank: RankId) -> Layout {
+fn draw(shape: &Shape, choices: Choices, config: &str, rank: RankId) -> Value {
     let ep_rank = global_rank::ep_rank(shape, rank);
-    let areas = map::areas(shape, choices.mode(), ep_rank).map(|area| Area {
-        region: area.start.region.name().to_owned(),
-        partition: area.partition.map(veriep_core::layout::state::Partition::index),
-        name: area.name,
-        offset: area.start.offset,
-        size: area.size(),
-        count: area.count,
-        stride: area.stride,
-        slot: area.slot,
+    let areas = map::areas(shape, choices.mode(), ep_rank).map(|area| {
+        json!({
+            "region": area.start.region.name(),
+            "partition": area.partition.map(veriep_core::layout::state::Partition::index),
+            "name": area.name,
+            "offset": area.start.offset,
+            "size": area.size(),
+            "count": area.count,
+            "stride": area.stride,
+            "slot": area.slot,
+        })
     });
-    let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
-    // Rows that are placed directly travel in neither.
-    let has_records = |_: &map::Field| !choices.receive.is_direct();
-    Layout {
-        ok: true,
-        config,
-        rank: rank.0,
-        areas: areas.collect(),
-        record: map::record_fields(shape).filter(has_records).map(field).collect(),
-        combine_row: map::combine_fields(shape).filter(has_records).map(field).collect(),
-        outputs: map::outputs(shape, ep_rank)
-            .filter(|&(tensor, capacity)| {
-                capacity > 0 && (choices.receive.keeps_rows() || !IN_PLACE.contains(&tensor))
-            })
-            .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
-            .collect(),
-    }
+    // Rows that are placed directly travel in neither record.
+    let field = |field: map::Field| {
+        let map::Field { name, offset, size } = field;
+        (!choices.receive.is_direct()).then(|| json!({"name": name, "offset": offset, "size": size}))
+    };
+    let output = |(tensor, capacity): (Tensor, u64)| {
+        let has = capacity > 0 && (choices.receive.keeps_rows() || !IN_PLACE.contains(&tensor));
+        has.then(|| json!({"tensor": tensor.name(), "capacity": capacity}))
+    };
+    json!({
+        "ok": true,
+        "config": config,
+        "areas": areas.collect::<Vec<_>>(),
+        "record": map::record_fields(shape).filter_map(field).collect::<Vec<_>>(),
+        "combine_row": map::combine_fields(shape).filter_map(field).collect::<Vec<_>>(),
+        "outputs": map::outputs(shape, ep_rank).filter_map(output).collect::<Vec<_>>(),
+    })
 }
 
-fn table(layout: &Layout) -> String {
-    let number = |n: u64| n.to_string();
-    let areas: Vec<_> = layout
-        .areas
-        .iter()
-        .map(|a| {
-            let partition = a.partition.map_or_else(|| "-".to_owned(), |p| p.to_string());
-            let mut row = vec![a.region.clone(), partition, a.name.to_owned()];
-            row.extend([a.offset, a.size, a.count, a.stride, a.slot].map(number));
-            row
-        })
-        .collect();
-    let fields = |title: &str, fields: &[Field]| {
-        let row = |f: &Field| vec![f.name.to_owned(), number(f.offset), number(f.size)];
-        let rows: Vec<_> = fields.iter().map(row).collect();
-        if rows.is_empty() {
-            return String::new();
-        }
-        format!("{title}\n{}\n\n", columns(&["field", "offset", "size"], &rows))
+fn table(layout: &Value) -> String {
+    let items = |field: &str| layout[field].as_array().map_or(&[][..], Vec::as_slice);
+    let fields = |title: &str, field: &str| match items(field) {
+        [] => String::new(),
+        fields => format!("{title}\n{}\n\n", objects(&["field=name", "offset", "size"], fields)),
     };
-    let outputs: Vec<_> = layout.outputs.iter().map(|o| (o.tensor, number(o.capacity))).collect();
+    let output = |output: &Value| (cell(output, "tensor"), cell(output, "capacity"));
+    let outputs: Vec<_> = items("outputs").iter().map(output).collect();
+    let outputs: Vec<_> =
+        outputs.iter().map(|(tensor, capacity)| (tensor.as_str(), capacity.clone())).collect();
+    let columns = ["region", "partition", "area=name", "offset", "size", "count", "stride", "slot"];
     format!(
         "rank {} of {}, in bytes\n\n{}\n\n{}{}outputs, capacity\n{}",
-        layout.rank,
-        one_line(&layout.config),
-        columns(&["region", "partition", "area", "offset", "size", "count", "stride", "slot"], &areas),
-        fields("token record", &layout.record),
-        fields("combine row", &layout.combine_row),
+        layout["rank"],
+        one_line(&cell(layout, "config")),
+        objects(&columns, items("areas")),
+        fields("token record", "record"),
+        fields("combine row", "combine_row"),
         pairs(&outputs)
     )
 }

@@ -155,59 +155,24 @@ impl BufferSizes {
     }
 }
 
-/// What follows from a valid configuration.
-#[derive(Serialize)]
-pub(super) struct Sizes {
-    local_expert_num: u32,
-    rows_max_moe: u64,
-    rows_max_shared: Option<u64>,
-    row_bytes: u64,
-    payload_bytes: u64,
-    #[serde(flatten)]
-    a3: Option<SizesA3>,
-}
-
-#[derive(Serialize)]
-struct SizesA3 {
-    record_pitch: u64,
-    combine_pitch: u64,
-    combine_area_bytes: u64,
-}
-
-impl From<&Shape> for Sizes {
-    fn from(shape: &Shape) -> Self {
-        let shared_ranks = shape.shared_expert_rank_num();
-        Self {
-            local_expert_num: shape.local_expert_num(),
-            // TP peers gather each other's rows.
-            rows_max_moe: shape.rows_max(RankId(shared_ranks)) * u64::from(shape.tp_world_size()),
-            rows_max_shared: (shared_ranks > 0)
-                .then(|| shape.rows_max(RankId(0)) * u64::from(shape.tp_world_size())),
-            row_bytes: shape.row_bytes(),
-            payload_bytes: shape.payload_bytes(),
-            a3: (shape.product() == Product::A3).then(|| SizesA3 {
-                record_pitch: shape.record_pitch(),
-                combine_pitch: shape.combine_pitch(),
-                combine_area_bytes: shape.combine_area(),
-            }),
-        }
+/// What follows from a valid configuration, where there is such a thing.
+pub(super) fn sizes(shape: &Shape) -> Vec<(&'static str, Option<u64>)> {
+    let shared_ranks = shape.shared_expert_rank_num();
+    // TP peers gather each other's rows.
+    let rows_max = |rank| shape.rows_max(RankId(rank)) * u64::from(shape.tp_world_size());
+    let mut sizes = vec![
+        ("local_expert_num", Some(shape.local_expert_num().into())),
+        ("rows_max_moe", Some(rows_max(shared_ranks))),
+        ("rows_max_shared", (shared_ranks > 0).then(|| rows_max(0))),
+        ("row_bytes", Some(shape.row_bytes())),
+        ("payload_bytes", Some(shape.payload_bytes())),
+    ];
+    if shape.product() == Product::A3 {
+        sizes.extend([
+            ("record_pitch", Some(shape.record_pitch())),
+            ("combine_pitch", Some(shape.combine_pitch())),
+            ("combine_area_bytes", Some(shape.combine_area())),
+        ]);
     }
-}
-
-impl Sizes {
-    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
-        let mut rows = vec![
-            ("local_expert_num", self.local_expert_num.to_string()),
-            ("rows_max_moe", self.rows_max_moe.to_string()),
-        ];
-        rows.extend(self.rows_max_shared.map(|rows| ("rows_max_shared", rows.to_string())));
-        rows.push(("row_bytes", self.row_bytes.to_string()));
-        rows.push(("payload_bytes", self.payload_bytes.to_string()));
-        if let Some(a3) = &self.a3 {
-            rows.push(("record_pitch", a3.record_pitch.to_string()));
-            rows.push(("combine_pitch", a3.combine_pitch.to_string()));
-            rows.push(("combine_area_bytes", a3.combine_area_bytes.to_string()));
-        }
-        rows
-    }
+    sizes
 }
