@@ -1,12 +1,14 @@
 //! What can be asked on the command line.
 
 mod bench;
+mod explain;
 mod inject;
 mod plan;
 mod run;
 mod simulate;
 
 pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
+pub use explain::explain;
 pub use plan::{PlanArgs, SharedArg};
 #[cfg(target_os = "linux")]
 pub use run::MpiShimArgs;
@@ -15,15 +17,13 @@ pub use simulate::{RowsArg, SimulateArgs};
 use veriep_core::protocol::{Flags, Receive};
 
 use crate::command::From as Layout;
-use crate::error::{Error, one_line};
+use crate::error::Error;
 use crate::generate::{MaskKind, Routing};
-use crate::launcher::launched;
 use crate::presets;
-use crate::report::{Format, complain};
+use crate::report::Format;
 use crate::result;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::error::{ContextKind, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::ops::RangeInclusive;
 use std::path::PathBuf;
 use veriep_core::plan::order::SendOrder;
@@ -175,18 +175,11 @@ impl BackendArg {
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Threads | Self::Processes | Self::Mpi)
     }
+}
 
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Threads => "threads",
-            Self::Lockstep => "lockstep",
-            Self::Weak => "weak",
-            Self::Processes => "processes",
-            Self::Mpi => "mpi",
-        }
-    }
+/// The name of a value on the command line.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Order of sending.
@@ -201,19 +194,6 @@ pub enum OrderArg {
     Destinations,
     /// Rotated by the rank, then every n-th, so that neighbours do not follow each other.
     Stride,
-}
-
-impl OrderArg {
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Staggered => "staggered",
-            Self::Destinations => "destinations",
-            Self::Stride => "stride",
-        }
-    }
 }
 
 impl From<OrderArg> for SendOrder {
@@ -609,57 +589,4 @@ pub struct PortArgs {
     /// ports; needs room).
     #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
     pub port_offset: i64,
-}
-
-/// Prints a parse error as one line (help and version as they are) and returns the exit status.
-#[must_use]
-pub fn explain(error: &clap::Error) -> u8 {
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return match error.print() {
-            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                complain(&format!("stdout: cannot write: {e}"));
-                2
-            }
-            // A closed stdout is no error.
-            _ => 0,
-        };
-    }
-    let line = match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::MissingRequiredArgument, Some(arguments)) => format!("missing argument: {arguments}"),
-        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
-            "missing verb: veriep --help lists them".to_owned()
-        }
-        (ErrorKind::InvalidSubcommand, _) => {
-            format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))
-        }
-        _ => first_paragraph(&error.render().to_string()),
-    };
-    let verb = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    let similar = verb.as_deref().and_then(similar_verb);
-    let line = match similar.or_else(|| error.get(ContextKind::SuggestedArg).map(ToString::to_string)) {
-        Some(similar) => format!("{line}; a similar one is {similar}"),
-        None => line,
-    };
-    if launched().is_some_and(|launched| launched.process != 0) {
-        // The first of the processes that a launcher has started says it, before the launcher ends all.
-        std::thread::sleep(core::time::Duration::from_secs(1));
-        return 2;
-    }
-    complain(&one_line(&line));
-    2
-}
-
-/// The verb that a word was meant to be: one that takes less changes than half of its letters.
-fn similar_verb(word: &str) -> Option<String> {
-    let command = Cli::command();
-    let verbs = command.get_subcommands().map(clap::Command::get_name);
-    let changes = |verb: &&str| strsim::osa_distance(verb, word);
-    verbs.filter(|verb| 2 * changes(verb) < verb.len()).min_by_key(changes).map(str::to_owned)
-}
-
-/// The lines before the usage, completed.
-fn first_paragraph(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    let text = lines.join(" ");
-    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
 }

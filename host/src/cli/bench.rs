@@ -69,17 +69,6 @@ impl RowCopyArg {
             Self::Streaming => Some(RowCopy::Streaming),
         }
     }
-
-    /// As in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Ahead => "ahead",
-            Self::Plain => "plain",
-            Self::Streaming => "streaming",
-        }
-    }
 }
 
 impl From<RowCopy> for RowCopyArg {

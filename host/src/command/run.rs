@@ -12,7 +12,7 @@ use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::{Case, support};
-use crate::cli::{BackendArg, RowCopyArg, RunArgs};
+use crate::cli::{BackendArg, RowCopyArg, RunArgs, name_of};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options, RankState};
@@ -108,7 +108,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     args.dump.iter().try_for_each(|folder| dump::make(folder))?;
     let (job, schedule) = job(args, None)?;
     if args.deadline.is_some() && !args.backend.is_timed() {
-        let backend = args.backend.name();
+        let backend = name_of(args.backend);
         note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
     }
     let bar = match job.plan.check {
@@ -138,7 +138,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
 }
 
 fn only_linux(args: &RunArgs) -> Error {
-    Error::Request(format!("--backend {}: only Linux has it", args.backend.name()))
+    Error::Request(format!("--backend {}: only Linux has it", name_of(args.backend)))
 }
 
 /// An error with what may have led to it.
@@ -157,7 +157,7 @@ fn hinted(error: Error, job: &Job<'_>, schedule: &Schedule) -> Error {
 /// The request, checked; of a launcher that has started so many processes, if one has.
 fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
-    let backend = args.backend.name();
+    let backend = name_of(args.backend);
     let timed = "--backend threads, processes and mpi have";
     let is_mpi = args.backend == BackendArg::Mpi;
     for (wrong, option, who) in [
@@ -360,11 +360,11 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let ran =
         dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick))
             .map_err(|error| {
-                error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
+                error.with(&format!("; --backend {} --seed {} repeats it", name_of(args.backend), args.seed))
             });
     // Of a run that hangs, too.
     record::end(&args.record, log, |_| {
-        let what = format!("{} on {}, seed {}", job.source, args.backend.name(), args.seed);
+        let what = format!("{} on {}, seed {}", job.source, name_of(args.backend), args.seed);
         (Vec::new(), About { title: what, ..About::default() })
     })?;
     let (costs, ranks) = ran?;

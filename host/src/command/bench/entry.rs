@@ -4,7 +4,7 @@ use super::blocks::{Block, Ratio};
 use super::load::{Counters, Load};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, ExpertsArg, LiveArg, RowCopyArg};
+use crate::cli::{Baseline, ExpertsArg, LiveArg, RowCopyArg, name_of};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
@@ -46,7 +46,7 @@ pub(super) struct Entry {
     /// None of a baseline.
     pub(super) experts: Option<&'static str>,
     /// None of a baseline. What `auto` chose, if that was asked for.
-    row_copy: Option<&'static str>,
+    row_copy: Option<String>,
     /// None of a baseline.
     #[serde(skip)]
     pub(super) asked: Option<RowCopyArg>,
@@ -196,7 +196,9 @@ fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject
         {
             format!("experts = {}", ExpertsArg::name(receive))
         }
-        System::Machines(_, _, copy) if mine.system != other.system => format!("row_copy = {}", copy.name()),
+        System::Machines(_, _, copy) if mine.system != other.system => {
+            format!("row_copy = {}", name_of(copy))
+        }
         System::Machines(..) => format!("quant_mode = {}", other.case.config.quant_mode),
     };
     let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &own.blocks, times);
@@ -275,7 +277,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
         system,
         receive: way.map(|(receive, _)| receive.name()),
         experts: way.map(|(receive, _)| ExpertsArg::name(receive)),
-        row_copy: subject.row_copy.map(|way| RowCopyArg::from(way).name()),
+        row_copy: subject.row_copy.map(|way| name_of(RowCopyArg::from(way))),
         asked: way.map(|(_, asked)| asked),
         ep_world_size: config.ep_world_size,
         bs: config.bs.clone(),

@@ -79,7 +79,7 @@ fn name(entry: &Entry) -> Vec<String> {
         system += &format!(" {experts}");
     }
     if let Some(way) = entry.asked.filter(|&way| way != RowCopyArg::Auto) {
-        system += &format!(" {}", way.name());
+        system += &format!(" {}", crate::cli::name_of(way));
     }
     if entry.quant_mode != 0 {
         system += " int8";

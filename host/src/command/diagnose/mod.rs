@@ -8,7 +8,7 @@ mod report;
 
 use super::source::{Source, resolve};
 use crate::case::{self, Case};
-use crate::cli::{ConfigArgs, DiagnoseArgs};
+use crate::cli::{ConfigArgs, DiagnoseArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::dump;
 use crate::error::Error;
@@ -39,14 +39,6 @@ pub enum From {
 }
 
 impl From {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Veriep => "veriep",
-            Self::CannM => "cann-m",
-            Self::CannH => "cann-h",
-        }
-    }
-
     const fn release(self) -> Option<Release> {
         match self {
             Self::Veriep => None,
@@ -211,7 +203,7 @@ fn own(args: &DiagnoseArgs, group: &Group) -> Result<Vec<Option<Seen>>, Error> {
                 let read = |(bytes, release)| cann::read(bytes, (shape, RankId(member)), release, 2, None);
                 bytes.zip(from.release()).is_some_and(|all| read(all).is_ok_and(|seen| seen.begun != [0, 0]))
             });
-            let hint = others.map(|from| format!("; hint: --from {}", from.name())).next();
+            let hint = others.map(|from| format!("; hint: --from {}", name_of(from))).next();
             Error::file(&path, format_args!("{why}{}", hint.unwrap_or_default()))
         }
     })

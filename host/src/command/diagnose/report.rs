@@ -17,7 +17,7 @@ const NAMED: usize = 3;
 struct Diagnosis {
     ok: bool,
     config: String,
-    from: &'static str,
+    from: String,
     ranks: Vec<Rank>,
     missing: Vec<Word>,
     culprits: Vec<u32>,
@@ -82,7 +82,7 @@ pub(super) fn emit(
     let diagnosis = Diagnosis {
         ok: owe.is_empty(),
         config: group.name.clone(),
-        from: from.name(),
+        from: crate::cli::name_of(from),
         missing: all().flat_map(|(member, seen)| of.words(member, seen.as_ref())).collect(),
         unknown: of.unknown(open),
         culprits: owe.iter().map(|member| group.number(*member)).collect(),
@@ -276,7 +276,7 @@ fn table(diagnosis: &Diagnosis) -> String {
     };
     let about = pairs(&[
         ("config", diagnosis.config.clone()),
-        ("from", diagnosis.from.to_owned()),
+        ("from", diagnosis.from.clone()),
         ("owe", owe),
         ("unknown", diagnosis.unknown.join("; ")),
     ]);

@@ -1,14 +1,11 @@
 //! The plan of a rank of the A2 full mesh: what its cores reorder, what its agent posts, what it awaits.
 
-mod table;
-
-pub(super) use table::{summary_table, table};
-
-use super::Head;
 use super::lists::Traffic;
-use crate::cli::PlanArgs;
+use super::{group, head, head_rows, known};
+use crate::cli::{PlanArgs, name_of};
+use crate::report::{cell, lists, pairs, with};
 use core::ops::Range;
-use serde::Serialize;
+use serde_json::{Value, json};
 use veriep_core::layout::a2_message::{ELEMENT, Task, task_word};
 use veriep_core::layout::a2_window::{FLAG1, record, row, sent_bytes, tail_flag, window};
 use veriep_core::layout::state::{Operator, Partition};
@@ -21,129 +18,6 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 /// The half of all offsets.
 const HALF: Partition = Partition::P0;
-
-/// What a rank does, or one of its cores. Lists are `null` when experts are not known.
-#[derive(Serialize)]
-pub(super) struct RankPlan {
-    #[serde(flatten)]
-    head: Head,
-    /// In which the agent issues the tasks of an operator.
-    order: &'static str,
-    /// Half of the windows and of the message area that all offsets are in. Operator N uses half N % 2.
-    half: u32,
-    /// Bytes of the window for one peer.
-    rank_window: u64,
-    /// One for each peer in each operator.
-    tasks_per_operator: u32,
-    cores: Vec<CoreShare>,
-    dispatch: Option<Dispatch>,
-    combine: Option<Combine>,
-}
-
-/// Ranges are `[start, end)`.
-#[derive(Serialize)]
-struct CoreShare {
-    core: u32,
-    /// That it reorders in dispatch and sums in combine.
-    tokens: [u32; 2],
-    /// Whose windows it ends, sends and awaits.
-    ranks: [u32; 2],
-    /// Received rows that it reorders in combine; `null`: not known.
-    rows: Option<[u32; 2]>,
-}
-
-#[derive(Serialize)]
-struct Dispatch {
-    /// Rows of this rank before each expert, then all.
-    expert_cumsum: Vec<u32>,
-    /// By pair; -1 where nothing is sent.
-    expand_idx: Vec<i32>,
-    reorder: Vec<Reorder>,
-    /// By peer and by the own rank: the head of its window.
-    send_status: Vec<Vec<u32>>,
-    tasks: Vec<Issued>,
-    awaits: Vec<Await>,
-    ep_recv_counts: Vec<u32>,
-}
-
-#[derive(Serialize)]
-struct Combine {
-    reorder: Vec<Return>,
-    tasks: Vec<Issued>,
-    awaits: Vec<Await>,
-    /// Where the rows of the own tokens lie when they have come back.
-    token_addr: Vec<Addr>,
-}
-
-/// A token that goes into a window: of WindowsOut, or of the own WindowsIn.
-#[derive(Serialize)]
-struct Reorder {
-    core: u32,
-    token: u32,
-    k: u32,
-    expert: u32,
-    to: u32,
-    slot: u32,
-    /// Among the rows for `to`.
-    position: u32,
-    offset: u64,
-    bytes: u64,
-}
-
-/// A result that does.
-#[derive(Serialize)]
-struct Return {
-    core: u32,
-    row: u32,
-    to: u32,
-    position: u32,
-    offset: u64,
-    bytes: u64,
-}
-
-/// A task record, in the order of issue.
-#[derive(Serialize)]
-struct Issued {
-    /// Who writes it.
-    core: u32,
-    rows: u32,
-    /// Of the record, in the state region.
-    offset: u64,
-    local_buf: u64,
-    remote_buf: u64,
-    count: u64,
-    data_type: u32,
-    remote_rank_id: u32,
-    bytes: u64,
-}
-
-/// A window that is awaited, in the own WindowsIn.
-#[derive(Serialize)]
-struct Await {
-    core: u32,
-    from: u32,
-    rows: u32,
-    /// Dispatch: for each local expert.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    counts: Vec<u32>,
-    offset: u64,
-    /// Dispatch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    flag1_offset: Option<u64>,
-    /// FLAG2 of dispatch, FLAG of combine.
-    flag_offset: u64,
-}
-
-#[derive(Serialize)]
-struct Addr {
-    core: u32,
-    token: u32,
-    k: u32,
-    from: u32,
-    position: u32,
-    /// In the own WindowsIn.
-    offset: u64,
-}
 
 /// The plan of a rank that is being made.
 struct Maker<'t> {
@@ -158,25 +32,27 @@ struct Maker<'t> {
 pub(super) fn of(
     traffic: &Traffic,
     args: &PlanArgs,
-    source: String,
+    source: &str,
     rank: RankId,
     core: Option<CoreId>,
-) -> RankPlan {
+) -> Value {
     let shape = &traffic.shape;
     let cores = core.map_or_else(|| traffic.cores().collect(), |core| vec![core]);
     let maker = Maker { traffic, shape, rank, order: args.order.into(), cores };
     let sums = traffic.known.then(|| (sent(traffic, rank), received(traffic, rank)));
     let rows = sums.as_ref().map(|(_, received)| received.last().copied().unwrap_or(0));
-    RankPlan {
-        head: Head::new(traffic, args, source, rank, core),
-        order: args.order.name(),
-        half: HALF.index(),
-        rank_window: shape.rank_window(),
-        tasks_per_operator: shape.ep_world_size() - 1,
-        cores: maker.cores.iter().map(|&core| maker.share(core, rows)).collect(),
-        dispatch: sums.as_ref().map(|(sent, received)| maker.dispatch(sent, received)),
-        combine: sums.as_ref().map(|(sent, received)| maker.combine(sent, received)),
-    }
+    // Offsets are those of one half; operator N uses half N % 2. Ranges are [start, end). Lists are null when experts are not
+    // known.
+    let plan = json!({
+        "order": name_of(args.order),
+        "half": HALF.index(),
+        "rank_window": shape.rank_window(),
+        "tasks_per_operator": shape.ep_world_size() - 1,
+        "cores": maker.cores.iter().map(|&core| maker.share(core, rows)).collect::<Vec<_>>(),
+        "dispatch": sums.as_ref().map(|(sent, received)| maker.dispatch(sent, received)),
+        "combine": sums.as_ref().map(|(sent, received)| maker.combine(sent, received)),
+    });
+    with(head(traffic, args, source, rank, core), plan)
 }
 
 /// `expertCumsum` of a rank.
@@ -202,14 +78,17 @@ fn received(traffic: &Traffic, rank: RankId) -> Vec<u32> {
 }
 
 impl Maker<'_> {
-    fn share(&self, core: CoreId, rows: Option<u32>) -> CoreShare {
+    fn share(&self, core: CoreId, rows: Option<u32>) -> Value {
         let (shape, ends) = (self.shape, super::ends);
-        CoreShare {
-            core: core.0,
-            tokens: ends(&split::tokens(shape, self.rank, core)),
-            ranks: ends(&split::ranks(shape, core)),
-            rows: rows.map(|rows| ends(&split::rows(shape, rows, core))),
-        }
+        json!({
+            "core": core.0,
+            // That it reorders in dispatch and sums in combine.
+            "tokens": ends(&split::tokens(shape, self.rank, core)),
+            // Whose windows it ends, sends and awaits.
+            "ranks": ends(&split::ranks(shape, core)),
+            // Received rows that it reorders in combine.
+            "rows": rows.map(|rows| ends(&split::rows(shape, rows, core))),
+        })
     }
 
     /// The core asked for in whose share a rank is.
@@ -222,13 +101,13 @@ impl Maker<'_> {
         window(self.shape, HALF, peer)
     }
 
-    fn dispatch(&self, sent: &[u32], received: &[u32]) -> Dispatch {
+    fn dispatch(&self, sent: &[u32], received: &[u32]) -> Value {
         let shape = self.shape;
         let cumsum = Cumsum { shape, sums: sent };
         let counts = RecvCounts { shape, sums: received };
         // NO_SLOT is the bit pattern of -1.
         let of_core = |&core: &CoreId| self.slots(split::tokens(shape, self.rank, core)).1;
-        let expand_idx = self.cores.iter().flat_map(of_core).map(u32::cast_signed).collect();
+        let expand_idx: Vec<_> = self.cores.iter().flat_map(of_core).map(u32::cast_signed).collect();
         let reorder = self.cores.iter().flat_map(|&core| {
             let (share, slots) = self.slots(split::tokens(shape, self.rank, core));
             let inputs = self.traffic.inputs(self.rank);
@@ -236,19 +115,18 @@ impl Maker<'_> {
             let sends: Vec<_> = sends.iter(&inputs, &slots).collect();
             sends.into_iter().map(move |send| self.reordered(core, &cumsum, send))
         });
-        Dispatch {
-            expert_cumsum: sent.to_vec(),
-            expand_idx,
-            reorder: reorder.collect(),
-            send_status: self.traffic.all_ranks().map(|rank| cumsum.status(rank).to_vec()).collect(),
-            tasks: self.tasks(Operator::Dispatch, |peer| cumsum.rows_to(peer)),
-            awaits: self.awaits(
-                Operator::Dispatch,
-                |from| counts.rows_from(from),
-                |from| (0..shape.local_expert_num()).map(|e| counts.rows(e, from)).collect(),
-            ),
-            ep_recv_counts: received.to_vec(),
-        }
+        let counts_of =
+            |from| (0..shape.local_expert_num()).map(|e| counts.rows(e, from)).collect::<Vec<_>>();
+        json!({
+            "expert_cumsum": sent,
+            "expand_idx": expand_idx,
+            "reorder": reorder.collect::<Vec<_>>(),
+            // By peer and by the own rank: the head of its window.
+            "send_status": self.traffic.all_ranks().map(|rank| cumsum.status(rank).to_vec()).collect::<Vec<_>>(),
+            "tasks": self.tasks(Operator::Dispatch, |peer| cumsum.rows_to(peer)),
+            "awaits": self.awaits(Operator::Dispatch, |from| counts.rows_from(from), counts_of),
+            "ep_recv_counts": received,
+        })
     }
 
     /// The pairs of these tokens and their slots.
@@ -259,22 +137,23 @@ impl Maker<'_> {
         (share, slots)
     }
 
-    fn reordered(&self, core: CoreId, cumsum: &Cumsum<'_>, Send { pair, home, slot }: Send) -> Reorder {
+    fn reordered(&self, core: CoreId, cumsum: &Cumsum<'_>, Send { pair, home, slot }: Send) -> Value {
         let position = cumsum.position(home, slot);
-        Reorder {
-            core: core.0,
-            token: pair.token.0,
-            k: pair.k,
-            expert: home.rank.0 * self.shape.local_expert_num() + home.local_expert,
-            to: home.rank.0,
-            slot,
-            position,
-            offset: self.window(home.rank) + record(self.shape, position),
-            bytes: self.shape.window_record(),
-        }
+        json!({
+            "core": core.0,
+            "token": pair.token.0,
+            "k": pair.k,
+            "expert": home.rank.0 * self.shape.local_expert_num() + home.local_expert,
+            "to": home.rank.0,
+            "slot": slot,
+            // Among the rows for `to`.
+            "position": position,
+            "offset": self.window(home.rank) + record(self.shape, position),
+            "bytes": self.shape.window_record(),
+        })
     }
 
-    fn combine(&self, sent: &[u32], received: &[u32]) -> Combine {
+    fn combine(&self, sent: &[u32], received: &[u32]) -> Value {
         let shape = self.shape;
         let cumsum = Cumsum { shape, sums: sent };
         let counts = RecvCounts { shape, sums: received };
@@ -283,7 +162,8 @@ impl Maker<'_> {
             split::rows(shape, rows, core).map(move |number| {
                 let (to, position) = counts.source_of(number);
                 let offset = self.window(to) + row(shape, position);
-                Return { core: core.0, row: number, to: to.0, position, offset, bytes: shape.row_bytes() }
+                let bytes = shape.row_bytes();
+                json!({"core": core.0, "row": number, "to": to.0, "position": position, "offset": offset, "bytes": bytes})
             })
         });
         let inputs = self.traffic.inputs(self.rank);
@@ -298,17 +178,21 @@ impl Maker<'_> {
             let position = cumsum.position(home, *slot);
             let offset = self.window(home.rank) + row(shape, position);
             let (token, k, from) = (pair.token.0, pair.k, home.rank.0);
-            Some(Addr { core: core.0, token, k, from, position, offset })
+            Some(
+                json!({"core": core.0, "token": token, "k": k, "from": from, "position": position, "offset": offset}),
+            )
         };
-        Combine {
-            reorder: reorder.collect(),
-            tasks: self.tasks(Operator::Combine, |peer| counts.rows_from(peer)),
-            awaits: self.awaits(Operator::Combine, |from| cumsum.rows_to(from), |_| Vec::new()),
-            token_addr: self.cores.iter().flat_map(pairs).filter_map(addr).collect(),
-        }
+        json!({
+            "reorder": reorder.collect::<Vec<_>>(),
+            "tasks": self.tasks(Operator::Combine, |peer| counts.rows_from(peer)),
+            "awaits": self.awaits(Operator::Combine, |from| cumsum.rows_to(from), |_| Vec::new()),
+            // Where the rows of the own tokens lie when they have come back.
+            "token_addr": self.cores.iter().flat_map(pairs).filter_map(addr).collect::<Vec<_>>(),
+        })
     }
 
-    fn tasks(&self, kind: Operator, rows_to: impl Fn(RankId) -> u32) -> Vec<Issued> {
+    /// Task records, in the order of issue.
+    fn tasks(&self, kind: Operator, rows_to: impl Fn(RankId) -> u32) -> Vec<Value> {
         let ranks = self.shape.ep_world_size();
         let peers: Vec<_> = (0..ranks).filter(|&peer| peer != self.rank.0).collect();
         let order = self.order.items(0..ranks - 1, self.rank);
@@ -316,75 +200,49 @@ impl Maker<'_> {
             let peer = RankId(*peers.get(i as usize)?);
             let (core, rows) = (self.core_of(peer)?, rows_to(peer));
             let task = Task::new(self.shape, HALF, kind, self.rank, peer, rows);
-            Some(Issued {
-                core,
-                rows,
-                offset: task_word(HALF, peer, 0).offset,
-                local_buf: task.local_buf,
-                remote_buf: task.remote_buf,
-                count: task.count,
-                data_type: task.data_type,
-                remote_rank_id: task.remote_rank_id,
-                bytes: task.count * ELEMENT,
-            })
+            Some(json!({
+                "core": core,
+                "rows": rows,
+                "offset": task_word(HALF, peer, 0).offset,
+                "local_buf": task.local_buf,
+                "remote_buf": task.remote_buf,
+                "count": task.count,
+                "data_type": task.data_type,
+                "remote_rank_id": task.remote_rank_id,
+                "bytes": task.count * ELEMENT,
+            }))
         });
         issued.collect()
     }
 
+    /// Windows that are awaited, in the own WindowsIn.
     fn awaits(
         &self,
         kind: Operator,
         rows_from: impl Fn(RankId) -> u32,
         counts: impl Fn(RankId) -> Vec<u32>,
-    ) -> Vec<Await> {
+    ) -> Vec<Value> {
         let wait = |from: RankId| {
             let (start, rows) = (self.window(from), rows_from(from));
-            Some(Await {
-                core: self.core_of(from)?,
-                from: from.0,
-                rows,
-                counts: counts(from),
-                offset: start,
-                flag1_offset: (kind == Operator::Dispatch).then_some(start + FLAG1),
-                flag_offset: start + tail_flag(self.shape, kind, rows),
-            })
+            let mut wait = json!({
+                "core": self.core_of(from)?,
+                "from": from.0,
+                "rows": rows,
+                "offset": start,
+                // FLAG2 of dispatch, FLAG of combine.
+                "flag_offset": start + tail_flag(self.shape, kind, rows),
+            });
+            if kind == Operator::Dispatch {
+                wait["counts"] = json!(counts(from));
+                wait["flag1_offset"] = json!(start + FLAG1);
+            }
+            Some(wait)
         };
         self.traffic.all_ranks().filter_map(wait).collect()
     }
 }
 
-/// What all ranks come to.
-#[derive(Serialize)]
-pub(super) struct Summary {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    ranks: u32,
-    cores: u32,
-    experts_known: bool,
-    /// Bytes of the window for one peer.
-    rank_window: u64,
-    tasks_per_operator: u32,
-    /// Empty unless experts are known.
-    traffic: Vec<OfRank>,
-}
-
-/// One rank in one round. Tasks carry whole windows, heads and flags included; what a rank sends to itself is in no
-/// task.
-#[derive(Serialize)]
-struct OfRank {
-    rank: u32,
-    rows_sent: u32,
-    rows_received: u32,
-    /// Of them those that stay on the rank.
-    rows_to_itself: u32,
-    dispatch_task_bytes: u64,
-    combine_task_bytes: u64,
-    /// Of its fullest window, in either operator: at most `rank_window`.
-    window_bytes_max: u64,
-}
-
-pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary {
+pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
     let shape = &traffic.shape;
     let of_rank = |rank: RankId| {
         let (sent, received) = (sent(traffic, rank), received(traffic, rank));
@@ -396,27 +254,83 @@ pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: String) -> Sum
             };
             traffic.all_ranks().map(move |peer| (peer, sent_bytes(shape, kind, rows(peer))))
         };
-        let tasks = |kind| windows(kind).filter(|&(peer, _)| peer != rank).map(|(_, bytes)| bytes).sum();
+        let tasks =
+            |kind| windows(kind).filter(|&(peer, _)| peer != rank).map(|(_, bytes)| bytes).sum::<u64>();
         let both = [Operator::Dispatch, Operator::Combine].into_iter().flat_map(windows);
-        OfRank {
-            rank: rank.0,
-            rows_sent: sent.last().copied().unwrap_or(0),
-            rows_received: received.last().copied().unwrap_or(0),
-            rows_to_itself: cumsum.rows_to(rank),
-            dispatch_task_bytes: tasks(Operator::Dispatch),
-            combine_task_bytes: tasks(Operator::Combine),
-            window_bytes_max: both.map(|(_, bytes)| bytes).max().unwrap_or(0),
-        }
+        json!({
+            "rank": rank.0,
+            "rows_sent": sent.last().copied().unwrap_or(0),
+            "rows_received": received.last().copied().unwrap_or(0),
+            "rows_to_itself": cumsum.rows_to(rank),
+            "dispatch_task_bytes": tasks(Operator::Dispatch),
+            "combine_task_bytes": tasks(Operator::Combine),
+            "window_bytes_max": both.map(|(_, bytes)| bytes).max().unwrap_or(0),
+        })
     };
-    Summary {
-        ok: true,
-        source,
-        set: args.config.set.clone(),
-        ranks: shape.ep_world_size(),
-        cores: shape.aiv_num(),
-        experts_known: traffic.known,
-        rank_window: shape.rank_window(),
-        tasks_per_operator: shape.ep_world_size() - 1,
-        traffic: if traffic.known { traffic.all_ranks().map(of_rank).collect() } else { Vec::new() },
+    // Tasks carry whole windows, heads and flags included; what a rank sends to itself is in no task.
+    let of_ranks: Vec<_> = traffic.all_ranks().filter(|_| traffic.known).map(of_rank).collect();
+    let sizes = json!({
+        "rank_window": shape.rank_window(),
+        "tasks_per_operator": shape.ep_world_size() - 1,
+        "traffic": of_ranks,
+    });
+    with(group(traffic, args, source), sizes)
+}
+
+const TASK: &[&str] =
+    &["core", "to=remote_rank_id", "rows", "record at=offset", "local_buf", "remote_buf", "count", "bytes"];
+const AWAIT: &[&str] =
+    &["core", "from", "rows", "window at=offset", "FLAG1 at=flag1_offset", "last flag at=flag_offset"];
+const LISTS: [(&str, &str, &[&str]); 8] = [
+    ("shares", "cores", &["core", "tokens..", "ranks..", "received rows=rows.."]),
+    (
+        "dispatch reorders",
+        "dispatch.reorder",
+        &["core", "token", "k", "expert", "to", "slot", "position", "offset", "bytes"],
+    ),
+    ("dispatch tasks, in the order of issue", "dispatch.tasks", TASK),
+    ("dispatch awaits", "dispatch.awaits", AWAIT),
+    ("combine reorders", "combine.reorder", &["core", "row", "to", "position", "offset", "bytes"]),
+    ("combine tasks, in the order of issue", "combine.tasks", TASK),
+    ("combine awaits", "combine.awaits", AWAIT),
+    ("combine sums", "combine.token_addr", &["core", "token", "k", "from", "position", "offset"]),
+];
+
+/// The same for people.
+pub(super) fn table(plan: &Value) -> String {
+    let of = |field| cell(plan, field);
+    let mut about = head_rows(plan);
+    about.extend([
+        ("half of all offsets", of("half")),
+        ("bytes of a window", of("rank_window")),
+        ("tasks", format!("{} per operator, {}", of("tasks_per_operator"), of("order"))),
+    ]);
+    let mut parts = vec![pairs(&about)];
+    parts.extend(lists(plan, &LISTS));
+    parts.join("\n\n")
+}
+
+pub(super) fn summary_table(summary: &Value) -> String {
+    let of = |field| cell(summary, field);
+    let about = pairs(&[
+        ("source", of("source")),
+        ("group", format!("{} ranks x {} cores", of("ranks"), of("cores"))),
+        ("experts", known(summary)),
+        ("bytes of a window", of("rank_window")),
+        ("tasks", format!("{} per rank and operator", of("tasks_per_operator"))),
+    ]);
+    let columns: &[&str] = &[
+        "rank",
+        "rows sent=rows_sent",
+        "received=rows_received",
+        "to itself=rows_to_itself",
+        "dispatch tasks B=dispatch_task_bytes",
+        "combine tasks B=combine_task_bytes",
+        "fullest window B=window_bytes_max",
+    ];
+    if summary["experts_known"] == true {
+        format!("{about}\n{}", lists(summary, &[("", "traffic", columns)]).concat())
+    } else {
+        about
     }
 }

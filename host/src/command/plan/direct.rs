@@ -4,7 +4,7 @@
 use super::ends;
 use super::lists::Traffic;
 use super::one_core::BARRIER;
-use serde::Serialize;
+use serde_json::{Value, json};
 use veriep_core::layout::state::{Direct, Partition, results_ready};
 use veriep_core::plan::{route, split};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
@@ -25,93 +25,42 @@ pub(super) const PHASES: [&str; 12] = [
     "writes triples, scales and the row table",
 ];
 
-/// What a core tells other ranks in dispatch, and what it awaits of them.
-#[derive(Serialize)]
-pub(super) struct Words {
-    /// The core's share of the ranks.
-    pub(super) ranks: [u32; 2],
-    pub(super) tells: Vec<Told>,
-    pub(super) hears: Vec<Told>,
-}
-
-/// What one rank tells another. Offsets are in the state region of who is told.
-#[derive(Serialize)]
-pub(super) struct Told {
-    /// The other rank.
-    rank: u32,
-    /// Of the first of the counts, one for each local expert of who is told.
-    counts_offset: u64,
-    /// Of the word that covers them.
-    counts_word: u64,
-    /// `null`: not known.
-    counts: Option<Vec<u32>>,
-    /// Their sum.
-    rows: Option<u32>,
-    /// Of the first of the grants: rows at which those of who is told begin, one for each local expert of who tells.
-    grants_offset: u64,
-    grants_word: u64,
-    grants: Option<Vec<u32>>,
-    /// Of the word that covers the rows.
-    token_flag_offset: u64,
-}
-
-/// What a core does in combine.
-#[derive(Serialize)]
-pub(super) struct Pull {
-    /// Whom it tells that results are ready, and the offset of that word there.
-    pub(super) publishes: Vec<(u32, u64)>,
-    /// `null` unless experts are known.
-    pub(super) reads: Option<Vec<Read>>,
-}
-
-/// A result that the owner of a token reads.
-#[derive(Serialize)]
-pub(super) struct Read {
-    token: u32,
-    k: u32,
-    from: u32,
-    row: u32,
-    /// In the window of `from`.
-    offset: u64,
-    bytes: u64,
-    /// Of the word that it awaits, in the own state region.
-    flag_offset: u64,
-}
-
-/// Nothing unless rows are placed directly.
-pub(super) fn words(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Words> {
+/// What a core tells other ranks in dispatch, and what it awaits of them; nothing unless rows are placed directly.
+pub(super) fn words(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Value> {
     let ranks = split::ranks(&traffic.shape, core);
     let others = || ranks.clone().map(|other| traffic.called(rank, RankId(other)));
-    traffic.choices.receive.is_direct().then(|| Words {
-        ranks: ends(&ranks),
-        tells: others().map(|other| told(traffic, rank, other, other)).collect(),
-        hears: others().map(|other| told(traffic, other, rank, other)).collect(),
-    })
+    let tells = || others().map(|other| told(traffic, rank, other, other)).collect::<Vec<_>>();
+    let hears = || others().map(|other| told(traffic, other, rank, other)).collect::<Vec<_>>();
+    let words = || json!({"ranks": ends(&ranks), "tells": tells(), "hears": hears()});
+    traffic.choices.receive.is_direct().then(words)
 }
 
-/// What `from` tells `to`, one of which is `other`.
-fn told(traffic: &Traffic, from: RankId, to: RankId, other: RankId) -> Told {
+/// What `from` tells `to`, one of which is `other`. Offsets are in the state region of who is told.
+fn told(traffic: &Traffic, from: RankId, to: RankId, other: RankId) -> Value {
     let shape = &traffic.shape;
     let (source, reader) = (traffic.ep(from), traffic.ep(to));
     let word = |what: Direct| what.word(shape, Partition::P0, source).offset;
     let entry = |what: Direct| what.entry(shape, Partition::P0, source, 0).offset;
     let counts = || (0..shape.local_experts(reader)).map(|expert| traffic.rows_before(to, expert, source));
     let grants = || (0..shape.local_experts(source)).map(|expert| traffic.rows_before(from, expert, reader));
-    Told {
-        rank: traffic.name(other),
-        counts_offset: entry(Direct::Counts),
-        counts_word: word(Direct::Counts),
-        counts: traffic.known.then(|| counts().map(|(_, own)| own).collect()),
-        rows: traffic.known.then(|| counts().map(|(_, own)| own).sum()),
-        grants_offset: entry(Direct::Grants),
-        grants_word: word(Direct::Grants),
-        grants: traffic.known.then(|| grants().map(|(before, _)| before).collect()),
-        token_flag_offset: word(Direct::TokenFlags),
-    }
+    let known = traffic.known;
+    json!({
+        "rank": traffic.name(other),
+        // Of the first of the counts, one for each local expert of who is told, and of the word that covers them.
+        "counts_offset": entry(Direct::Counts),
+        "counts_word": word(Direct::Counts),
+        "counts": known.then(|| counts().map(|(_, own)| own).collect::<Vec<_>>()),
+        "rows": known.then(|| counts().map(|(_, own)| own).sum::<u32>()),
+        // The same of the grants: rows at which those of who is told begin, one for each local expert of who tells.
+        "grants_offset": entry(Direct::Grants),
+        "grants_word": word(Direct::Grants),
+        "grants": known.then(|| grants().map(|(before, _)| before).collect::<Vec<_>>()),
+        "token_flag_offset": word(Direct::TokenFlags),
+    })
 }
 
-/// Nothing unless rows are placed directly.
-pub(super) fn pull(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Pull> {
+/// Whom a core tells in combine that results are ready, and which it reads; nothing unless rows are placed directly.
+pub(super) fn pull(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Value> {
     let (shape, own) = (&traffic.shape, traffic.ep(rank));
     let publish =
         |to| (traffic.name(traffic.called(rank, RankId(to))), results_ready(Partition::P0, own).offset);
@@ -119,20 +68,22 @@ pub(super) fn pull(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Pull
     let read = |pair: Pair| {
         let home = route::home(shape, own, &inputs, pair)?;
         let row = traffic.row(traffic.called(rank, home.rank), own, pair)?;
-        Some(Read {
-            token: pair.token.0,
-            k: pair.k,
-            from: traffic.name(traffic.called(rank, home.rank)),
-            row,
-            offset: traffic.parts(home.rank).result(row).offset,
-            bytes: shape.row_bytes(),
-            flag_offset: results_ready(Partition::P0, home.rank).offset,
-        })
+        Some(json!({
+            "token": pair.token.0,
+            "k": pair.k,
+            "from": traffic.name(traffic.called(rank, home.rank)),
+            "row": row,
+            // In the window of `from`.
+            "offset": traffic.parts(home.rank).result(row).offset,
+            "bytes": shape.row_bytes(),
+            // Of the word that it awaits, in the own state region.
+            "flag_offset": results_ready(Partition::P0, home.rank).offset,
+        }))
     };
     let columns = |token| (0..shape.combine_columns()).map(move |k| Pair { token, k });
-    let reads = || split::tokens(shape, own, core).map(Token).flat_map(columns).filter_map(read).collect();
-    traffic.choices.receive.is_direct().then(|| Pull {
-        publishes: split::ranks(shape, core).map(publish).collect(),
-        reads: traffic.known.then(reads),
-    })
+    let reads =
+        || split::tokens(shape, own, core).map(Token).flat_map(columns).filter_map(read).collect::<Vec<_>>();
+    let publishes = || split::ranks(shape, core).map(publish).collect::<Vec<_>>();
+    let pull = || json!({"publishes": publishes(), "reads": traffic.known.then(reads)});
+    traffic.choices.receive.is_direct().then(pull)
 }

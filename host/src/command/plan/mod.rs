@@ -17,16 +17,12 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{self, Report};
+use crate::report::{Report, cell};
 use core::ops::Range;
 use lists::Traffic;
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
-
-/// Lines of a list that a table shows.
-const LINES_MAX: usize = 16;
 
 pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (traffic, source) = traffic(args)?;
@@ -39,10 +35,10 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (Some(rank), core) = (args.rank, args.core) else {
         return match on_a2 {
             true if has_servers => {
-                report.emit(&servers::summary(&traffic, args, source), servers::summary_table)
+                report.emit(&servers::summary(&traffic, args, &source), servers::summary_table)
             }
-            true => report.emit(&a2::summary(&traffic, args, source), a2::summary_table),
-            false => report.emit(&summary::of(&traffic, args, source), summary::table),
+            true => report.emit(&a2::summary(&traffic, args, &source), a2::summary_table),
+            false => report.emit(&summary::of(&traffic, args, &source), summary::table),
         };
     };
     let out_of = |option, seen, end: u32, more| {
@@ -57,16 +53,16 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
         return Err(out_of("--core", core, shape.aiv_num(), ""));
     }
     if has_servers {
-        let plan = servers::of(&traffic, args, source, own, core.map(CoreId));
+        let plan = servers::of(&traffic, args, &source, own, core.map(CoreId));
         return report.emit(&plan, servers::table);
     }
     if on_a2 {
-        return report.emit(&a2::of(&traffic, args, source, own, core.map(CoreId)), a2::table);
+        return report.emit(&a2::of(&traffic, args, &source, own, core.map(CoreId)), a2::table);
     }
     let Some(core) = core else {
         return Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned()));
     };
-    report.emit(&one_core::of(&traffic, args, source, own, CoreId(core)), one_core::table)
+    report.emit(&one_core::of(&traffic, args, &source, own, CoreId(core)), one_core::table)
 }
 
 /// The routing that the arguments name, and its name.
@@ -122,84 +118,48 @@ fn unknown(shape: &Shape, rank: RankId) -> RankTensors {
     RankTensors { expert_ids: vec![-1; (shape.bs(rank) * shape.k()) as usize], ..RankTensors::default() }
 }
 
-const fn name_of(split: SharedArg) -> &'static str {
-    match split {
-        SharedArg::AllIn => "all-in",
-        SharedArg::Even => "even",
-    }
+/// What every plan of a rank begins with; `core` is null for all cores of the rank.
+fn head(traffic: &Traffic, args: &PlanArgs, source: &str, rank: RankId, core: Option<CoreId>) -> Value {
+    json!({
+        "ok": true,
+        "source": source,
+        "set": args.config.set,
+        "rank": traffic.name(rank),
+        "core": core.map(|core| core.0),
+        "experts_known": traffic.known,
+    })
 }
 
-/// What every plan of a rank begins with.
-#[derive(Serialize)]
-struct Head {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    rank: u32,
-    /// `null`: all cores of the rank.
-    core: Option<u32>,
-    experts_known: bool,
+/// What every summary begins with.
+fn group(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
+    json!({
+        "ok": true,
+        "source": source,
+        "set": args.config.set,
+        "ranks": traffic.ranks.len(),
+        "cores": traffic.shape.aiv_num(),
+        "experts_known": traffic.known,
+    })
 }
 
-impl Head {
-    fn new(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankId, core: Option<CoreId>) -> Self {
-        Self {
-            ok: true,
-            source,
-            set: args.config.set.clone(),
-            rank: traffic.name(rank),
-            core: core.map(|core| core.0),
-            experts_known: traffic.known,
-        }
-    }
-
-    /// The rows of a table that tell it.
-    fn rows(&self) -> Vec<(&'static str, String)> {
-        let of = |core: u32| format!("core {core} of rank {}", self.rank);
-        vec![
-            ("source", self.source.clone()),
-            ("plan of", self.core.map_or_else(|| format!("rank {}", self.rank), of)),
-            ("experts", known(self.experts_known)),
-        ]
-    }
+/// The rows of a table that tell what [`head`] does.
+fn head_rows(plan: &Value) -> Vec<(&'static str, String)> {
+    let rank = cell(plan, "rank");
+    let of = plan["core"]
+        .as_u64()
+        .map_or_else(|| format!("rank {rank}"), |core| format!("core {core} of rank {rank}"));
+    vec![("source", cell(plan, "source")), ("plan of", of), ("experts", known(plan))]
 }
 
-fn known(experts_known: bool) -> String {
-    if experts_known { "known" } else { "not known: see --seed" }.to_owned()
+fn known(plan: &Value) -> String {
+    if plan["experts_known"] == true { "known" } else { "not known: see --seed" }.to_owned()
 }
 
-fn experts(experts_known: bool) -> String {
-    if experts_known { "known" } else { "not known: shared experts only" }.to_owned()
+fn experts(plan: &Value) -> String {
+    if plan["experts_known"] == true { "known" } else { "not known: shared experts only" }.to_owned()
 }
 
 /// Bounds of a range, as reports have them.
 const fn ends(range: &Range<u32>) -> [u32; 2] {
     [range.start, range.end]
-}
-
-/// A table of the first items, and how many were cut. A column is a field's name, or its title and then the name; `a.b` is a
-/// field of a field, and `a..` a range.
-fn listed<T: Serialize>(title: &str, columns: &[&str], items: &[T]) -> String {
-    let columns: Vec<_> = columns.iter().map(|of| of.split_once('=').unwrap_or((of, of))).collect();
-    let header: Vec<_> = columns.iter().map(|(title, _)| title.trim_end_matches('.')).collect();
-    let row = |item: &T| {
-        let item = serde_json::to_value(item).unwrap_or_default();
-        columns.iter().map(|(_, field)| cell(&item, field)).collect()
-    };
-    let rows: Vec<_> = items.iter().take(LINES_MAX).map(row).collect();
-    let mut text = format!("{title}\n{}", report::columns(&header, &rows));
-    if items.len() > LINES_MAX {
-        text.push_str(&format!("\nand {} more; --format json has all", items.len() - LINES_MAX));
-    }
-    text
-}
-
-fn cell(item: &Value, field: &str) -> String {
-    let (path, between) = field.strip_suffix("..").map_or((field, " "), |path| (path, ".."));
-    match item.pointer(&format!("/{}", path.replace('.', "/"))) {
-        None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(all)) => all.iter().map(Value::to_string).collect::<Vec<_>>().join(between),
-        Some(number) => number.to_string(),
-    }
 }

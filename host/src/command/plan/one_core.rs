@@ -4,13 +4,12 @@ mod table;
 
 pub(super) use table::table;
 
-use super::direct::{self, Pull, Words};
+use super::direct;
 use super::lists::{Traffic, Write, puts};
-use super::ports::{self, Ports};
-use super::tp::{self, Exchange};
-use super::{Head, ends, name_of};
-use crate::cli::{ExpertsArg, PlanArgs};
-use serde::Serialize;
+use super::{ends, head, ports, tp};
+use crate::cli::{ExpertsArg, PlanArgs, name_of};
+use crate::report::with;
+use serde_json::{Value, json};
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
     Partition, combine_slot, combine_status, dispatch_slot, dispatch_status, token_flag,
@@ -29,182 +28,42 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 /// Between phases, where a rank has several cores.
 pub(super) const BARRIER: &str = "core barrier";
 
-#[derive(Serialize)]
-pub(super) struct CorePlan {
-    #[serde(flatten)]
-    head: Head,
-    receive: &'static str,
-    experts: &'static str,
-    order: &'static str,
-    shared: &'static str,
-    port_offset: u64,
-    /// The partition of all offsets.
-    partition: u32,
-    dispatch: Dispatch,
-    combine: Combine,
-    /// Of all cores of the rank; `null` with direct placement, where there are no blocks of records.
-    ports: Option<Ports>,
-}
-
-/// Ranges are `[start, end)`.
-#[derive(Serialize)]
-struct Dispatch {
-    /// What the core does, in this order.
-    phases: Vec<&'static str>,
-    /// `joint`, `separate`, or with fullmesh_v2 `blocks`.
-    flags: &'static str,
-    /// Of the flat `(token, k)` pairs those that it sends; none with fullmesh_v2.
-    moe_pairs: [u32; 2],
-    /// Those whose `expand_idx` it writes.
-    index_pairs: [u32; 2],
-    /// Of the flat `(token, j)` pairs.
-    shared_pairs: [u32; 2],
-    /// MoE experts to which it sends all records of the rank; fullmesh_v2.
-    experts: [u32; 2],
-    /// What it goes through in the order of sending, inactive pairs included.
-    moe_order: Vec<u32>,
-    shared_order: Vec<u32>,
-    expert_order: Vec<u32>,
-    /// How records are cut; `null` but for fullmesh_v2.
-    blocks: Option<Blocks>,
-    /// What is known to be sent.
-    sends: Vec<Send>,
-    /// Shared-expert ranks, then MoE experts.
-    destinations: [u32; 2],
-    publishes: Vec<Publish>,
-    /// `local_expert * ep_world_size + source_rank`.
-    slots: [u32; 2],
-    awaits: Vec<Await>,
-    /// With direct placement, where there are no slots to publish and await.
-    words: Option<Words>,
-    /// `null` without a TP domain.
-    tp: Option<Exchange>,
-}
-
-/// Block `i` of a record is put at `i * stride` from the record's offset, its flag published at `flag_offset` from
-/// there.
-#[derive(Serialize)]
-struct Blocks {
-    count: u32,
-    stride: u64,
-    /// Bytes of each block that are put, but for the last.
-    bytes: u64,
-    bytes_of_last: u64,
-    flag_offset: u64,
-}
-
-#[derive(Serialize)]
-struct Send {
-    step: usize,
-    token: u32,
-    k: u32,
-    /// `null` for a shared expert.
-    expert: Option<u32>,
-    to: u32,
-    local_expert: u32,
-    slot: u32,
-    /// With direct placement, else `null`.
-    row: Option<u32>,
-    /// In the window of `to`.
-    offset: u64,
-    /// Without flags.
-    bytes: u64,
-    /// Of scale and triple there, with direct placement; else a record has them.
-    info_offset: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Publish {
-    destination: u32,
-    to: u32,
-    local_expert: u32,
-    /// Of the word with the count, in the state region of `to`.
-    offset: u64,
-    /// `null`: not known.
-    count: Option<u32>,
-    /// Of the word behind the records, there; `null` unless flags are separate.
-    token_flag_offset: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Await {
-    slot: u32,
-    local_expert: u32,
-    from: u32,
-    /// In the own state region.
-    offset: u64,
-    count: Option<u32>,
-    token_flag_offset: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Combine {
-    /// `null` without a TP domain: before rows are returned, peers add each other's results.
-    tp: Option<Exchange>,
-    /// `null`, as the lists, unless experts are known and the split is the one that runs.
-    rows: Option<[u32; 2]>,
-    sends: Option<Vec<Return>>,
-    tokens: [u32; 2],
-    awaits: Option<Vec<AwaitRow>>,
-    /// With direct placement, in place of rows that are sent.
-    pull: Option<Pull>,
-}
-
-#[derive(Serialize)]
-struct Return {
-    step: usize,
-    row: u32,
-    to: u32,
-    token: u32,
-    k: u32,
-    /// In the window of `to`.
-    offset: u64,
-    bytes: u64,
-    /// Of the flag, in the state region of `to`.
-    flag_offset: u64,
-}
-
-#[derive(Serialize)]
-struct AwaitRow {
-    token: u32,
-    k: u32,
-    from: u32,
-    /// In the own state region.
-    offset: u64,
-}
-
-pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankId, core: CoreId) -> CorePlan {
+pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str, rank: RankId, core: CoreId) -> Value {
     let (order, shared) = (args.order.into(), args.shared.into());
     // With the old split nobody has ever received anything.
     let known = traffic.known && shared == SharedSplit::AllIn;
     let received = known.then(|| traffic.received(rank));
     let receive = traffic.choices.receive;
-    CorePlan {
-        head: Head::new(traffic, args, source, rank, Some(core)),
-        receive: receive.name(),
-        experts: ExpertsArg::name(receive),
-        order: args.order.name(),
-        shared: name_of(args.shared),
-        port_offset: traffic.shape.port_offset(),
-        partition: Partition::P0.index(),
-        dispatch: dispatch(traffic, (order, shared), rank, core, received.as_deref()),
-        combine: combine(traffic, order, rank, core, received.as_deref()),
-        ports: (!receive.is_direct()).then(|| {
-            ports::of(traffic, args.step, core::iter::once(rank), |layout: &Shape| {
-                let of = |core| traffic.dispatch(layout, rank, core, order, shared);
-                vec![traffic.cores().map(of).collect()]
-            })
-        }),
-    }
+    let ports = || {
+        ports::of(traffic, args.step, core::iter::once(rank), |layout: &Shape| {
+            let of = |core| traffic.dispatch(layout, rank, core, order, shared);
+            vec![traffic.cores().map(of).collect()]
+        })
+    };
+    let plan = json!({
+        "receive": receive.name(),
+        "experts": ExpertsArg::name(receive),
+        "order": name_of(args.order),
+        "shared": name_of(args.shared),
+        "port_offset": traffic.shape.port_offset(),
+        // The partition of all offsets.
+        "partition": Partition::P0.index(),
+        "dispatch": dispatch(traffic, (order, shared), rank, core, received.as_deref()),
+        "combine": combine(traffic, order, rank, core, received.as_deref()),
+        // Of all cores of the rank; null with direct placement, where there are no blocks of records.
+        "ports": (!receive.is_direct()).then(ports),
+    });
+    with(head(traffic, args, source, rank, Some(core)), plan)
 }
 
+/// Ranges are `[start, end)`.
 fn dispatch(
     traffic: &Traffic,
     (order, split): (SendOrder, SharedSplit),
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
-) -> Dispatch {
+) -> Value {
     let (shape, ep) = (&traffic.shape, traffic.ep(rank));
     let Choices { flags, receive, .. } = traffic.choices;
     let work = split::work(shape, ep, core);
@@ -217,53 +76,65 @@ fn dispatch(
     let publish = |destination| {
         let home = route::destination_home(shape, destination);
         let slot = dispatch_slot(shape, home.local_expert, ep);
-        Publish {
-            destination,
-            to: traffic.name(traffic.called(rank, home.rank)),
-            local_expert: home.local_expert,
-            offset: dispatch_status(Partition::P0, slot).offset,
-            count: counts(rank)(destination),
-            token_flag_offset: separate(slot),
-        }
+        json!({
+            "destination": destination,
+            "to": traffic.name(traffic.called(rank, home.rank)),
+            "local_expert": home.local_expert,
+            // Of the word with the count, in the state region of `to`.
+            "offset": dispatch_status(Partition::P0, slot).offset,
+            "count": counts(rank)(destination),
+            // Of the word behind the records, there.
+            "token_flag_offset": separate(slot),
+        })
     };
     let wait = |slot| {
         let local_expert = expert_of_slot(shape, slot);
         let from = traffic.called(rank, RankId(slot - local_expert * shape.ep_world_size()));
-        Await {
-            slot,
-            local_expert,
-            from: traffic.name(from),
-            offset: dispatch_status(Partition::P0, slot).offset,
-            count: counts(from)(route::destination_of(shape, ep, local_expert)),
-            token_flag_offset: separate(slot),
-        }
+        json!({
+            "slot": slot,
+            "local_expert": local_expert,
+            "from": traffic.name(from),
+            // In the own state region.
+            "offset": dispatch_status(Partition::P0, slot).offset,
+            "count": counts(from)(route::destination_of(shape, ep, local_expert)),
+            "token_flag_offset": separate(slot),
+        })
     };
-    Dispatch {
-        phases: phases(shape, traffic.choices, &work),
-        flags: match flags {
+    // With direct placement there are words of ranks in place of slots.
+    let of_slots = if receive.is_direct() { (0..0, 0..0) } else { (destinations.clone(), slots.clone()) };
+    json!({
+        "phases": phases(shape, traffic.choices, &work),
+        "flags": match flags {
             _ if in_blocks => "blocks",
             _ if receive.is_direct() => "ranks",
             flags => name_of_flags(flags),
         },
-        moe_order: order.items(moe.clone(), ep).collect(),
-        shared_order: order.items(share.shared.clone(), ep).collect(),
-        expert_order: order.items(experts.clone(), ep).collect(),
-        moe_pairs: ends(moe),
-        index_pairs: ends(&share.moe),
-        shared_pairs: ends(&share.shared),
-        experts: ends(experts),
-        blocks: in_blocks.then(|| blocks(shape)),
-        sends: sends(traffic, rank, &writes),
-        publishes: if receive.is_direct() { vec![] } else { destinations.clone().map(publish).collect() },
-        destinations: ends(destinations),
-        awaits: if receive.is_direct() { vec![] } else { slots.clone().map(wait).collect() },
-        slots: ends(slots),
-        words: direct::words(traffic, rank, core),
-        tp: tp::dispatch(traffic, rank, core, received),
-    }
+        // What it goes through in the order of sending, inactive pairs included.
+        "moe_order": order.items(moe.clone(), ep).collect::<Vec<_>>(),
+        "shared_order": order.items(share.shared.clone(), ep).collect::<Vec<_>>(),
+        "expert_order": order.items(experts.clone(), ep).collect::<Vec<_>>(),
+        // Of the flat `(token, k)` pairs those that it sends; none with fullmesh_v2.
+        "moe_pairs": ends(moe),
+        // Those whose `expand_idx` it writes.
+        "index_pairs": ends(&share.moe),
+        // Of the flat `(token, j)` pairs.
+        "shared_pairs": ends(&share.shared),
+        // MoE experts to which it sends all records of the rank; fullmesh_v2.
+        "experts": ends(experts),
+        "blocks": in_blocks.then(|| blocks(shape)),
+        // What is known to be sent.
+        "sends": sends(traffic, rank, &writes),
+        // Shared-expert ranks, then MoE experts.
+        "destinations": ends(destinations),
+        "publishes": of_slots.0.map(publish).collect::<Vec<_>>(),
+        "slots": ends(slots),
+        "awaits": of_slots.1.map(wait).collect::<Vec<_>>(),
+        "words": direct::words(traffic, rank, core),
+        "tp": tp::dispatch(traffic, rank, core, received),
+    })
 }
 
-fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<Send> {
+fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<Value> {
     let inputs = traffic.inputs(rank);
     let expert = |pair: Pair| {
         let id = inputs.ids(&traffic.shape, pair.token).get(pair.k as usize).copied();
@@ -273,31 +144,39 @@ fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<
     let row =
         |what: route::Send| traffic.row(what.home.rank, traffic.ep(rank), what.pair).filter(|_| is_direct);
     let info = |what: route::Send| Some(traffic.parts(what.home.rank).info(row(what)?).offset);
-    let send = |(step, write): (usize, &Write<route::Send>)| Send {
-        step,
-        token: write.what.pair.token.0,
-        k: write.what.pair.k,
-        expert: expert(write.what.pair),
-        to: traffic.name(write.to),
-        local_expert: write.what.home.local_expert,
-        slot: write.what.slot,
-        row: row(write.what),
-        offset: write.at.offset,
-        bytes: write.bytes,
-        info_offset: info(write.what),
+    let send = |(step, write): (usize, &Write<route::Send>)| {
+        json!({
+            "step": step,
+            "token": write.what.pair.token.0,
+            "k": write.what.pair.k,
+            // Null for a shared expert.
+            "expert": expert(write.what.pair),
+            "to": traffic.name(write.to),
+            "local_expert": write.what.home.local_expert,
+            "slot": write.what.slot,
+            "row": row(write.what),
+            // In the window of `to`.
+            "offset": write.at.offset,
+            // Without flags.
+            "bytes": write.bytes,
+            // Of scale and triple there, with direct placement; else a record has them.
+            "info_offset": info(write.what),
+        })
     };
     writes.iter().enumerate().map(send).collect()
 }
 
-fn blocks(shape: &Shape) -> Blocks {
+/// How records are cut: block i of a record is put at i * stride from the record's offset, its flag published at
+/// `flag_offset` from there.
+fn blocks(shape: &Shape) -> Value {
     let record = Place::window(0);
-    Blocks {
-        count: block::count(shape),
-        stride: block::block(record, 1).offset,
-        bytes: block::PAYLOAD,
-        bytes_of_last: puts(shape, record).last().map_or(0, |(_, bytes)| bytes),
-        flag_offset: block::flag(record, 0).offset,
-    }
+    json!({
+        "count": block::count(shape),
+        "stride": block::block(record, 1).offset,
+        "bytes": block::PAYLOAD,
+        "bytes_of_last": puts(shape, record).last().map_or(0, |(_, bytes)| bytes),
+        "flag_offset": block::flag(record, 0).offset,
+    })
 }
 
 const fn name_of_flags(flags: Flags) -> &'static str {
@@ -362,42 +241,46 @@ fn combine(
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
-) -> Combine {
+) -> Value {
     let (shape, ep) = (&traffic.shape, traffic.ep(rank));
     let tokens = split::tokens(shape, ep, core);
     let exchange = tp::combine(traffic, rank, core, received);
     let pull = direct::pull(traffic, rank, core);
     let Some(received) = received.filter(|_| pull.is_none()) else {
-        return Combine { tp: exchange, rows: None, sends: None, tokens: ends(&tokens), awaits: None, pull };
+        // Experts are not known, the split is not the one that runs, or rows are read in place of being sent.
+        let (tokens, none) = (ends(&tokens), Value::Null);
+        return json!({"tp": exchange, "rows": none, "sends": none, "tokens": tokens, "awaits": none, "pull": pull});
     };
     let flag = |token, k| combine_status(Partition::P0, combine_slot(shape, token, k)).offset;
     let writes = traffic.combine(received, rank, core, order);
     let sends = writes.iter().enumerate().map(|(step, write)| {
         let (row, what) = write.what;
-        Return {
-            step,
-            row,
-            to: traffic.name(write.to),
-            token: what.pair.token.0,
-            k: what.pair.k,
-            offset: write.at.offset,
-            bytes: write.bytes,
-            flag_offset: flag(what.pair.token, what.pair.k),
-        }
+        json!({
+            "step": step,
+            "row": row,
+            "to": traffic.name(write.to),
+            "token": what.pair.token.0,
+            "k": what.pair.k,
+            // In the window of `to`.
+            "offset": write.at.offset,
+            "bytes": write.bytes,
+            // In the state region of `to`.
+            "flag_offset": flag(what.pair.token, what.pair.k),
+        })
     });
     let inputs = traffic.inputs(rank);
     let columns = |token| (0..shape.combine_columns()).map(move |k| Pair { token, k });
     let awaits = tokens.clone().map(Token).flat_map(columns).filter_map(|pair| {
         let from = traffic.called(rank, route::home(shape, ep, &inputs, pair)?.rank);
         let (token, k, from) = (pair.token.0, pair.k, traffic.name(from));
-        Some(AwaitRow { token, k, from, offset: flag(pair.token, pair.k) })
+        Some(json!({"token": token, "k": k, "from": from, "offset": flag(pair.token, pair.k)}))
     });
-    Combine {
-        tp: exchange,
-        rows: Some(ends(&split::rows(shape, received.len() as u32, core))),
-        sends: Some(sends.collect()),
-        awaits: Some(awaits.collect()),
-        tokens: ends(&tokens),
-        pull,
-    }
+    json!({
+        "tp": exchange,
+        "rows": ends(&split::rows(shape, received.len() as u32, core)),
+        "sends": sends.collect::<Vec<_>>(),
+        "tokens": ends(&tokens),
+        "awaits": awaits.collect::<Vec<_>>(),
+        "pull": pull,
+    })
 }

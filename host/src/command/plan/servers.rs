@@ -1,14 +1,12 @@
 //! The plan of a rank of the A2 hierarchy: which servers its tokens go to, what it forwards inside its own as a relay,
 //! which rows it returns, what it sums for whom.
 
-mod table;
-
-pub(super) use table::{summary_table, table};
-
-use super::Head;
 use super::lists::Traffic;
+use super::{group, head, head_rows, known};
 use crate::cli::PlanArgs;
+use crate::report::{cell, lists, pairs, with};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use veriep_core::layout::a2_message::{ELEMENT, Task};
 use veriep_core::layout::relay as layout;
@@ -23,140 +21,6 @@ use veriep_core::units::{CoreId, RankId, Token};
 /// The partition of all offsets.
 const PARTITION: Partition = Partition::P0;
 
-/// What a rank does, or one of its cores. Lists are `null` when experts are not known.
-#[derive(Serialize)]
-pub(super) struct RankPlan {
-    #[serde(flatten)]
-    head: Head,
-    stage: u32,
-    /// Of the rank, and its number there.
-    server: u32,
-    number: u32,
-    /// By server: the rank through which this one reaches it, and which reaches this one.
-    relays: Vec<u32>,
-    /// Of the relay areas in all offsets. Operator n, counted from 1, uses (n - 1) % 2.
-    partition: u32,
-    cores: Vec<CoreShare>,
-    dispatch: Option<Dispatch>,
-    combine: Option<Combine>,
-}
-
-/// Ranges are `[start, end)`.
-#[derive(Serialize)]
-struct CoreShare {
-    core: u32,
-    /// Servers whose streams it issues.
-    streams: [u32; 2],
-    /// Tokens that it sums in combine.
-    tokens: [u32; 2],
-    /// Slots (local expert, source) that it copies out in dispatch.
-    slots: [u32; 2],
-    /// Received rows that it returns in combine; `null`: not known.
-    rows: Option<[u32; 2]>,
-}
-
-#[derive(Serialize)]
-struct Dispatch {
-    /// Own tokens to other servers, in the order of each stream.
-    sends: Vec<Sent>,
-    /// What this rank forwards as a relay, own tokens included, in the order of each stream.
-    forwards: Vec<Forwarded>,
-    /// Stage 2: what the agent posts.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tasks: Vec<Issued>,
-}
-
-#[derive(Serialize)]
-struct Combine {
-    /// Received rows to the relays of their sources.
-    returns: Vec<Returned>,
-    /// Sums that this rank makes as a relay, for itself included: which rows come from where.
-    sums: Vec<Sum>,
-    /// Own tokens: whose sums are added, in this order.
-    tokens: Vec<Total>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tasks: Vec<Issued>,
-}
-
-/// A token to another server.
-#[derive(Serialize)]
-struct Sent {
-    core: u32,
-    token: u32,
-    server: u32,
-    /// The relay there.
-    to: u32,
-    /// Rows that it becomes there.
-    pairs: u32,
-    /// Its number in the stream.
-    record: u32,
-    /// In the relay area of `to`.
-    offset: u64,
-    bytes: u64,
-}
-
-/// A row to a near rank.
-#[derive(Serialize)]
-struct Forwarded {
-    core: u32,
-    source: u32,
-    token: u32,
-    k: u32,
-    to: u32,
-    local_expert: u32,
-    slot: u32,
-    position: u32,
-    pairs: u32,
-    /// In the near area of `to`.
-    offset: u64,
-}
-
-/// A result to a near rank.
-#[derive(Serialize)]
-struct Returned {
-    core: u32,
-    row: u32,
-    source: u32,
-    token: u32,
-    position: u32,
-    pairs: u32,
-    /// The relay.
-    to: u32,
-    /// In the near area of `to`.
-    offset: u64,
-}
-
-/// A sum inside the server.
-#[derive(Serialize)]
-struct Sum {
-    core: u32,
-    /// Whose token, which gets the sum.
-    to: u32,
-    token: u32,
-    /// Near ranks by position, k ascending.
-    from: Vec<u32>,
-}
-
-/// A sum over servers.
-#[derive(Serialize)]
-struct Total {
-    core: u32,
-    token: u32,
-    servers: Vec<u32>,
-    /// Who sends the sums; the own server's the rank makes itself.
-    from: Vec<u32>,
-}
-
-/// A task, in the order of issue.
-#[derive(Serialize)]
-struct Issued {
-    to: u32,
-    records: u32,
-    local_buf: u64,
-    remote_buf: u64,
-    bytes: u64,
-}
-
 struct Maker<'t> {
     traffic: &'t Traffic,
     shape: &'t Shape,
@@ -170,10 +34,10 @@ struct Maker<'t> {
 pub(super) fn of(
     traffic: &Traffic,
     args: &PlanArgs,
-    source: String,
+    source: &str,
     rank: RankId,
     core: Option<CoreId>,
-) -> RankPlan {
+) -> Value {
     let shape = &traffic.shape;
     let cores = core.map_or_else(|| traffic.cores().collect(), |core| vec![core]);
     let (server, number) = shape.server_of(rank);
@@ -181,17 +45,20 @@ pub(super) fn of(
     let maker = Maker { traffic, shape, rank, server, stage, order: args.order.into(), cores };
     let received = traffic.known.then(|| maker.received());
     let rows = received.as_ref().map(|rows| rows.len() as u32);
-    RankPlan {
-        head: Head::new(traffic, args, source, rank, core),
-        stage: if stage == Stage::Two { 2 } else { 3 },
-        server,
-        number,
-        relays: (0..shape.servers()).map(|server| shape.relay(rank, server).0).collect(),
-        partition: PARTITION.index(),
-        cores: maker.cores.iter().map(|&core| maker.share(core, rows)).collect(),
-        dispatch: traffic.known.then(|| maker.dispatch()),
-        combine: received.map(|rows| maker.combine(&rows)),
-    }
+    // Operator n, counted from 1, uses partition (n - 1) % 2 of the relay areas. Ranges are [start, end). Lists are null when
+    // experts are not known.
+    let plan = json!({
+        "stage": if stage == Stage::Two { 2 } else { 3 },
+        "server": server,
+        "number": number,
+        // By server: the rank through which this one reaches it, and which reaches this one.
+        "relays": (0..shape.servers()).map(|server| shape.relay(rank, server).0).collect::<Vec<_>>(),
+        "partition": PARTITION.index(),
+        "cores": maker.cores.iter().map(|&core| maker.share(core, rows)).collect::<Vec<_>>(),
+        "dispatch": traffic.known.then(|| maker.dispatch()),
+        "combine": received.map(|rows| maker.combine(&rows)),
+    });
+    with(head(traffic, args, source, rank, core), plan)
 }
 
 /// A row that a rank receives: of which source's token, and its place in the sum.
@@ -207,15 +74,19 @@ impl Maker<'_> {
         self.traffic.inputs(rank).expert_ids
     }
 
-    fn share(&self, core: CoreId, rows: Option<u32>) -> CoreShare {
+    fn share(&self, core: CoreId, rows: Option<u32>) -> Value {
         let (shape, ends) = (self.shape, super::ends);
-        CoreShare {
-            core: core.0,
-            streams: ends(&relay::streams(shape, core)),
-            tokens: ends(&split::tokens(shape, self.rank, core)),
-            slots: ends(&split::slots(shape, self.rank, core)),
-            rows: rows.map(|rows| ends(&split::rows(shape, rows, core))),
-        }
+        json!({
+            "core": core.0,
+            // Servers whose streams it issues.
+            "streams": ends(&relay::streams(shape, core)),
+            // That it sums in combine.
+            "tokens": ends(&split::tokens(shape, self.rank, core)),
+            // Slots (local expert, source) that it copies out in dispatch.
+            "slots": ends(&split::slots(shape, self.rank, core)),
+            // Received rows that it returns in combine.
+            "rows": rows.map(|rows| ends(&split::rows(shape, rows, core))),
+        })
     }
 
     /// The core asked for that has the stream of a server.
@@ -232,25 +103,29 @@ impl Maker<'_> {
         }
     }
 
-    fn dispatch(&self) -> Dispatch {
+    fn dispatch(&self) -> Value {
         let shape = self.shape;
         let mut records = vec![0; shape.servers() as usize];
         let sends = relay::across(shape, self.rank, self.ids(self.rank)).filter_map(|crossing| {
             let next = &mut records[crossing.server as usize];
             let record = core::mem::replace(next, *next + 1);
-            Some(Sent {
-                core: self.stream_core(crossing.server)?,
-                token: crossing.token.0,
-                server: crossing.server,
-                to: shape.relay(self.rank, crossing.server).0,
-                pairs: crossing.pairs,
-                record,
-                offset: self.record(Operator::Dispatch, record),
-                bytes: layout::token_bytes(shape),
-            })
+            Some(json!({
+                "core": self.stream_core(crossing.server)?,
+                "token": crossing.token.0,
+                "server": crossing.server,
+                "to": shape.relay(self.rank, crossing.server).0,
+                // Rows that it becomes there.
+                "pairs": crossing.pairs,
+                // Its number in the stream.
+                "record": record,
+                // In the relay area of `to`.
+                "offset": self.record(Operator::Dispatch, record),
+                "bytes": layout::token_bytes(shape),
+            }))
         });
-        let sends = sends.collect();
-        Dispatch { sends, forwards: self.forwards(), tasks: self.tasks(Operator::Dispatch, &records) }
+        let sends: Vec<_> = sends.collect();
+        let dispatch = json!({"sends": sends, "forwards": self.forwards()});
+        with(dispatch, self.tasks(Operator::Dispatch, &records))
     }
 
     /// By source of its streams: what the relay forwards.
@@ -260,7 +135,8 @@ impl Maker<'_> {
         relay::inside(self.shape, self.ids(source)).filter(here).map(|(token, _, forward)| (token, forward))
     }
 
-    fn forwards(&self) -> Vec<Forwarded> {
+    /// Rows to near ranks, those of own tokens included, in the order of each stream.
+    fn forwards(&self) -> Vec<Value> {
         let shape = self.shape;
         let of_stream = |server| {
             let mut counts = BTreeMap::<(RankId, u32), u32>::new();
@@ -270,17 +146,20 @@ impl Maker<'_> {
                 let next = counts.entry((home.rank, home.local_expert)).or_default();
                 let slot = core::mem::replace(next, *next + 1);
                 let core = relay::forwarder(shape, server, home);
-                self.cores.contains(&core).then(|| Forwarded {
-                    core: core.0,
-                    source: source.0,
-                    token: token.0,
-                    k,
-                    to: home.rank.0,
-                    local_expert: home.local_expert,
-                    slot,
-                    position: part.position,
-                    pairs: part.pairs,
-                    offset: layout::dispatch_slot(shape, home.local_expert, source, slot).offset,
+                self.cores.contains(&core).then(|| {
+                    json!({
+                        "core": core.0,
+                        "source": source.0,
+                        "token": token.0,
+                        "k": k,
+                        "to": home.rank.0,
+                        "local_expert": home.local_expert,
+                        "slot": slot,
+                        "position": part.position,
+                        "pairs": part.pairs,
+                        // In the near area of `to`.
+                        "offset": layout::dispatch_slot(shape, home.local_expert, source, slot).offset,
+                    })
                 })
             });
             rows.collect::<Vec<_>>()
@@ -303,22 +182,23 @@ impl Maker<'_> {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    fn combine(&self, rows: &[Row]) -> Combine {
+    fn combine(&self, rows: &[Row]) -> Value {
         let shape = self.shape;
         let returns = self.cores.iter().flat_map(|&core| {
             split::rows(shape, rows.len() as u32, core).filter_map(move |row| {
                 let &Row { source, token, part } = rows.get(row as usize)?;
                 let (server, number) = shape.server_of(source);
-                Some(Returned {
-                    core: core.0,
-                    row,
-                    source: source.0,
-                    token: token.0,
-                    position: part.position,
-                    pairs: part.pairs,
-                    to: shape.rank_on(self.server, number).0,
-                    offset: layout::combine_slot(shape, server, token, part.position).offset,
-                })
+                Some(json!({
+                    "core": core.0,
+                    "row": row,
+                    "source": source.0,
+                    "token": token.0,
+                    "position": part.position,
+                    "pairs": part.pairs,
+                    // The relay, in whose near area it goes.
+                    "to": shape.rank_on(self.server, number).0,
+                    "offset": layout::combine_slot(shape, server, token, part.position).offset,
+                }))
             })
         });
         let mut records = vec![0; shape.servers() as usize];
@@ -329,21 +209,23 @@ impl Maker<'_> {
             }
             records[server as usize] = sums.len() as u32;
             let to = shape.relay(self.rank, server).0;
-            sums.into_iter().map(move |(token, from)| (server, Sum { core: 0, to, token, from }))
+            // The own server's sums are made by whoever sums the token.
+            sums.into_iter().filter_map(move |(token, from)| {
+                let own = server == self.server;
+                let core = if own { self.token_core(token) } else { self.stream_core(server) };
+                // Near ranks by position, k ascending.
+                Some(json!({"core": core?, "to": to, "token": token, "from": from}))
+            })
         });
-        // The own server's sums are made by whoever sums the token.
-        let of_core = |(server, sum): (u32, Sum)| {
-            let core =
-                if server == self.server { self.token_core(sum.token) } else { self.stream_core(server) };
-            Some(Sum { core: core?, ..sum })
-        };
-        let sums = sums.filter_map(of_core).collect();
-        Combine {
-            returns: returns.collect(),
-            sums,
-            tokens: self.totals(),
-            tasks: self.tasks(Operator::Combine, &records),
-        }
+        let sums: Vec<_> = sums.collect();
+        let combine = json!({
+            "returns": returns.collect::<Vec<_>>(),
+            // That this rank makes as a relay, for itself included: which rows come from where.
+            "sums": sums,
+            // Own tokens: whose sums are added, in this order.
+            "tokens": self.totals(),
+        });
+        with(combine, self.tasks(Operator::Combine, &records))
     }
 
     fn token_core(&self, token: u32) -> Option<u32> {
@@ -351,22 +233,23 @@ impl Maker<'_> {
         self.cores.iter().find(holds).map(|core| core.0)
     }
 
-    fn totals(&self) -> Vec<Total> {
+    fn totals(&self) -> Vec<Value> {
         let (shape, ids) = (self.shape, self.ids(self.rank));
         let of_token = |token: u32| {
             let k = shape.k();
             let row = ids.get((token * k) as usize..((token + 1) * k) as usize)?;
             let servers: Vec<_> = (0..shape.servers()).filter(|&s| relay::pairs(shape, row, s) > 0).collect();
-            let from = servers.iter().map(|&server| shape.relay(self.rank, server).0).collect();
-            Some(Total { core: self.token_core(token)?, token, servers, from })
+            // Who sends the sums; the own server's the rank makes itself.
+            let from: Vec<_> = servers.iter().map(|&server| shape.relay(self.rank, server).0).collect();
+            Some(json!({"core": self.token_core(token)?, "token": token, "servers": servers, "from": from}))
         };
         (0..shape.bs(self.rank)).filter_map(of_token).collect()
     }
 
     /// What the agent posts, if there is one: one task for each other server, with so many records.
-    fn tasks(&self, kind: Operator, records: &[u32]) -> Vec<Issued> {
+    fn tasks(&self, kind: Operator, records: &[u32]) -> Value {
         if self.stage == Stage::Three {
-            return Vec::new();
+            return json!({});
         }
         let others = self.shape.servers() - 1;
         let issued = self.order.items(0..others, RankId(self.server)).filter_map(|i| {
@@ -374,34 +257,21 @@ impl Maker<'_> {
             let records = *records.get(server as usize)?;
             let task = Task::stream(self.shape, (PARTITION, kind), self.rank, server, records);
             self.stream_core(server)?;
-            Some(Issued {
-                to: task.remote_rank_id,
-                records,
-                local_buf: task.local_buf,
-                remote_buf: task.remote_buf,
-                bytes: task.count * ELEMENT,
-            })
+            Some(json!({
+                "to": task.remote_rank_id,
+                "records": records,
+                "local_buf": task.local_buf,
+                "remote_buf": task.remote_buf,
+                "bytes": task.count * ELEMENT,
+            }))
         });
-        issued.collect()
+        let issued: Vec<_> = issued.collect();
+        if issued.is_empty() { json!({}) } else { json!({"tasks": issued}) }
     }
 }
 
-/// What all ranks come to.
-#[derive(Serialize)]
-pub(super) struct Summary {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    ranks: u32,
-    servers: u32,
-    cores: u32,
-    experts_known: bool,
-    /// Empty unless experts are known.
-    traffic: Vec<OfRank>,
-}
-
 /// One rank in one round. Sums take the way of tokens back, rows that of forwarded rows.
-#[derive(Serialize)]
+#[derive(Clone, Default, Serialize)]
 struct OfRank {
     rank: u32,
     /// Own tokens to other servers, once for each.
@@ -417,20 +287,10 @@ struct OfRank {
     rows_received: u64,
 }
 
-pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary {
+pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
     let shape = &traffic.shape;
-    let mut ranks: Vec<_> = traffic
-        .all_ranks()
-        .map(|rank| OfRank {
-            rank: rank.0,
-            tokens_across: 0,
-            across_bytes: 0,
-            tokens_relayed: 0,
-            rows_forwarded: 0,
-            inside_bytes: 0,
-            rows_received: 0,
-        })
-        .collect();
+    let of = |rank: RankId| OfRank { rank: rank.0, ..OfRank::default() };
+    let mut ranks: Vec<_> = traffic.all_ranks().filter(|_| traffic.known).map(of).collect();
     for rank in traffic.all_ranks().filter(|_| traffic.known) {
         let ids = traffic.inputs(rank).expert_ids;
         for crossing in relay::across(shape, rank, ids) {
@@ -447,14 +307,75 @@ pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: String) -> Sum
             ranks[to.index()].rows_received += 1;
         }
     }
-    Summary {
-        ok: true,
-        source,
-        set: args.config.set.clone(),
-        ranks: shape.ep_world_size(),
-        servers: shape.servers(),
-        cores: shape.aiv_num(),
-        experts_known: traffic.known,
-        traffic: if traffic.known { ranks } else { Vec::new() },
+    with(group(traffic, args, source), json!({"servers": shape.servers(), "traffic": ranks}))
+}
+
+const TASK: &[&str] = &["to", "records", "local_buf", "remote_buf", "bytes"];
+const FORWARD: &[&str] = &[
+    "core",
+    "source",
+    "token",
+    "k",
+    "to",
+    "local expert=local_expert",
+    "slot",
+    "position",
+    "of=pairs",
+    "offset",
+];
+const LISTS: [(&str, &str, &[&str]); 8] = [
+    ("shares", "cores", &["core", "servers=streams..", "tokens..", "slots..", "received rows=rows.."]),
+    (
+        "dispatch sends to other servers",
+        "dispatch.sends",
+        &["core", "token", "server", "to", "pairs", "record", "offset", "bytes"],
+    ),
+    ("dispatch forwards inside the server", "dispatch.forwards", FORWARD),
+    ("dispatch tasks, in the order of issue", "dispatch.tasks", TASK),
+    (
+        "combine returns inside the server",
+        "combine.returns",
+        &["core", "row", "source", "token", "position", "of=pairs", "to", "offset"],
+    ),
+    ("combine sums inside the server", "combine.sums", &["core", "to", "token", "rows of ranks=from"]),
+    ("combine sums own tokens", "combine.tokens", &["core", "token", "servers", "from"]),
+    ("combine tasks, in the order of issue", "combine.tasks", TASK),
+];
+
+/// The same for people.
+pub(super) fn table(plan: &Value) -> String {
+    let of = |field| cell(plan, field);
+    let mut about = head_rows(plan);
+    about.extend([
+        ("stage", of("stage")),
+        ("place", format!("server {}, number {} there", of("server"), of("number"))),
+        ("relays by server", of("relays")),
+        ("partition of all offsets", of("partition")),
+    ]);
+    let mut parts = vec![pairs(&about)];
+    parts.extend(lists(plan, &LISTS));
+    parts.join("\n\n")
+}
+
+pub(super) fn summary_table(summary: &Value) -> String {
+    let of = |field| cell(summary, field);
+    let about = pairs(&[
+        ("source", of("source")),
+        ("group", format!("{} ranks on {} servers x {} cores", of("ranks"), of("servers"), of("cores"))),
+        ("experts", known(summary)),
+    ]);
+    let columns: &[&str] = &[
+        "rank",
+        "tokens across=tokens_across",
+        "their rows B=across_bytes",
+        "tokens relayed=tokens_relayed",
+        "rows forwarded=rows_forwarded",
+        "these rows B=inside_bytes",
+        "rows received=rows_received",
+    ];
+    if summary["experts_known"] == true {
+        format!("{about}\n{}", lists(summary, &[("", "traffic", columns)]).concat())
+    } else {
+        about
     }
 }

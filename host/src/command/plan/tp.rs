@@ -3,7 +3,7 @@
 use super::ends;
 use super::lists::Traffic;
 use core::ops::Range;
-use serde::Serialize;
+use serde_json::{Value, json};
 use veriep_core::layout::record::sent_bytes;
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::layout::tp;
@@ -12,33 +12,12 @@ use veriep_core::plan::returns::Received;
 use veriep_core::plan::split;
 use veriep_core::units::{CoreId, RankId};
 
-/// The core puts these rows, then their first number, then publishes flag and number of rows; and awaits as much.
-#[derive(Serialize)]
-pub(super) struct Exchange {
-    pub(super) peer: u32,
-    /// Rows that it puts, by their numbers at the peer's. In dispatch those that it has copied out itself; in combine a
-    /// share of those that belong to the peer. `null`: not known.
-    pub(super) rows: Option<[u32; 2]>,
-    /// Of the first of them, in the TP window of the peer.
-    pub(super) offset: Option<u64>,
-    /// From one row to the next.
-    pub(super) stride: u64,
-    /// Of each row.
-    pub(super) bytes: u64,
-    /// Of the slot with flag and number of rows, in the TP state of the peer; the own one is at the same offset.
-    pub(super) slot_offset: u64,
-    /// Of the first row's number, likewise.
-    pub(super) first_row_offset: u64,
-    /// Rows of which the peer tells.
-    pub(super) awaits_rows: Option<[u32; 2]>,
-}
-
 pub(super) fn dispatch(
     traffic: &Traffic,
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
-) -> Option<Exchange> {
+) -> Option<Value> {
     let (shape, peer) = (&traffic.shape, traffic.peer(rank)?);
     // Rows are in the order of slots.
     let copied = |rows: &[Received]| {
@@ -57,7 +36,7 @@ pub(super) fn combine(
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
-) -> Option<Exchange> {
+) -> Option<Value> {
     let (shape, peer) = (&traffic.shape, traffic.peer(rank)?);
     let share = |rows: usize| split::rows(shape, rows as u32, core);
     let known = received.map(|own| (share(traffic.received(peer).len()), share(own.len())));
@@ -65,6 +44,7 @@ pub(super) fn combine(
     Some(exchange(traffic, peer, Operator::Combine, core, known, &at, shape.row_bytes()))
 }
 
+/// The core puts these rows, then their first number, then publishes flag and number of rows; and awaits as much.
 fn exchange(
     traffic: &Traffic,
     peer: RankId,
@@ -73,16 +53,21 @@ fn exchange(
     known: Option<(Range<u32>, Range<u32>)>,
     at: &dyn Fn(u32) -> Place,
     bytes: u64,
-) -> Exchange {
+) -> Value {
     let slot = tp::slot(kind, Partition::P0, core);
-    Exchange {
-        peer: traffic.name(peer),
-        rows: known.as_ref().map(|(puts, _)| ends(puts)),
-        offset: known.as_ref().map(|(puts, _)| at(puts.start).offset),
-        stride: at(1).offset - at(0).offset,
-        bytes,
-        slot_offset: slot.offset,
-        first_row_offset: tp::first_row(slot).offset,
-        awaits_rows: known.as_ref().map(|(_, awaits)| ends(awaits)),
-    }
+    json!({
+        "peer": traffic.name(peer),
+        // Rows that it puts, by their numbers at the peer's. In dispatch those that it has copied out itself; in combine a share
+        // of those that belong to the peer.
+        "rows": known.as_ref().map(|(puts, _)| ends(puts)),
+        // Of the first of them, in the TP window of the peer.
+        "offset": known.as_ref().map(|(puts, _)| at(puts.start).offset),
+        "stride": at(1).offset - at(0).offset,
+        "bytes": bytes,
+        // Of flag and number of rows, and of the first row's number, in the TP state of the peer; the own ones are at the same
+        // offsets.
+        "slot_offset": slot.offset,
+        "first_row_offset": tp::first_row(slot).offset,
+        "awaits_rows": known.as_ref().map(|(_, awaits)| ends(awaits)),
+    })
 }

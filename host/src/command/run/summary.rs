@@ -2,117 +2,42 @@
 
 use super::{Job, Ran};
 use crate::case::Case;
-use crate::cli::{BackendArg, ExpertsArg, RowCopyArg};
+use crate::cli::{BackendArg, ExpertsArg, RowCopyArg, name_of};
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
-use crate::report::{Report, columns, note, pairs};
+use crate::report::{Report, cell, columns, note, pairs};
+use crate::roofline::Roofline;
 use crate::traffic_audit::Moved;
 use core::time::Duration;
-use serde::Serialize;
+use serde_json::{Value, json};
 use veriep_core::plan::relay;
 use veriep_core::protocol::Stage;
 use veriep_core::shape::{Op, Protocol};
 
-#[derive(Serialize)]
-struct Summary {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    backend: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    processes: Option<usize>,
-    /// Of each process.
-    threads: Option<usize>,
-    vector: &'static str,
-    seed: u64,
-    ranks: u32,
-    /// Those that an elastic domain has lost.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    dead: Vec<u32>,
-    cores: u32,
-    tokens: u64,
-    rows: u64,
-    schedule: String,
-    receive: &'static str,
-    experts: &'static str,
-    /// Only where time is real.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    row_copy: Option<&'static str>,
-    rounds: usize,
-    interrupted: bool,
-    checked: bool,
-    /// How outputs were; absent when unchecked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    compared: Option<&'static str>,
-    steps: u64,
-    /// Tasks that the agent of each rank posted in each operator (A2): one for each peer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tasks_per_operator: Option<f64>,
-    /// Of the hierarchy: who issues what goes to other servers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage: Option<u32>,
-    /// How what went from rank to rank compares with the plan; where ranks have servers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traffic: Option<&'static str>,
-    operators: Vec<Operator>,
-    waited_for: Vec<Waited>,
-}
-
-#[derive(Serialize)]
-struct Operator {
-    operator: &'static str,
-    /// Over the rounds; of each round the slowest worker.
-    ms: Option<Quantiles>,
-    payload_bytes: u64,
-    moved_bytes: u64,
-    memcpy_ms: Option<f64>,
-    /// `memcpy_ms` by the median: 1 is as fast as the bare copies.
-    of_memcpy: Option<f64>,
-    /// What changed ranks, where they have servers (A2).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    servers: Option<Servers>,
-}
-
 /// What changed ranks in the last round, counted where it was put and held against the plan. Bytes of rows are without
-/// flags and lists.
-#[derive(Clone, Copy, Serialize)]
-struct Servers {
-    across_rows: u64,
-    across_bytes: u64,
-    /// The same by rank: the mean, and who sends most.
-    across_bytes_per_rank: f64,
-    across_bytes_of_a_rank_max: u64,
-    /// With flags and lists.
-    across_written_bytes: u64,
-    inside_rows: u64,
-    inside_bytes: u64,
-    inside_written_bytes: u64,
-    /// By the plan: the bytes of rows if each went straight to its expert, as on the full mesh.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fullmesh_across_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fullmesh_inside_bytes: Option<u64>,
-}
-
-impl Servers {
-    fn of(moved: Moved, ranks: u32, straight: Option<(u64, u64)>, row: u64) -> Self {
-        let Moved { across, across_max, inside } = moved;
-        Self {
-            across_rows: across.rows,
-            across_bytes: across.row_bytes,
-            across_bytes_per_rank: across.row_bytes as f64 / f64::from(ranks),
-            across_bytes_of_a_rank_max: across_max,
-            across_written_bytes: across.bytes,
-            inside_rows: inside.rows,
-            inside_bytes: inside.row_bytes,
-            inside_written_bytes: inside.bytes,
-            fullmesh_across_bytes: straight.map(|(across, _)| across * row),
-            fullmesh_inside_bytes: straight.map(|(_, inside)| inside * row),
-        }
+/// flags and lists. `straight` are the rows by the plan if each went straight to its expert, as on the full mesh.
+fn servers(moved: Moved, ranks: u32, straight: Option<(u64, u64)>, row: u64) -> Value {
+    let Moved { across, across_max, inside } = moved;
+    let mut servers = json!({
+        "across_rows": across.rows,
+        "across_bytes": across.row_bytes,
+        // The same by rank: the mean, and who sends most.
+        "across_bytes_per_rank": across.row_bytes as f64 / f64::from(ranks),
+        "across_bytes_of_a_rank_max": across_max,
+        // With flags and lists.
+        "across_written_bytes": across.bytes,
+        "inside_rows": inside.rows,
+        "inside_bytes": inside.row_bytes,
+        "inside_written_bytes": inside.bytes,
+    });
+    if let Some((across, inside)) = straight {
+        servers["fullmesh_across_bytes"] = (across * row).into();
+        servers["fullmesh_inside_bytes"] = (inside * row).into();
     }
+    servers
 }
 
 /// Rows of a hierarchy's round that would go to other servers, and to other ranks of the own one, if each went straight
@@ -130,13 +55,6 @@ fn straight(case: &Case) -> Option<(u64, u64)> {
         }
     }
     Some((across, inside))
-}
-
-/// For how long cores of other ranks waited for a flag of this one, per round and summed over the cores.
-#[derive(Serialize)]
-struct Waited {
-    rank: u32,
-    ms: f64,
 }
 
 pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
@@ -158,7 +76,7 @@ pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), 
     report.judge(&summary(job, ran), table, verdict)
 }
 
-fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
+fn summary(job: &Job<'_>, ran: &Ran) -> Value {
     let Ran { costs, roofline, moved: between } = ran;
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
@@ -171,178 +89,207 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * costs.rounds);
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
     let straight = straight(case);
-    let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
+    let operator = |operator: &str, times: &[Duration], bytes: (u64, u64), copies: Option<Duration>| {
         let ms = Quantiles::of(times);
         let memcpy_ms = copies.map(millis);
-        let of_memcpy = memcpy_ms.zip(ms.as_ref()).map(|(copies, ms)| copies / ms.median);
+        let mut told = json!({
+            "operator": operator,
+            // Over the rounds; of each round the slowest worker.
+            "ms": ms,
+            "payload_bytes": bytes.0,
+            "moved_bytes": bytes.1,
+            "memcpy_ms": memcpy_ms,
+            // 1 is as fast as the bare copies.
+            "of_memcpy": memcpy_ms.zip(ms).map(|(copies, ms)| copies / ms.median),
+        });
         let (nth, row) = match operator {
             "dispatch" => (0, shape.payload_bytes()),
             _ => (1, shape.row_bytes()),
         };
-        let servers = between.map(|moved| Servers::of(moved[nth], shape.ep_world_size(), straight, row));
-        Operator { operator, ms, payload_bytes, moved_bytes, memcpy_ms, of_memcpy, servers }
+        if let Some(moved) = between {
+            told["servers"] = servers(moved[nth], shape.ep_world_size(), straight, row);
+        }
+        told
     };
-    Summary {
-        ok: true,
-        source: source.clone(),
-        set: args.config.set.clone(),
-        backend: args.backend.name(),
-        processes: matches!(args.backend, BackendArg::Processes | BackendArg::Mpi).then_some(job.processes),
-        threads: timed.then_some(job.workers.count),
-        vector: plan.options.vector.name(),
-        seed: args.seed,
-        ranks: global_rank::count(shape),
-        dead: case.dead(),
-        cores: shape.aiv_num(),
-        tokens,
-        rows: bytes.rows,
-        schedule: args.schedule.clone(),
-        receive: receive.name(),
-        experts: ExpertsArg::name(receive),
-        row_copy: job.row_copy.get().map(|&way| RowCopyArg::from(way).name()),
-        rounds: costs.rounds,
-        interrupted: costs.rounds < plan.rounds(),
-        checked: plan.check.is_some(),
-        compared: plan.check.map(|_| match shape.op() {
-            Op::Combine => "bit for bit on every round",
-            Op::CombineAddRmsNorm => "bit for bit on every round; rstd by its range, y by that rstd",
-        }),
-        steps: costs.steps,
-        tasks_per_operator: has_agents.then_some(tasks),
-        stage: global_rank::servers(shape).map(|_| match plan.options.choices.stage {
-            Stage::Two => 2,
-            Stage::Three => 3,
-        }),
-        // Else the run has failed.
-        traffic: between.map(|_| match shape.protocol() {
-            Protocol::Hierarchy => "as planned: a token once to a server, no row to who needs none",
-            _ => "as planned: each window has the rows of its receiver",
-        }),
-        operators: vec![
-            operator(
-                "dispatch",
-                &costs.dispatch,
-                bytes.payload,
-                moved.0,
-                roofline.as_ref().map(|r| r.dispatch),
-            ),
-            operator("combine", &costs.combine, bytes.results, moved.1, roofline.as_ref().map(|r| r.combine)),
-        ],
-        waited_for: if timed { waited_for(case, costs, costs.rounds) } else { Vec::new() },
-    }
-}
-
-fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
-    let all = costs.waited_for().into_iter();
-    all.map(|(rank, time)| Waited { rank: case.name(rank).0, ms: millis(time) / rounds as f64 }).collect()
-}
-
-fn table(summary: &Summary) -> String {
-    let mut about = vec![
-        ("source", summary.source.clone()),
-        ("backend", with_threads(summary)),
-        ("vectors", summary.vector.to_owned()),
-        ("seed", summary.seed.to_string()),
-        ("group", group(summary)),
-        ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
-        ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
-        ("receive", summary.receive.to_owned()),
-        ("experts", summary.experts.to_owned()),
-        ("steps", summary.steps.to_string()),
+    let copies = |of: fn(&Roofline) -> Duration| roofline.as_ref().map(of);
+    let operators = [
+        operator("dispatch", &costs.dispatch, (bytes.payload, moved.0), copies(|r| r.dispatch)),
+        operator("combine", &costs.combine, (bytes.results, moved.1), copies(|r| r.combine)),
     ];
-    about.extend(summary.row_copy.map(|way| ("row copy", way.to_owned())));
-    about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
-    about.extend(summary.stage.map(|stage| ("stage", stage.to_string())));
-    for Operator { operator, servers, .. } in &summary.operators {
-        about.extend(servers.iter().flat_map(|servers| crossed(operator, servers)));
+    let mut summary = json!({
+        "ok": true,
+        "source": source,
+        "set": args.config.set,
+        "backend": name_of(args.backend),
+        // Of each process.
+        "threads": timed.then_some(job.workers.count),
+        "vector": plan.options.vector.name(),
+        "seed": args.seed,
+        "ranks": global_rank::count(shape),
+        "cores": shape.aiv_num(),
+        "tokens": tokens,
+        "rows": bytes.rows,
+        "schedule": args.schedule,
+        "receive": receive.name(),
+        "experts": ExpertsArg::name(receive),
+        "rounds": costs.rounds,
+        "interrupted": costs.rounds < plan.rounds(),
+        "checked": plan.check.is_some(),
+        "steps": costs.steps,
+        "operators": operators,
+        "waited_for": if timed { waited_for(case, costs, costs.rounds) } else { Vec::new() },
+    });
+    let mut has = |field: &str, value: Option<Value>| {
+        value.into_iter().for_each(|value| summary[field] = value);
+    };
+    let several = matches!(args.backend, BackendArg::Processes | BackendArg::Mpi);
+    has("processes", several.then(|| job.processes.into()));
+    // Those that an elastic domain has lost.
+    has("dead", Some(case.dead()).filter(|dead| !dead.is_empty()).map(Value::from));
+    // Only where time is real.
+    has("row_copy", job.row_copy.get().map(|&way| name_of(RowCopyArg::from(way)).into()));
+    let compared = match shape.op() {
+        Op::Combine => "bit for bit on every round",
+        Op::CombineAddRmsNorm => "bit for bit on every round; rstd by its range, y by that rstd",
+    };
+    has("compared", plan.check.map(|_| compared.into()));
+    // Tasks that the agent of each rank posted in each operator (A2): one for each peer.
+    has("tasks_per_operator", has_agents.then(|| tasks.into()));
+    // Of the hierarchy: who issues what goes to other servers.
+    let stage = if plan.options.choices.stage == Stage::Two { 2 } else { 3 };
+    has("stage", global_rank::servers(shape).map(|_| stage.into()));
+    // Else the run has failed.
+    let as_planned = match shape.protocol() {
+        Protocol::Hierarchy => "as planned: a token once to a server, no row to who needs none",
+        _ => "as planned: each window has the rows of its receiver",
+    };
+    has("traffic", between.map(|_| as_planned.into()));
+    summary
+}
+
+/// For how long cores of other ranks waited for a flag of each rank, per round and summed over the cores.
+fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Value> {
+    let all = costs.waited_for().into_iter();
+    all.map(|(rank, time)| json!({"rank": case.name(rank).0, "ms": millis(time) / rounds as f64})).collect()
+}
+
+fn table(summary: &Value) -> String {
+    let of = |field| cell(summary, field);
+    let has = |title, field: &str| summary.get(field).map(|_| (title, cell(summary, field)));
+    let operators = summary["operators"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut about = vec![
+        ("source", of("source")),
+        ("backend", with_threads(summary)),
+        ("vectors", of("vector")),
+        ("seed", of("seed")),
+        ("group", group(summary)),
+        ("round", format!("{} tokens, {} rows", of("tokens"), of("rows"))),
+        ("schedule", format!("{}, rounds on one live group: {}", of("schedule"), of("rounds"))),
+        ("receive", of("receive")),
+        ("experts", of("experts")),
+        ("steps", of("steps")),
+    ];
+    about.extend(has("row copy", "row_copy"));
+    about.extend(
+        summary["tasks_per_operator"].as_f64().map(|n| ("tasks", format!("{n} per rank and operator"))),
+    );
+    about.extend(has("stage", "stage"));
+    for operator in operators {
+        about.extend(operator.get("servers").into_iter().flat_map(|servers| crossed(operator, servers)));
     }
-    about.extend(summary.traffic.map(|how| ("traffic", how.to_owned())));
-    about.push(("oracle", verdict(summary)));
+    about.extend(has("traffic", "traffic"));
+    let oracle =
+        summary["compared"].as_str().map_or_else(|| "not asked".to_owned(), |how| format!("agrees {how}"));
+    about.push(("oracle", oracle));
     let about = pairs(&about);
-    if summary.threads.is_none() {
+    if summary["threads"].is_null() {
         return about;
     }
-    let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.3}"));
-    let rows: Vec<_> = summary
-        .operators
-        .iter()
-        .map(|o| {
-            let q = o.ms.as_ref();
-            let mut row = vec![
-                o.operator.to_owned(),
-                ms(q.map(|q| q.median)),
-                // A quantile of too few rounds is only their maximum.
-                ms(q.map(|q| q.p90).filter(|_| summary.rounds >= 10)),
-                ms(q.map(|q| q.p99).filter(|_| summary.rounds >= 100)),
-                mebibytes(o.payload_bytes),
-                mebibytes(o.moved_bytes),
-            ];
-            let copies = o.memcpy_ms.zip(o.of_memcpy);
-            row.extend(copies.into_iter().flat_map(|(ms, of)| [format!("{ms:.3}"), format!("{of:.2}")]));
-            row
-        })
-        .collect();
+    let ms = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
+    let rounds = summary["rounds"].as_u64().unwrap_or(0);
+    let row = |operator: &Value| {
+        let quantiles = &operator["ms"];
+        // A quantile of too few rounds is only their maximum.
+        let of_many =
+            |quantile: &str, least| if rounds >= least { ms(&quantiles[quantile]) } else { "-".to_owned() };
+        let mut row = vec![
+            cell(operator, "operator"),
+            ms(&quantiles["median"]),
+            of_many("p90", 10),
+            of_many("p99", 100),
+            mebibytes(&operator["payload_bytes"]),
+            mebibytes(&operator["moved_bytes"]),
+        ];
+        if !operator["of_memcpy"].is_null() {
+            row.extend([ms(&operator["memcpy_ms"]), cell(operator, "of_memcpy")]);
+        }
+        row
+    };
+    let rows: Vec<_> = operators.iter().map(row).collect();
     let head = ["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"];
     // A2 has no bare copies to compare with, so no columns for them.
     let width = rows.first().map_or(head.len(), Vec::len);
     let operators = columns(&head[..width], &rows);
-    let most: Vec<_> = summary.waited_for.iter().filter(|w| w.ms > 0.0).take(8).collect();
-    let waited: Vec<_> = most.iter().map(|w| vec![w.rank.to_string(), format!("{:.3}", w.ms)]).collect();
-    let waited = if waited.is_empty() {
-        "nobody waited".to_owned()
-    } else {
-        let all = summary.waited_for.iter().filter(|w| w.ms > 0.0).count();
-        let rest =
-            if all > most.len() { format!("\nand {} more ranks", all - most.len()) } else { String::new() };
-        columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
+    let waits = summary["waited_for"].as_array().into_iter().flatten();
+    let waits: Vec<_> = waits.filter(|wait| wait["ms"].as_f64() > Some(0.0)).collect();
+    let waited: Vec<_> = waits.iter().take(8).map(|wait| vec![cell(wait, "rank"), ms(&wait["ms"])]).collect();
+    let waited = match waits.len() {
+        0 => "nobody waited".to_owned(),
+        all => {
+            let rest = if all > waited.len() {
+                format!("\nand {} more ranks", all - waited.len())
+            } else {
+                String::new()
+            };
+            columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
+        }
     };
     format!("{about}\n\n{operators}\n\n{waited}")
 }
 
-fn group(summary: &Summary) -> String {
-    let Summary { ranks, cores, dead, .. } = summary;
-    match dead.len() {
-        0 => format!("{ranks} ranks x {cores} cores"),
-        gone => format!("{ranks} of {} ranks left x {cores} cores", *ranks as usize + gone),
+fn group(summary: &Value) -> String {
+    let (ranks, cores) = (cell(summary, "ranks"), cell(summary, "cores"));
+    match summary["dead"].as_array() {
+        None => format!("{ranks} ranks x {cores} cores"),
+        Some(gone) => {
+            let all = summary["ranks"].as_u64().unwrap_or(0) + gone.len() as u64;
+            format!("{ranks} of {all} ranks left x {cores} cores")
+        }
     }
 }
 
-fn crossed(operator: &'static str, servers: &Servers) -> [(&'static str, String); 4] {
-    let written = |bytes| format!("with flags and lists {bytes} B");
-    let against = |mesh: Option<u64>| {
-        mesh.map(|bytes| format!("; rows each straight to its expert: {bytes} B")).unwrap_or_default()
+fn crossed(operator: &Value, servers: &Value) -> [(&'static str, String); 4] {
+    let of = |field| cell(servers, field);
+    let written = |field| format!("with flags and lists {} B", of(field));
+    let straight = |field| match servers.get(field) {
+        Some(bytes) => format!("; rows each straight to its expert: {bytes} B"),
+        None => String::new(),
     };
-    let Servers { across_rows, across_bytes, across_bytes_per_rank, inside_rows, inside_bytes, .. } = servers;
-    let across =
-        format!("{across_rows} rows, {across_bytes} B across servers ({across_bytes_per_rank:.0} B a rank)")
-            + &against(servers.fullmesh_across_bytes);
+    let mean = servers["across_bytes_per_rank"].as_f64().unwrap_or(0.0);
+    let (rows, bytes) = (of("across_rows"), of("across_bytes"));
+    let across = format!("{rows} rows, {bytes} B across servers ({mean:.0} B a rank)");
+    let inside = format!("{} rows, {} B inside servers", of("inside_rows"), of("inside_bytes"));
+    let name = if operator["operator"] == "dispatch" { "dispatch" } else { "combine" };
     [
-        (operator, across),
-        ("", written(servers.across_written_bytes)),
-        (
-            "",
-            format!("{inside_rows} rows, {inside_bytes} B inside servers")
-                + &against(servers.fullmesh_inside_bytes),
-        ),
-        ("", written(servers.inside_written_bytes)),
+        (name, across + &straight("fullmesh_across_bytes")),
+        ("", written("across_written_bytes")),
+        ("", inside + &straight("fullmesh_inside_bytes")),
+        ("", written("inside_written_bytes")),
     ]
 }
 
-fn with_threads(summary: &Summary) -> String {
-    match (summary.processes, summary.threads) {
-        (Some(processes), None | Some(1)) => format!("{} ({processes})", summary.backend),
+fn with_threads(summary: &Value) -> String {
+    let of = |field| cell(summary, field);
+    match (summary["processes"].as_u64(), summary["threads"].as_u64()) {
+        (Some(processes), None | Some(1)) => format!("{} ({processes})", of("backend")),
         (Some(processes), Some(threads)) => {
-            format!("{} ({processes}, {threads} workers each)", summary.backend)
+            format!("{} ({processes}, {threads} workers each)", of("backend"))
         }
-        (None, Some(threads)) => format!("{} ({threads} workers)", summary.backend),
-        (None, None) => summary.backend.to_owned(),
+        (None, Some(threads)) => format!("{} ({threads} workers)", of("backend")),
+        (None, None) => of("backend"),
     }
 }
 
-fn verdict(summary: &Summary) -> String {
-    summary.compared.map_or_else(|| "not asked".to_owned(), |how| format!("agrees {how}"))
-}
-
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.2}", bytes as f64 / f64::from(1 << 20))
+fn mebibytes(bytes: &Value) -> String {
+    format!("{:.2}", bytes.as_f64().unwrap_or(0.0) / f64::from(1 << 20))
 }

@@ -1,0 +1,61 @@
+//! Errors of the command line, each as one line.
+
+use super::Cli;
+use crate::error::one_line;
+use crate::launcher::launched;
+use crate::report::complain;
+use clap::CommandFactory;
+use clap::error::{ContextKind, ErrorKind};
+
+/// Prints a parse error as one line (help and version as they are) and returns the exit status.
+#[must_use]
+pub fn explain(error: &clap::Error) -> u8 {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return match error.print() {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                complain(&format!("stdout: cannot write: {e}"));
+                2
+            }
+            // A closed stdout is no error.
+            _ => 0,
+        };
+    }
+    let line = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::MissingRequiredArgument, Some(arguments)) => format!("missing argument: {arguments}"),
+        (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
+            "missing verb: veriep --help lists them".to_owned()
+        }
+        (ErrorKind::InvalidSubcommand, _) => {
+            format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))
+        }
+        _ => first_paragraph(&error.render().to_string()),
+    };
+    let verb = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let similar = verb.as_deref().and_then(similar_verb);
+    let line = match similar.or_else(|| error.get(ContextKind::SuggestedArg).map(ToString::to_string)) {
+        Some(similar) => format!("{line}; a similar one is {similar}"),
+        None => line,
+    };
+    if launched().is_some_and(|launched| launched.process != 0) {
+        // The first of the processes that a launcher has started says it, before the launcher ends all.
+        std::thread::sleep(core::time::Duration::from_secs(1));
+        return 2;
+    }
+    complain(&one_line(&line));
+    2
+}
+
+/// The verb that a word was meant to be: one that takes less changes than half of its letters.
+fn similar_verb(word: &str) -> Option<String> {
+    let command = Cli::command();
+    let verbs = command.get_subcommands().map(clap::Command::get_name);
+    let changes = |verb: &&str| strsim::osa_distance(verb, word);
+    verbs.filter(|verb| 2 * changes(verb) < verb.len()).min_by_key(changes).map(str::to_owned)
+}
+
+/// The lines before the usage, completed.
+fn first_paragraph(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let text = lines.join(" ");
+    text.strip_prefix("error: ").unwrap_or(&text).to_owned()
+}
