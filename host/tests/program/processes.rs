@@ -112,7 +112,7 @@ fn what_no_group_of_processes_can_be_is_refused_at_once() {
     let line = fails(2, &["run", "--preset", "tiny", "--backend", "weak", "--threads", "2"]);
     assert_eq!(line, "error: --threads: only --backend threads, processes and mpi have it, not weak");
     // A place for evidence is looked at before anything runs, and nothing is left of what is refused.
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let path = file.to_str().unwrap();
