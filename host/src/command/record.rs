@@ -9,11 +9,15 @@ use crate::events::log::Log;
 use crate::events::page::{self, About};
 use crate::events::timeline::Timeline;
 use crate::events::{Event, Sink, Unit};
+use crate::report::note;
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
 use veriep_core::protocol::{Choices, Flags, Stage};
 use veriep_core::shape::Shape;
+
+/// Entries of a trace that a viewer shows without trouble.
+const ENTRIES_MAX: usize = 1_000_000;
 
 pub(super) struct Subject<'s> {
     pub(super) unit: Unit,
@@ -105,7 +109,12 @@ fn finish(
     timeline.close();
     let (critical, about) = add(&mut timeline);
     if let Some(file) = &args.trace {
-        chrome::write(file, &timeline, &critical)?;
+        let entries = chrome::write(file, &timeline, &critical)?;
+        if entries > ENTRIES_MAX {
+            note(&format!(
+                "note: --trace: {entries} entries, more than viewers like; --html picks the ranks that matter"
+            ));
+        }
     }
     if let Some(file) = &args.html {
         page::write(file, &timeline, &critical, &about)?;

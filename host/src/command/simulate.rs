@@ -1,5 +1,6 @@
 //! `veriep simulate`
 
+use super::bench::memory_bytes;
 use super::record::{self, Subject};
 use super::source::open_case;
 use crate::case::{Case, round_bytes, support};
@@ -12,6 +13,7 @@ use crate::report::{Report, note};
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::timed::{Paces, WHOLE};
 use crate::simulate::{self, Outcome, Plan, Wakes, old_way};
+use indicatif::BinaryBytes;
 use serde_json::Value;
 use std::sync::Arc;
 use veriep_core::fabric::Capabilities;
@@ -36,6 +38,7 @@ struct Request {
     split: SharedSplit,
     schedule: String,
     rounds: usize,
+    events_max: u64,
 }
 
 impl Request {
@@ -46,7 +49,7 @@ impl Request {
             cluster = cluster.free();
         }
         let real_max = match args.rows {
-            Some(RowsArg::Real) => u64::MAX,
+            Some(RowsArg::Real) => memory_bytes("MemAvailable").unwrap_or(u64::MAX),
             Some(RowsArg::Weightless) => 0,
             None => REAL_MAX,
         };
@@ -66,15 +69,21 @@ impl Request {
         };
         choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
         let rows = round_bytes(shape) <= real_max;
+        if args.rows == Some(RowsArg::Real) && !rows {
+            let (rows, free) = (BinaryBytes(round_bytes(shape)), BinaryBytes(real_max));
+            let must = "must fit the memory that is free; hint: --rows weightless";
+            return Err(Error::Request(format!("--rows real: {rows} of {free}: {must}")));
+        }
         let ranks = shape.ep_world_size();
         let jitter = (args.jitter * 10.0).round() as u64;
         let paces = Paces { begins: begins(args, seed, ranks)?, slow: slow(args, ranks)?, jitter, seed };
         let (schedule, rounds) = (args.schedule.clone(), args.rounds as usize);
-        Ok(Self { source, cluster, choices, rows, paces, split: args.shared.into(), schedule, rounds, case })
+        let (split, events_max) = (args.shared.into(), args.events_max);
+        Ok(Self { source, cluster, choices, rows, paces, split, schedule, rounds, events_max, case })
     }
 
     fn run(&self, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) -> Result<Outcome, Error> {
-        let Self { case, choices, paces, split, schedule, rounds, .. } = self;
+        let Self { case, choices, paces, split, schedule, rounds, events_max, .. } = self;
         let (choices, paces, split, rounds) = (*choices, paces.clone(), *split, *rounds);
         simulate::run(&Plan {
             case,
@@ -87,6 +96,7 @@ impl Request {
             split,
             log,
             wakes: Wakes::Trusted,
+            events_max: *events_max,
         })
     }
 

@@ -34,19 +34,21 @@ fn of_port(port: u32, direction: Direction) -> u32 {
     AGENT + 1 + 2 * port + direction as u32
 }
 
-/// Writes a timeline, with the critical path above it.
-pub fn write(path: &Path, timeline: &Timeline, critical: &[Part]) -> Result<(), Error> {
+/// Writes a timeline, with the critical path above it. Returns the number of entries.
+pub fn write(path: &Path, timeline: &Timeline, critical: &[Part]) -> Result<usize, Error> {
+    let mut entries = 0;
     write_atomically(path, |file| {
         file.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
-        let mut first = true;
         each(timeline, critical, &mut |event| {
-            if !core::mem::replace(&mut first, false) {
+            if entries > 0 {
                 file.write_all(b",\n")?;
             }
+            entries += 1;
             serde_json::to_writer(&mut *file, &event).map_err(io::Error::from)
         })?;
         file.write_all(b"\n]}\n")
-    })
+    })?;
+    Ok(entries)
 }
 
 /// Tells every event of the trace.

@@ -65,6 +65,8 @@ pub struct Plan<'c> {
     pub log: Option<Arc<Log>>,
     /// Whether wake-ups are checked.
     pub wakes: Wakes,
+    /// How many events there may be.
+    pub events_max: u64,
 }
 
 /// How far it is relied upon that whoever can move is woken.
@@ -261,7 +263,8 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         .with_addresses(cluster.links.port_by, shape);
     network.busy = plan.log.is_some().then(Vec::new);
     let split = OldSplit::new(plan.split, shape);
-    let timed = Timed::new(clock.clone(), cluster, network, plan.paces.clone(), split);
+    let mut timed = Timed::new(clock.clone(), cluster, network, plan.paces.clone(), split);
+    timed.events_max = plan.events_max;
     let operators = schedule(plan.schedule, plan.rounds);
     let dispatches = plan.schedule.matches('D').count().max(1);
     let sizes = (0..ranks).map(|rank| region_sizes(shape, Some(RankId(rank)), dispatches));
@@ -294,6 +297,23 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
             group.run(&mut scene).map(drop)
         }
     };
+    let timed = &group.memory.chooser;
+    if timed.events >= timed.events_max {
+        let (us, network) = (scene.clock.time() as f64 / 1e6, &timed.network);
+        let bytes = |&rank: &u32| -> u64 {
+            [0, 1]
+                .iter()
+                .flat_map(|&operator| network.carried(rank, operator))
+                .map(|carried| carried.bytes)
+                .sum()
+        };
+        let busiest = (0..ranks).max_by_key(bytes).unwrap_or_default();
+        let most = bytes(&busiest);
+        return Err(Error::Request(format!(
+            "--events-max {}: there are more; after {us} us the ports of rank {busiest} have carried most, {most} bytes",
+            timed.events_max
+        )));
+    }
     let cut = group.memory.chooser.cut;
     if cut {
         scene.end = (scene.clock.time(), group.memory.chooser.history.now());
@@ -409,6 +429,7 @@ mod tests {
             split: SharedSplit::AllIn,
             log: None,
             wakes,
+            events_max: u64::MAX,
         })
     }
 

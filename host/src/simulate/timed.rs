@@ -201,6 +201,8 @@ pub struct Timed {
     pub cut: bool,
     /// Choices and network events so far.
     pub events: u64,
+    /// How many there may be.
+    pub events_max: u64,
     /// Of each core that has asked other ranks for something: what has still to come, and whether it can go on then.
     reading: ByActor<(u32, bool)>,
     /// How often nobody was asked for the end.
@@ -272,6 +274,7 @@ impl Timed {
             split,
             cut: false,
             events: 0,
+            events_max: u64::MAX,
             reading: ByActor::default(),
             unasked: 0,
             offers: None,
@@ -339,6 +342,9 @@ impl Timed {
 impl Chooser for Timed {
     fn next(&mut self) -> Option<Choice> {
         loop {
+            if self.events >= self.events_max {
+                return None;
+            }
             let (now, due) = self.queue.pop()?;
             self.events += 1;
             self.unasked += 1;

@@ -418,6 +418,19 @@ fn what_cannot_be_simulated_is_one_line() {
     let by_write = "--preset tiny --cluster a3 --link port_by=write --link ports=4";
     says(preset, by_write, "ports = 4: must be 7, the ways of the hash");
     says(preset, "--preset tiny --cluster a3 --sweep bs", "missing '=': must be KEY=A,B,C");
+    says(preset, "--preset tiny --cluster a3 --events-max 100", "--events-max 100: there are more; after ");
+    // Rows of 103 GB, which a machine could have.
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    if kib.unwrap_or(u64::MAX) > 90 << 20 {
+        return;
+    }
+    let large = "ep_world_size=768 moe_expert_num=768 bs=512 h=8192 k=16 hccl_buffsize_mb=1000000";
+    let set = large.replace(' ', " --set ");
+    let real = format!("--preset tiny --set {set} --cluster a3 --rows real");
+    says(preset, &real, "must fit the memory that is free; hint: --rows weightless");
     says(preset, "--preset tiny --cluster a3 --sweep bs=1,,2", "missing value");
     says(preset, "--preset tiny --cluster a3 --sweep bz=1,2", "unknown key `bz`");
     says(preset, "--preset tiny --cluster a3 --against nowhere", "nowhere: cannot read");

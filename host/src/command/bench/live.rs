@@ -61,7 +61,11 @@ pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, Receive)>) -> Pa
             * (case.shape.window_bytes() + case.shape.window_out_bytes())
     };
     let all: u64 = groups.filter(|(_, receive)| !receive.is_direct()).map(|(case, _)| touched(case)).sum();
-    if all < super::machine::memory_bytes() / MEMORY_SHARE { Pages::Huge } else { Pages::Small }
+    if all < super::machine::memory_bytes("MemTotal").unwrap_or_default() / MEMORY_SHARE {
+        Pages::Huge
+    } else {
+        Pages::Small
+    }
 }
 
 /// A live group of one batch.

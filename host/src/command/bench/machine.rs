@@ -21,7 +21,7 @@ impl Machine {
         Self {
             cpu: model.unwrap_or_else(|| "unknown".to_owned()),
             cores: processors(),
-            memory_bytes: memory_bytes(),
+            memory_bytes: memory_bytes("MemTotal").unwrap_or_default(),
             os: format!("{} {}", std::env::consts::OS, release.trim()).trim().to_owned(),
             arch: std::env::consts::ARCH,
         }
@@ -51,11 +51,10 @@ impl Ticks {
     }
 }
 
-/// Of the machine; 0 where the system does not say.
-pub(super) fn memory_bytes() -> u64 {
-    let kib = field("/proc/meminfo", "MemTotal");
-    let number = kib.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    number.unwrap_or_default() << 10
+/// Of the machine: all (`MemTotal`), or what a new program could use (`MemAvailable`). Nothing where the system does not say.
+pub(in crate::command) fn memory_bytes(which: &str) -> Option<u64> {
+    let kib = field("/proc/meminfo", which)?;
+    Some(kib.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
 fn field(path: &str, name: &str) -> Option<String> {

@@ -40,6 +40,7 @@ use entry::{Entry, Subject, System};
 use history::{Beside, Earlier};
 use live::{Counts, Group};
 use load::Counters;
+pub(super) use machine::memory_bytes;
 use machine::{Machine, Ticks, Versions};
 use mpi::Job;
 #[cfg(target_os = "linux")]
