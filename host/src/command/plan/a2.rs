@@ -1,7 +1,7 @@
 //! The plan of a rank of the A2 full mesh: what its cores reorder, what its agent posts, what it awaits.
 
 use super::lists::Traffic;
-use super::{group, head, head_rows, known};
+use super::{group, head, known, page};
 use crate::cli::{PlanArgs, name_of};
 use crate::report::{cell, lists, pairs, with};
 use core::ops::Range;
@@ -299,15 +299,12 @@ const LISTS: [(&str, &str, &[&str]); 8] = [
 /// The same for people.
 pub(super) fn table(plan: &Value) -> String {
     let of = |field| cell(plan, field);
-    let mut about = head_rows(plan);
-    about.extend([
+    let more = [
         ("half of all offsets", of("half")),
         ("bytes of a window", of("rank_window")),
         ("tasks", format!("{} per operator, {}", of("tasks_per_operator"), of("order"))),
-    ]);
-    let mut parts = vec![pairs(&about)];
-    parts.extend(lists(plan, &LISTS));
-    parts.join("\n\n")
+    ];
+    page(plan, more, &LISTS)
 }
 
 pub(super) fn summary_table(summary: &Value) -> String {

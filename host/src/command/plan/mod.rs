@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, cell};
+use crate::report::{self, Report, cell, pairs};
 use core::ops::Range;
 use lists::Traffic;
 use serde_json::{Value, json};
@@ -142,13 +142,21 @@ fn group(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
     })
 }
 
-/// The rows of a table that tell what [`head`] does.
-fn head_rows(plan: &Value) -> Vec<(&'static str, String)> {
+/// What [`head`] tells, and more of the plan, for people: then its lists.
+fn page<const N: usize>(
+    plan: &Value,
+    more: [(&'static str, String); N],
+    of: &[(&str, &str, &[&str])],
+) -> String {
     let rank = cell(plan, "rank");
-    let of = plan["core"]
+    let whose = plan["core"]
         .as_u64()
         .map_or_else(|| format!("rank {rank}"), |core| format!("core {core} of rank {rank}"));
-    vec![("source", cell(plan, "source")), ("plan of", of), ("experts", known(plan))]
+    let mut about = vec![("source", cell(plan, "source")), ("plan of", whose), ("experts", known(plan))];
+    about.extend(more);
+    let mut parts = vec![pairs(&about)];
+    parts.extend(report::lists(plan, of));
+    parts.join("\n\n")
 }
 
 fn known(plan: &Value) -> String {

@@ -2,7 +2,7 @@
 //! which rows it returns, what it sums for whom.
 
 use super::lists::Traffic;
-use super::{group, head, head_rows, known};
+use super::{group, head, known, page};
 use crate::cli::PlanArgs;
 use crate::report::{cell, lists, pairs, with};
 use serde::Serialize;
@@ -345,16 +345,13 @@ const LISTS: [(&str, &str, &[&str]); 8] = [
 /// The same for people.
 pub(super) fn table(plan: &Value) -> String {
     let of = |field| cell(plan, field);
-    let mut about = head_rows(plan);
-    about.extend([
+    let more = [
         ("stage", of("stage")),
         ("place", format!("server {}, number {} there", of("server"), of("number"))),
         ("relays by server", of("relays")),
         ("partition of all offsets", of("partition")),
-    ]);
-    let mut parts = vec![pairs(&about)];
-    parts.extend(lists(plan, &LISTS));
-    parts.join("\n\n")
+    ];
+    page(plan, more, &LISTS)
 }
 
 pub(super) fn summary_table(summary: &Value) -> String {

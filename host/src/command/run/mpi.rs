@@ -152,6 +152,7 @@ fn take_part(
             Err(of_dump) => of_dump,
         };
         let error = hinted(error, job, schedule);
+        record.iter().for_each(|folder| flight::done(folder, Some(&error), report));
         let first = (0..all).find(|process| !gone.contains(process));
         if first != Some(me) {
             // Whoever reports ends all.
@@ -161,7 +162,6 @@ fn take_part(
             }
             exit(error.status().into());
         }
-        record.iter().for_each(|folder| flight::done(folder, Some(&error), report));
         if job.args.dump.is_some() {
             cluster.wait_for_dumps(ENDS);
         }
