@@ -304,7 +304,7 @@ pub enum ModelArg {
 /// `veriep schedule`
 #[derive(Args, Debug)]
 pub struct ScheduleArgs {
-    /// Order of operators, as D and C; a C combines the oldest dispatch that is not yet combined.
+    /// Order of operators, as D and C; a C combines the oldest D that has no C of its own.
     #[arg(value_name = "SEQ")]
     pub operators: String,
     /// Product whose protocol is searched.

@@ -44,13 +44,13 @@ pub struct RunArgs {
     /// Write the memory of all ranks when the run hangs or ends, and on SIGUSR2; `diagnose` reads it (Linux).
     #[arg(long, value_name = "FOLDER")]
     pub dump: Option<PathBuf>,
-    /// What runs the group.
+    /// Where the ranks of the group run.
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendArg,
     /// Number of rounds, rounded up to whole schedules.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rounds: u32,
-    /// Order of operators; a C combines the oldest dispatch that is not yet combined.
+    /// Order of operators; a C combines the oldest D that has no C of its own.
     #[arg(long, value_name = "SEQ", default_value = "DC")]
     pub schedule: String,
     /// Schedules run back to back between two checks. By default 1 where time is measured, else as many as memory allows.

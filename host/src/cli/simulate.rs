@@ -86,7 +86,7 @@ pub struct SimulateArgs {
     /// Whether rows are kept; by default if they fit 1 GiB.
     #[arg(long, value_enum)]
     pub rows: Option<RowsArg>,
-    /// Give up after so many events, and say which ports have carried most.
+    /// The number of events after which the simulation gives up, and says which ports have carried most.
     #[arg(long, value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub events_max: u64,
     /// Write a table of when each rank began and ended each operator, of all runs.

@@ -1,4 +1,4 @@
-//! The order of operators: a string of D and C. A C combines the oldest dispatch that is not yet combined.
+//! The order of operators: a string of D and C. A C combines the oldest D that has no C of its own.
 
 use crate::error::Error;
 use veriep_core::sim::cluster::{Planned, schedule};
