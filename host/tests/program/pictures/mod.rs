@@ -101,6 +101,46 @@ fn the_sequence_of_a_dispatch_is_what_two_ranks_do() {
     keep("dispatch", &sequence("A row goes from rank 0 to rank 1 in one dispatch", &lanes, &lines));
 }
 
+/// What of a round is shown: the row of rank 0 goes to rank 1 and comes back as a result.
+fn of_round(event: &Value) -> Option<Line> {
+    const COMBINE_FLAG: u64 = STATUS_END;
+    let (rank, peer, offset) = (number(event, "rank"), number(event, "peer"), number(event, "offset"));
+    let (is_row, of_state) = (number(event, "length") > 64, is(event, "region", "state"));
+    let line = |from, to, class, words: &str| Some(Line { from, to, class, words: words.to_owned() });
+    match (event["operator"].as_str()?, event["kind"].as_str()?, rank) {
+        ("dispatch", "put", 0) if peer == 1 => line(0, 2, "a", "puts the row"),
+        ("dispatch", "quiet", 0) => line(0, 0, "", "quiet: all has landed"),
+        ("dispatch", "publish", 0) if peer == 1 && offset == 0 => line(0, 2, "f", "publishes flag and count"),
+        ("dispatch", "observe", 1) if of_state && offset == 0 => line(2, 3, "f", "sees the flag"),
+        ("dispatch", "store", 1) if of_state && offset == 0 => line(3, 2, "c", "clears the flag"),
+        ("dispatch", "deliver", 1) if is_row => line(2, 3, "a", "copies the row out"),
+        ("dispatch", "end", 1) => line(3, 3, "", "the expert runs"),
+        ("combine", "put", 1) if peer == 0 => line(3, 1, "a", "puts the result"),
+        ("combine", "publish", 1) if peer == 0 => line(3, 1, "f", "publishes the flag"),
+        ("combine", "observe", 0) if of_state && offset == COMBINE_FLAG => line(1, 0, "f", "sees the flag"),
+        ("combine", "store", 0) if of_state && offset == COMBINE_FLAG => line(0, 1, "c", "clears the flag"),
+        ("combine", "deliver", 0) if is_row => line(1, 0, "a", "reads it for the sum"),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_round_is_what_two_ranks_do() {
+    let events = events("--preset tiny --set aiv_num=1 --set bs=1 --set k=1 --set moe_expert_num=2 --seed 4");
+    let mut lines: Vec<_> = events.iter().filter_map(of_round).collect();
+    assert_eq!(lines.len(), 12, "each step is shown once");
+    for (number, line) in (1..).zip(&mut lines) {
+        line.words.insert_str(0, &format!("{number}  "));
+    }
+    let lanes = [
+        ("core of rank 0", false),
+        ("memory of rank 0", true),
+        ("memory of rank 1", true),
+        ("core of rank 1", false),
+    ];
+    keep("round", &sequence("One round of two ranks: who puts what where, then which flag", &lanes, &lines));
+}
+
 /// What of an operator of A2 is shown: the window of rank 0 for rank 1.
 fn of_agent(event: &Value, window: u64) -> Option<Line> {
     const DOORBELL: u64 = 64 << 10;
