@@ -77,7 +77,7 @@ fn exhibits() -> Vec<Exhibit> {
             source: "https://github.com/tenstorrent/tt-metal/issues/50272",
             report: "Payload and completion took different ways round a ring, so the reader was let in before its page had \
                      landed.",
-            fix: "A publish may not land before the puts that its core has issued before it (rule 1 of the fabric).",
+            fix: "A publish may not land before the puts that its core has issued before it (rule 2 of the fabric).",
             broken: dc(1).twin(Twin::RelaxedPublish).weak(),
             mended: dc(1).weak(),
             is_it: early,
@@ -120,7 +120,7 @@ fn exhibits() -> Vec<Exhibit> {
             report: "Chunks completed out of order on one cumulative counter, so a later one let the reader of an earlier \
                      one in.",
             fix: "The hierarchy takes a record for complete when a later message of the same core has come, and asks the \
-                  fabric for messages in order. Without that order:",
+                  fabric for messages in order.",
             broken: hierarchy(2, 1).units(1).twin(Twin::UnorderedMessages),
             mended: hierarchy(2, 1).units(1),
             is_it: |violation| matches!(violation, Violation::Refused { .. } | Violation::NotLanded { .. }),
@@ -141,12 +141,14 @@ const HEAD: &str = "\
 # The museum
 
 This page is for doubters. It shows ten bugs that systems of this kind have shipped, each rebuilt in this protocol by leaving out one
-duty. The explorer steps the machines that run everywhere else, finds each bug within seconds and prints the shortest way to it; with the
-duty it visits every state and finds nothing. The reports are about other protocols. They show that the same mistake would be seen here,
-not that those systems behaved step by step like this.
+duty. Afterwards you can see the explorer, which steps the machines that run everywhere else, find each of them. With the duty it visits
+every state and finds nothing. The reports are about other protocols. They show that the same mistake would be seen here, not that those
+systems behaved step by step like this.
 
-`cargo test -p veriep-verify --test explorer museum` generates and checks this page; `UPDATE_GOLDEN=1` before it writes the page.
-[bug-classes.md](bug-classes.md) says what else guards against each kind of bug.
+`cargo test -p veriep-verify --test explorer museum -- --nocapture` prints the shortest way into each bug, event by event. Numbers 1 and 2
+are also `veriep schedule DC --partitions 1,2` and `veriep schedule DDCC --partitions 2,1`. The link behind *without it* leads to the model
+of each search, and [bug-classes.md](bug-classes.md) says what else guards against each kind of bug. The test generates and checks this page;
+`UPDATE_GOLDEN=1` before it writes the page.
 ";
 
 #[test]
@@ -158,14 +160,18 @@ fn every_bug_is_found_and_its_fix_is_safe() {
         let story = caught(&format!("museum: {name}"), &broken);
         assert!(is_it(&story.violation), "{name}: {story}");
         let sources: Vec<_> = source.split(", ").map(|url| format!("<{url}>")).collect();
-        let number = i + 1;
+        let (number, sources, events) = (i + 1, sources.join(", "), story.events.len());
+        let (twin, anchor) = match broken.twin {
+            Twin::None => ("Too few partitions".to_owned(), "too-few-partitions-or-areas".to_owned()),
+            twin => (format!("{twin:?}"), format!("{twin:?}").to_lowercase()),
+        };
         write!(
             page,
-            "\n## {number}. {name}\n\n{report} Reported in {}.\n\nHere: {fix}\n",
-            sources.join(", ")
+            "\n## {number}. {name}\n\n{report} Reported in {sources}.\n\nHere: {fix} Without it \
+             ([{twin}](../../verify/CLAIMS.md#{anchor})), after {events} events: {}.\n",
+            story.violation
         )
         .unwrap();
-        write!(page, "\n```text\n{story}\n```\n").unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doubt/museum.md");
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
