@@ -28,10 +28,20 @@
 //! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
-/// Names the phases of a machine, or of a part of one, prefixed with the part's name.
+/// Names the phases of a machine, or of a part of one, prefixed with the part's name; that of the part itself, if it is
+/// given, is the name of its phase.
 macro_rules! phase_names {
     ($phase:ident: $($name:ident)*) => {
         phase_names! { $phase of "": $($name)* }
+    };
+    ($phase:ident of $part:literal in $of:ident: $($name:ident)*) => {
+        phase_names! { $phase of $part: $($name)* }
+
+        impl $of {
+            pub(crate) const fn phase(&self) -> &'static str {
+                self.phase.name()
+            }
+        }
     };
     ($phase:ident of $part:literal: $($name:ident)*) => {
         impl $phase {
@@ -44,8 +54,37 @@ macro_rules! phase_names {
     };
 }
 
-/// Implements the interface of a single machine, where [`Env`] is its protocol's.
+/// Lets a machine, or a part of one, step to another phase.
+macro_rules! go {
+    ($of:ident) => {
+        impl $of {
+            #[inline(always)]
+            fn go(&mut self, phase: Phase) -> $crate::protocol::Outcome {
+                self.phase = phase;
+                Ok($crate::fabric::Progress::Stepped)
+            }
+        }
+    };
+}
+
+/// Implements the interface of a single machine, where [`Env`] is its protocol's. Phases that are parts are given with the
+/// names of their phases.
 macro_rules! machine {
+    ($machine:ident($this:ident): $($part:pat => $name:expr),*) => {
+        impl $machine {
+            /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
+            #[must_use]
+            pub const fn phase(&$this) -> &'static str {
+                match &$this.phase {
+                    $($part => $name,)*
+                    phase => phase.name(),
+                }
+            }
+        }
+
+        go! { $machine }
+        machine! { $machine }
+    };
     ($machine:ident) => {
         impl $machine {
             /// Advances the operator by one step, which has at most one effect that others can see, or with A3 several of

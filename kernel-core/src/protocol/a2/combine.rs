@@ -63,15 +63,6 @@ impl Combine {
         Self { exchange: Exchange::new(), phase: Phase::Select }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Send => self.exchange.phase(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -85,11 +76,6 @@ impl Combine {
             Phase::Clear { source, from } => self.clear(cx, source, from),
             Phase::Done => Ok(Progress::Done),
         }
-    }
-
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 
     fn cross(&mut self, cx: &mut Cx<'_, impl Types>, then: Phase) -> Outcome {
@@ -230,7 +216,7 @@ impl Combine {
     }
 }
 
-machine! { Combine }
+machine! { Combine(self): Phase::Send => self.exchange.phase() }
 
 impl Operands<'_> {
     /// Reads `ep_recv_counts` into `sums` and checks every entry. Returns the number of rows.

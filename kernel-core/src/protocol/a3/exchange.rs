@@ -47,13 +47,10 @@ enum Phase {
     TokenNums { slot: u32, rows: u32, of_expert: u32 },
 }
 
-phase_names! { Phase of "Exchange.": Await ArriveWithSums Sums Counts TokenNums }
+phase_names! { Phase of "Exchange." in Exchange: Await ArriveWithSums Sums Counts TokenNums }
+go! { Exchange }
 
 impl Exchange {
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
-    }
-
     /// Creates the exchange of a core in this state of its round.
     pub(crate) fn new<V>(env: Bound<'_, V>, round: &Round) -> Self {
         let sum = ShareSum { rows: 0, of_last_expert: 0 };
@@ -117,11 +114,6 @@ impl Exchange {
             Phase::Counts { slot, rows, of_expert } => self.counts(cx, (slot, rows, of_expert)),
             Phase::TokenNums { slot, rows, of_expert } => self.token_nums(cx, (slot, rows, of_expert)),
         }
-    }
-
-    fn go(&mut self, phase: Phase) -> Outcome {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 
     fn await_count(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {

@@ -70,15 +70,6 @@ impl Combine {
         }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Write { output, .. } => output.name(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -108,12 +99,6 @@ impl Combine {
             Phase::Clear { source } => self.clear(cx, source),
             Phase::Done => Ok(Progress::Done),
         }
-    }
-
-    #[inline(always)]
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -187,7 +172,7 @@ impl Combine {
     }
 }
 
-machine! { Combine }
+machine! { Combine(self): Phase::Write { output, .. } => output.name() }
 
 /// The rows where experts wrote them, at the ranks of those experts.
 struct AtPeers<'a> {

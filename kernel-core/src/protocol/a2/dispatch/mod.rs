@@ -12,7 +12,7 @@ mod receive;
 
 use super::exchange::Exchange;
 use super::{Cx, Env, split_words};
-use crate::fabric::{Progress, ProtocolError};
+use crate::fabric::Progress;
 use crate::layout::a2_window::{self, STATUS_WORDS};
 use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
@@ -74,15 +74,6 @@ impl Dispatch {
         Self { exchange: Exchange::new(), staged: None, phase: Phase::Select }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Send => self.exchange.phase(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -106,11 +97,6 @@ impl Dispatch {
             Phase::Clear { source, from } => self.clear(cx, source, from),
             Phase::Done => Ok(Progress::Done),
         }
-    }
-
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -183,4 +169,4 @@ impl Dispatch {
     }
 }
 
-machine! { Dispatch }
+machine! { Dispatch(self): Phase::Send => self.exchange.phase() }

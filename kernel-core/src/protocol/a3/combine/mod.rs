@@ -16,7 +16,7 @@ use crate::protocol::{Outcome, Types};
 
 use super::Env;
 use super::tp::Add;
-use crate::fabric::{Progress, ProtocolError};
+use crate::fabric::Progress;
 use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::plan::order::Path;
@@ -66,16 +66,6 @@ impl Combine {
         Self { partition: Partition::P0, share: 0..0, path: Path::EMPTY, lent: None, phase: Phase::Select }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Lend { add, .. } => add.phase(),
-            Phase::Write { output, .. } => output.name(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -97,12 +87,9 @@ impl Combine {
             Phase::Done => Ok(Progress::Done),
         }
     }
-
-    #[inline(always)]
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
-    }
 }
 
-machine! { Combine }
+machine! { Combine(self):
+    Phase::Lend { add, .. } => add.phase(),
+    Phase::Write { output, .. } => output.name()
+}

@@ -20,7 +20,7 @@ use super::exchange::Exchange;
 use super::part::{Part, Round};
 use super::tp::Gather;
 use super::{Bound, Env};
-use crate::fabric::{Progress, ProtocolError};
+use crate::fabric::Progress;
 use crate::layout::state::Partition;
 use crate::protocol::a3::Cx;
 use crate::protocol::{Flags, Outcome, Types};
@@ -76,16 +76,6 @@ impl Dispatch {
         Self { round: Round::new(), tp_partition: Partition::P0, phase: Phase::Select }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Part(part) => part.phase(),
-            Phase::Gather(gather) => gather.phase(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -112,12 +102,6 @@ impl Dispatch {
         }
     }
 
-    #[inline(always)]
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
-    }
-
     /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
         let (separate, one_core) = (env.choices.flags == Flags::Separate, env.shape.aiv_num() == 1);
@@ -137,7 +121,7 @@ impl Dispatch {
     }
 }
 
-machine! { Dispatch }
+machine! { Dispatch(self): Phase::Part(part) => part.phase(), Phase::Gather(gather) => gather.phase() }
 
 fn first_to_send<V>(env: Bound<'_, V>) -> Phase {
     match env.choices.flags {

@@ -38,16 +38,13 @@ enum Phase {
     Done,
 }
 
-phase_names! { Phase of "Lend.": Select Put PutFirst Tell Await Clear Done }
+phase_names! { Phase of "Lend." in Add: Select Put PutFirst Tell Await Clear Done }
+go! { Add }
 
 impl Add {
     /// Creates the exchange in its first phase.
     pub(crate) const fn new() -> Self {
         Self { partition: Partition::P0, phase: Phase::Select }
-    }
-
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
     }
 
     /// Returns the partition that holds the peer's results once the exchange is done.
@@ -101,10 +98,5 @@ impl Add {
             }
             Phase::Done => Ok(Progress::Done),
         }
-    }
-
-    fn go(&mut self, phase: Phase) -> Outcome {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 }

@@ -54,7 +54,10 @@ enum Phase {
     Done,
 }
 
-phase_names! { Phase of "Gather.": PutFirst Tell Await Clear CopyOut Counts TokenNums RecvCounts Done }
+phase_names! { Phase of "Gather." in Gather:
+    PutFirst Tell Await Clear CopyOut Counts TokenNums RecvCounts Done
+}
+go! { Gather }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
@@ -64,10 +67,6 @@ enum Part {
 }
 
 impl Gather {
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
-    }
-
     /// Creates the gathering of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
     pub(crate) const fn new(partition: Partition, own: u32, told: Rows) -> Self {
         Self { partition, own, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
@@ -124,11 +123,6 @@ impl Gather {
             }
             Phase::Done => Ok(Progress::Done),
         }
-    }
-
-    fn go(&mut self, phase: Phase) -> Outcome {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 
     fn copy_out(

@@ -17,7 +17,7 @@
 mod receive;
 mod send;
 
-use crate::fabric::{Progress, ProtocolError};
+use crate::fabric::Progress;
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
 use crate::protocol::a3::exchange::Exchange;
@@ -71,15 +71,6 @@ impl Dispatch {
         Self { round: Round::new(), phase: Phase::Select }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Part(part) => part.phase(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -110,11 +101,6 @@ impl Dispatch {
         }
     }
 
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
-    }
-
     /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
         let records = Phase::Send { at: Cursor::default() };
@@ -132,7 +118,7 @@ impl Dispatch {
     }
 }
 
-machine! { Dispatch }
+machine! { Dispatch(self): Phase::Part(part) => part.phase() }
 
 /// Returns whether the core publishes counts, and so waits at the barrier first.
 fn counts_first<V>(env: Bound<'_, V>) -> bool {

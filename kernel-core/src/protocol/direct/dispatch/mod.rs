@@ -101,15 +101,6 @@ impl Dispatch {
         Self { round: Round::new(), phase: Phase::Select }
     }
 
-    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-    #[must_use]
-    pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Part(part) => part.phase(),
-            phase => phase.name(),
-        }
-    }
-
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -147,12 +138,6 @@ impl Dispatch {
             &mut Phase::Table => self.table(cx),
             &mut Phase::Done => Ok(Progress::Done),
         }
-    }
-
-    #[inline(always)]
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
-        self.phase = phase;
-        Ok(Progress::Stepped)
     }
 
     /// Returns the phase that follows a part.
@@ -201,4 +186,4 @@ impl Dispatch {
     }
 }
 
-machine! { Dispatch }
+machine! { Dispatch(self): Phase::Part(part) => part.phase() }

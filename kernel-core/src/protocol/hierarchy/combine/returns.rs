@@ -34,15 +34,11 @@ enum Phase {
     Hear { heard: u32 },
 }
 
-phase_names! { Phase of "Return.": Entered Put Flag Quiet RowsDone Hear }
+phase_names! { Phase of "Return." in Returns: Entered Put Flag Quiet RowsDone Hear }
 
 impl Returns {
     pub(super) const fn new() -> Self {
         Self { rows: 0..0, phase: Phase::Entered }
-    }
-
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
     }
 
     pub(super) fn begin<V>(&mut self, env: Bound<'_, V>, rows: u32) {

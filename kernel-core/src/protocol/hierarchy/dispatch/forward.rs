@@ -35,15 +35,11 @@ enum Phase {
     Ended,
 }
 
-phase_names! { Phase of "Forward.": Entered Find Row Count Ended }
+phase_names! { Phase of "Forward." in Forwards: Entered Find Row Count Ended }
 
 impl Forwards {
     pub(super) const fn new() -> Self {
         Self { phase: Phase::Entered }
-    }
-
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
     }
 
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {

@@ -55,15 +55,11 @@ enum Phase {
     },
 }
 
-phase_names! { Phase of "Receive.": Count Entry Nums X Scale Info Weight }
+phase_names! { Phase of "Receive." in Receive: Count Entry Nums X Scale Info Weight }
 
 impl Receive {
     pub(super) const fn new() -> Self {
         Self { slot: 0, before: 0, before_expert: 0, rows: 0, phase: Phase::Count }
-    }
-
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
     }
 
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {

@@ -37,15 +37,11 @@ enum Phase {
     Ended,
 }
 
-phase_names! { Phase of "Send.": Record End Ring ExpandIdx Ended }
+phase_names! { Phase of "Send." in Send: Record End Ring ExpandIdx Ended }
 
 impl Send {
     pub(super) const fn new() -> Self {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
-    }
-
-    pub(crate) const fn phase(&self) -> &'static str {
-        self.phase.name()
     }
 
     pub(super) fn begin<F: Fabric + ?Sized, V>(
