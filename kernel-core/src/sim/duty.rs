@@ -226,11 +226,7 @@ impl Duty {
     }
 }
 
-impl<'a, F, H> Faulty<'a, F, H>
-where
-    F: DerefMut,
-    H: DerefMut<Target = Held>,
-{
+impl<'a, F: DerefMut, H: DerefMut<Target = Held>> Faulty<'a, F, H> {
     /// What `actor` sees and does without `duty`.
     pub const fn new(inner: F, duty: &'a Duty, shape: &'a Shape, actor: Actor, held: H) -> Self {
         Self { inner, duty, shape, actor, held }
@@ -270,11 +266,7 @@ where
     }
 }
 
-impl<F, H> Faulty<'_, F, H>
-where
-    F: DerefMut<Target: Fabric>,
-    H: DerefMut<Target = Held>,
-{
+impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Faulty<'_, F, H> {
     /// Issues what is due since the core's last step.
     fn catch_up(&mut self) -> Result<(), Fault> {
         for (to, at, due) in core::mem::take(&mut self.held.due) {
@@ -293,11 +285,7 @@ where
     }
 }
 
-impl<F, H> Fabric for Faulty<'_, F, H>
-where
-    F: DerefMut<Target: Fabric>,
-    H: DerefMut<Target = Held>,
-{
+impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Fabric for Faulty<'_, F, H> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities().difference(Capabilities::LEND)
     }

@@ -9,7 +9,7 @@ use crate::fabric::{Awaited, Capabilities, Fabric, Fault};
 use crate::place::{Place, Region};
 use crate::units::RankId;
 use core::marker::PhantomData;
-use core::ops::{Deref, DerefMut};
+use core::ops::DerefMut;
 
 /// The fabric of one core. `M` is a reference to a memory, or a lock that is held.
 #[derive(Debug)]
@@ -27,12 +27,7 @@ impl<M, S, C> View<'_, M, S, C> {
     }
 }
 
-impl<M, S, C> View<'_, M, S, C>
-where
-    M: DerefMut + Deref<Target = Memory<S, C>>,
-    S: Storage,
-    C: Chooser,
-{
+impl<M: DerefMut<Target = Memory<S, C>>, S: Storage, C: Chooser> View<'_, M, S, C> {
     fn own(&self, at: Place) -> Spot {
         let batch = if matches!(at.region, Region::Output(_)) { self.batch } else { 0 };
         Spot { member: self.actor.member, batch, at }
@@ -98,12 +93,7 @@ where
     }
 }
 
-impl<M, S, C> Fabric for View<'_, M, S, C>
-where
-    M: DerefMut + Deref<Target = Memory<S, C>>,
-    S: Storage,
-    C: Chooser,
-{
+impl<M: DerefMut<Target = Memory<S, C>>, S: Storage, C: Chooser> Fabric for View<'_, M, S, C> {
     fn capabilities(&self) -> Capabilities {
         match self.memory.server_ranks {
             Some(_) => Capabilities::PEER_BYTES.union(Capabilities::SEND),
@@ -191,12 +181,7 @@ where
 #[derive(Debug)]
 pub struct NicView<'m, M, S, C>(pub View<'m, M, S, C>);
 
-impl<M, S, C> Nic for NicView<'_, M, S, C>
-where
-    M: DerefMut + Deref<Target = Memory<S, C>>,
-    S: Storage,
-    C: Chooser,
-{
+impl<M: DerefMut<Target = Memory<S, C>>, S: Storage, C: Chooser> Nic for NicView<'_, M, S, C> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         match at.region {
             Region::State => self.0.observed(at),
