@@ -175,6 +175,58 @@ struct Kept {
     rows_max: u64,
 }
 
+/// Declares functions of a shape that return a field.
+macro_rules! fields {
+    ($($(#[$about:meta])* $field:ident: $type:ty,)*) => {
+        impl Shape {
+            $(
+                $(#[$about])*
+                #[must_use]
+                pub const fn $field(&self) -> $type {
+                    self.$field
+                }
+            )*
+        }
+    };
+}
+
+fields! {
+    /// Returns the operator after dispatch.
+    op: Op,
+    /// Returns the element type.
+    dtype: Dtype,
+    /// Returns R, the number of ranks of the EP domain.
+    ep_world_size: u32,
+    /// Returns the number of ranks of a server, which share memory (A2): 8, except in models.
+    server_ranks: u32,
+    /// Returns the number of TP ranks: 1 (none) or 2.
+    tp_world_size: u32,
+    /// Returns E, the number of MoE experts of the domain.
+    moe_expert_num: u32,
+    /// Returns L, the number of MoE experts of a MoE rank.
+    local_expert_num: u32,
+    /// Returns S, the number of shared experts that travel; 0 when no rank holds shared experts.
+    shared_expert_num: u32,
+    /// Returns Rs, the number of ranks that hold shared experts only.
+    shared_expert_rank_num: u32,
+    /// Returns the number of zero experts.
+    zero_expert_num: u32,
+    /// Returns the number of copy experts.
+    copy_expert_num: u32,
+    /// Returns the number of const experts.
+    const_expert_num: u32,
+    /// Returns K, the number of experts per token.
+    k: u32,
+    /// Returns H, the number of elements of a token.
+    h: u32,
+    /// Returns the largest BS of any rank, which determines the number of slots.
+    bs_max: u32,
+    /// Returns the number of vector cores of a rank.
+    aiv_num: u32,
+    /// Returns the configured size of the data region in MiB.
+    hccl_buffsize_mb: u32,
+}
+
 impl Shape {
     /// Checks every rule of the product (all of seed 003's constraints) and calls `found` with each broken one, in the
     /// order of the rules. Returns a shape if no rule is broken.
@@ -212,18 +264,6 @@ impl Shape {
         self.comm_alg
     }
 
-    /// Returns the operator after dispatch.
-    #[must_use]
-    pub const fn op(&self) -> Op {
-        self.op
-    }
-
-    /// Returns the element type.
-    #[must_use]
-    pub const fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
     /// Returns the format in which a dispatched row travels.
     #[inline]
     #[must_use]
@@ -242,42 +282,6 @@ impl Shape {
     #[must_use]
     pub(crate) const fn token_nums(&self) -> TokenNums {
         self.token_nums
-    }
-
-    /// Returns R, the number of ranks of the EP domain.
-    #[must_use]
-    pub const fn ep_world_size(&self) -> u32 {
-        self.ep_world_size
-    }
-
-    /// Returns the number of ranks of a server, which share memory (A2): 8, except in models.
-    #[must_use]
-    pub const fn server_ranks(&self) -> u32 {
-        self.server_ranks
-    }
-
-    /// Returns the number of TP ranks: 1 (none) or 2.
-    #[must_use]
-    pub const fn tp_world_size(&self) -> u32 {
-        self.tp_world_size
-    }
-
-    /// Returns E, the number of MoE experts of the domain.
-    #[must_use]
-    pub const fn moe_expert_num(&self) -> u32 {
-        self.moe_expert_num
-    }
-
-    /// Returns L, the number of MoE experts of a MoE rank.
-    #[must_use]
-    pub const fn local_expert_num(&self) -> u32 {
-        self.local_expert_num
-    }
-
-    /// Returns S, the number of shared experts that travel; 0 when no rank holds shared experts.
-    #[must_use]
-    pub const fn shared_expert_num(&self) -> u32 {
-        self.shared_expert_num
     }
 
     /// Returns S, the number of rows of `scales` and `expert_gain` before the first MoE expert's. They stay when an elastic
@@ -299,46 +303,10 @@ impl Shape {
         }
     }
 
-    /// Returns Rs, the number of ranks that hold shared experts only.
-    #[must_use]
-    pub const fn shared_expert_rank_num(&self) -> u32 {
-        self.shared_expert_rank_num
-    }
-
-    /// Returns the number of zero experts.
-    #[must_use]
-    pub const fn zero_expert_num(&self) -> u32 {
-        self.zero_expert_num
-    }
-
-    /// Returns the number of copy experts.
-    #[must_use]
-    pub const fn copy_expert_num(&self) -> u32 {
-        self.copy_expert_num
-    }
-
-    /// Returns the number of const experts.
-    #[must_use]
-    pub const fn const_expert_num(&self) -> u32 {
-        self.const_expert_num
-    }
-
     /// Returns one past the largest legal entry of `expert_ids`.
     #[must_use]
     pub const fn expert_ids_end(&self) -> u32 {
         self.moe_expert_num + self.zero_expert_num + self.copy_expert_num + self.const_expert_num
-    }
-
-    /// Returns K, the number of experts per token.
-    #[must_use]
-    pub const fn k(&self) -> u32 {
-        self.k
-    }
-
-    /// Returns H, the number of elements of a token.
-    #[must_use]
-    pub const fn h(&self) -> u32 {
-        self.h
     }
 
     /// Returns BS of a rank, the number of its tokens.
@@ -348,29 +316,11 @@ impl Shape {
         self.bs_per_rank.get(rank.index()).map_or(self.bs_max, u32::from)
     }
 
-    /// Returns the largest BS of any rank, which determines the number of slots.
-    #[must_use]
-    pub const fn bs_max(&self) -> u32 {
-        self.bs_max
-    }
-
     /// Returns whether ranks differ in BS.
     #[must_use]
     pub fn bs_is_uneven(&self) -> bool {
         // In an elastic domain the whole domain decides, even if the survivors agree.
         !self.bs_per_rank.is_empty()
-    }
-
-    /// Returns the number of vector cores of a rank.
-    #[must_use]
-    pub const fn aiv_num(&self) -> u32 {
-        self.aiv_num
-    }
-
-    /// Returns the configured size of the data region in MiB.
-    #[must_use]
-    pub const fn hccl_buffsize_mb(&self) -> u32 {
-        self.hccl_buffsize_mb
     }
 
     /// Returns the bytes added per source rank before its records (A3; seed 004 section 2.3): for rank `s` they are added
