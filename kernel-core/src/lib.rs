@@ -26,6 +26,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[macro_use]
+mod named;
+
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod fabric;

@@ -3,60 +3,43 @@
 use crate::units::Offset;
 use core::fmt;
 
-/// An output tensor of an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Tensor {
-    /// `expand_x`, rows of dtype or int8.
-    ExpandX,
-    /// `dynamic_scales`, f32 per row.
-    DynamicScales,
-    /// `assist_info_for_combine`, three i32 per row.
-    AssistInfo,
-    /// `expand_idx`, i32 per (token, k).
-    ExpandIdx,
-    /// `expert_token_nums`, i64 per local expert.
-    ExpertTokenNums,
-    /// `ep_recv_counts`, i32 per (local expert, source rank).
-    EpRecvCounts,
-    /// `x_out`, rows of dtype.
-    XOut,
-    /// `x` of AddRmsNorm, rows of dtype: the result plus the residual.
-    X,
-    /// `rstd` of AddRmsNorm, f32 per token.
-    Rstd,
-    /// `y` of AddRmsNorm, rows of dtype.
-    Y,
-    /// `tp_recv_counts`, i32 per TP rank.
-    TpRecvCounts,
-    /// The row table of in-place receive, u64 per row: see [`row_table`](crate::layout::row_table).
-    RowTable,
-    /// `sent_rows` of direct placement, i32 per (token, k) and then per (token, shared expert): the pair's row at its
-    /// expert's rank, -1 if the pair is not sent.
-    SentRows,
-    /// `expand_scales`, f32 per row (A2 hierarchy).
-    ExpandScales,
+named! {
+    /// An output tensor of an operator.
+    #[repr(u8)]
+    Tensor {
+        /// `expand_x`, rows of dtype or int8.
+        ExpandX = "expand_x",
+        /// `dynamic_scales`, f32 per row.
+        DynamicScales = "dynamic_scales",
+        /// `assist_info_for_combine`, three i32 per row.
+        AssistInfo = "assist_info_for_combine",
+        /// `expand_idx`, i32 per (token, k).
+        ExpandIdx = "expand_idx",
+        /// `expert_token_nums`, i64 per local expert.
+        ExpertTokenNums = "expert_token_nums",
+        /// `ep_recv_counts`, i32 per (local expert, source rank).
+        EpRecvCounts = "ep_recv_counts",
+        /// `x_out`, rows of dtype.
+        XOut = "x_out",
+        /// `x` of AddRmsNorm, rows of dtype: the result plus the residual.
+        X = "x",
+        /// `rstd` of AddRmsNorm, f32 per token.
+        Rstd = "rstd",
+        /// `y` of AddRmsNorm, rows of dtype.
+        Y = "y",
+        /// `tp_recv_counts`, i32 per TP rank.
+        TpRecvCounts = "tp_recv_counts",
+        /// The row table of in-place receive, u64 per row: see [`row_table`](crate::layout::row_table).
+        RowTable = "row_table",
+        /// `sent_rows` of direct placement, i32 per (token, k) and then per (token, shared expert): the pair's row at its
+        /// expert's rank, -1 if the pair is not sent.
+        SentRows = "sent_rows",
+        /// `expand_scales`, f32 per row (A2 hierarchy).
+        ExpandScales = "expand_scales",
+    }
 }
 
 impl Tensor {
-    /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
-        Self::ExpandX,
-        Self::DynamicScales,
-        Self::AssistInfo,
-        Self::ExpandIdx,
-        Self::ExpertTokenNums,
-        Self::EpRecvCounts,
-        Self::XOut,
-        Self::X,
-        Self::Rstd,
-        Self::Y,
-        Self::TpRecvCounts,
-        Self::RowTable,
-        Self::SentRows,
-        Self::ExpandScales,
-    ];
-
     /// Returns whether the tensor has an entry for each received row. Only the entries of rows that came are written.
     #[must_use]
     pub const fn is_of_received_rows(self) -> bool {
@@ -70,27 +53,6 @@ impl Tensor {
     #[must_use]
     pub const fn is_of_combine(self) -> bool {
         matches!(self, Self::XOut | Self::X | Self::Rstd | Self::Y)
-    }
-
-    /// Returns the seed's name in snake case.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ExpandX => "expand_x",
-            Self::DynamicScales => "dynamic_scales",
-            Self::AssistInfo => "assist_info_for_combine",
-            Self::ExpandIdx => "expand_idx",
-            Self::ExpertTokenNums => "expert_token_nums",
-            Self::EpRecvCounts => "ep_recv_counts",
-            Self::XOut => "x_out",
-            Self::X => "x",
-            Self::Rstd => "rstd",
-            Self::Y => "y",
-            Self::TpRecvCounts => "tp_recv_counts",
-            Self::RowTable => "row_table",
-            Self::SentRows => "sent_rows",
-            Self::ExpandScales => "expand_scales",
-        }
     }
 }
 

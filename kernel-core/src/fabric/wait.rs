@@ -27,52 +27,53 @@ pub struct Wait {
     pub index: [u32; 3],
 }
 
-/// The kinds of words and other events that a machine waits for.
-// As wide as the other words of a wait: with gaps a copy took one more instruction for each of its parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[repr(u32)]
-pub enum Flag {
-    /// The effects of this core have not all landed.
-    Quiet,
-    /// Another core of this rank has not arrived at the core barrier.
-    Core,
-    /// The dispatch flag of a source rank for a local expert of this rank.
-    Dispatch,
-    /// The count of a source rank for a local expert of this rank, where counts precede records.
-    Count,
-    /// The flag that a source rank's records for a local expert of this rank have landed.
-    Token,
-    /// With direct placement the counts of a source rank for all local experts of this rank.
-    Counts,
-    /// With direct placement, the start of the rows for each expert of a rank, and the permission to put them there.
-    Grant,
-    /// With direct placement the flag that all rows of a source rank have landed.
-    Tokens,
-    /// The word of a rank that the results of its experts are ready.
-    Results,
-    /// The announcement of rows by a core of the TP peer.
-    Tp,
-    /// The flag of one block of a record that a source rank sends to a local expert of this rank.
-    Block,
-    /// FLAG1 of the window that a rank sends in A2's dispatch, after its counts.
-    WindowCounts,
-    /// The last flag of the window that a rank sends on A2, after its rows.
-    WindowRows,
-    /// A near rank has not begun this operator, so its near area is still in use (A2 hierarchy).
-    Entered,
-    /// A core of a near rank has not returned all its rows (A2 hierarchy).
-    RowsDone,
-    /// The count of a source rank for a local expert of this rank, sent by its relay (A2 hierarchy).
-    RelayedCount,
-    /// The end of a record from another server: the next record, or the end flag (A2 hierarchy).
-    Record,
-    /// The agent has served every doorbell and is idle.
-    Idle,
-    /// The agent's network interface takes no further task for a peer now.
-    Nic,
-    /// The combine flag of one row of one token of this rank.
-    Combine,
+named! {
+    /// The kinds of words and other events that a machine waits for.
+    // As wide as the other words of a wait: with gaps a copy took one more instruction for each of its parts.
+    #[non_exhaustive]
+    #[repr(u32)]
+    Flag {
+        /// The effects of this core have not all landed.
+        Quiet = "own_writes",
+        /// Another core of this rank has not arrived at the core barrier.
+        Core = "core_barrier",
+        /// The dispatch flag of a source rank for a local expert of this rank.
+        Dispatch = "dispatch_flag",
+        /// The count of a source rank for a local expert of this rank, where counts precede records.
+        Count = "count_flag",
+        /// The flag that a source rank's records for a local expert of this rank have landed.
+        Token = "token_flag",
+        /// With direct placement the counts of a source rank for all local experts of this rank.
+        Counts = "counts",
+        /// With direct placement, the start of the rows for each expert of a rank, and the permission to put them there.
+        Grant = "grant",
+        /// With direct placement the flag that all rows of a source rank have landed.
+        Tokens = "token_flags",
+        /// The word of a rank that the results of its experts are ready.
+        Results = "results",
+        /// The announcement of rows by a core of the TP peer.
+        Tp = "tp_flag",
+        /// The flag of one block of a record that a source rank sends to a local expert of this rank.
+        Block = "block_flag",
+        /// FLAG1 of the window that a rank sends in A2's dispatch, after its counts.
+        WindowCounts = "window_counts",
+        /// The last flag of the window that a rank sends on A2, after its rows.
+        WindowRows = "window_rows",
+        /// A near rank has not begun this operator, so its near area is still in use (A2 hierarchy).
+        Entered = "entered",
+        /// A core of a near rank has not returned all its rows (A2 hierarchy).
+        RowsDone = "rows_done",
+        /// The count of a source rank for a local expert of this rank, sent by its relay (A2 hierarchy).
+        RelayedCount = "relayed_count",
+        /// The end of a record from another server: the next record, or the end flag (A2 hierarchy).
+        Record = "record",
+        /// The agent has served every doorbell and is idle.
+        Idle = "agent_idle",
+        /// The agent's network interface takes no further task for a peer now.
+        Nic = "agent_nic",
+        /// The combine flag of one row of one token of this rank.
+        Combine = "combine_flag",
+    }
 }
 
 /// A detail that distinguishes a word from others of its kind.
@@ -100,65 +101,22 @@ pub enum Detail {
 }
 
 impl Flag {
-    /// All kinds, in their order.
-    pub const ALL: [Self; 20] = [
-        Self::Quiet,
-        Self::Core,
-        Self::Dispatch,
-        Self::Count,
-        Self::Token,
-        Self::Counts,
-        Self::Grant,
-        Self::Tokens,
-        Self::Results,
-        Self::Tp,
-        Self::Block,
-        Self::WindowCounts,
-        Self::WindowRows,
-        Self::Entered,
-        Self::RowsDone,
-        Self::RelayedCount,
-        Self::Record,
-        Self::Idle,
-        Self::Nic,
-        Self::Combine,
-    ];
-
-    /// Returns the name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.row().0
-    }
-
     /// Returns the details that distinguish words of this kind.
     #[must_use]
     pub const fn details(self) -> &'static [Detail] {
-        self.row().1
-    }
-
-    const fn row(self) -> (&'static str, &'static [Detail]) {
         use Detail::{Block, Core, K, LocalExpert, Rank, Record, Rows, RowsOf, Token};
         match self {
-            Self::Quiet => ("own_writes", &[]),
-            Self::Core => ("core_barrier", &[Core]),
-            Self::Dispatch => ("dispatch_flag", &[Rank, LocalExpert]),
-            Self::Count => ("count_flag", &[Rank, LocalExpert]),
-            Self::Token => ("token_flag", &[Rank, LocalExpert]),
-            Self::Counts => ("counts", &[Rank]),
-            Self::Grant => ("grant", &[Rank]),
-            Self::Tokens => ("token_flags", &[Rank]),
-            Self::Results => ("results", &[Rank]),
-            Self::Tp => ("tp_flag", &[Rank, Core]),
-            Self::Block => ("block_flag", &[Rank, LocalExpert, Record, Block]),
-            Self::WindowCounts => ("window_counts", &[Rank]),
-            Self::WindowRows => ("window_rows", &[Rank, Rows]),
-            Self::Entered => ("entered", &[Rank]),
-            Self::RowsDone => ("rows_done", &[Rank, Core]),
-            Self::RelayedCount => ("relayed_count", &[Rank, RowsOf, LocalExpert]),
-            Self::Record => ("record", &[Rank, Record]),
-            Self::Idle => ("agent_idle", &[]),
-            Self::Nic => ("agent_nic", &[Rank]),
-            Self::Combine => ("combine_flag", &[Rank, Token, K]),
+            Self::Quiet | Self::Idle => &[],
+            Self::Core => &[Core],
+            Self::Dispatch | Self::Count | Self::Token => &[Rank, LocalExpert],
+            Self::Counts | Self::Grant | Self::Tokens | Self::Results => &[Rank],
+            Self::WindowCounts | Self::Entered | Self::Nic => &[Rank],
+            Self::Tp | Self::RowsDone => &[Rank, Core],
+            Self::Block => &[Rank, LocalExpert, Record, Block],
+            Self::WindowRows => &[Rank, Rows],
+            Self::RelayedCount => &[Rank, RowsOf, LocalExpert],
+            Self::Record => &[Rank, Record],
+            Self::Combine => &[Rank, Token, K],
         }
     }
 }

@@ -25,25 +25,6 @@ pub struct Mode {
     pub streams: bool,
 }
 
-macro_rules! named {
-    ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $text:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $type { $($(#[$doc])* $name,)* }
-
-        impl $type {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name),*];
-
-            /// Its name in files and reports.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-        }
-    };
-}
-
 named! {
     /// What a stride belongs to.
     Index {

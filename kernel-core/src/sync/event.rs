@@ -59,38 +59,23 @@ impl Value {
     }
 }
 
-/// The mechanism by which data has landed when its word is seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// It covers no data but itself.
-    Alone,
-    /// It follows the puts of its core to the same rank.
-    Puts,
-    /// Every core of its rank was quiet, and they have met at the core barrier.
-    Barrier,
-    /// Its core was quiet.
-    Quiet,
-    /// Its operator began after all cores of its rank had ended the previous work.
-    Join,
-    /// It is the last word of a task.
-    Task,
-    /// It is a message: all earlier messages of its core to that rank have landed; it does not cover its own message.
-    Message,
-}
-
-impl Order {
-    /// Returns the name in files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alone => "alone",
-            Self::Puts => "puts",
-            Self::Barrier => "barrier",
-            Self::Quiet => "quiet",
-            Self::Join => "join",
-            Self::Task => "task",
-            Self::Message => "message",
-        }
+named! {
+    /// The mechanism by which data has landed when its word is seen.
+    Order {
+        /// It covers no data but itself.
+        Alone = "alone",
+        /// It follows the puts of its core to the same rank.
+        Puts = "puts",
+        /// Every core of its rank was quiet, and they have met at the core barrier.
+        Barrier = "barrier",
+        /// Its core was quiet.
+        Quiet = "quiet",
+        /// Its operator began after all cores of its rank had ended the previous work.
+        Join = "join",
+        /// It is the last word of a task.
+        Task = "task",
+        /// It is a message: all earlier messages of its core to that rank have landed; it does not cover its own message.
+        Message = "message",
     }
 }
 
