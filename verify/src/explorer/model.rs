@@ -198,6 +198,73 @@ pub struct Model {
     pub stop: fn() -> bool,
 }
 
+/// Declares with what a model may be made.
+macro_rules! with {
+    ($($(#[$about:meta])* fn $name:ident($($given:ident: $type:ty),*) { $($field:ident = $value:expr),* })*) => {
+        impl Model {
+            $(
+                $(#[$about])*
+                #[must_use]
+                pub fn $name(mut self $(, $given: $type)*) -> Self {
+                    $(self.$field = $value;)*
+                    self
+                }
+            )*
+        }
+    };
+}
+
+with! {
+    /// The same on A2.
+    fn a2() { product = Product::A2 }
+    /// A2's hierarchy, in servers of `server_ranks` ranks.
+    fn hierarchy(server_ranks: u32) {
+        product = Product::Hierarchy, server_ranks = server_ranks, traffic = Traffic::NoIdle
+    }
+    /// With an agent that sends (hierarchy).
+    fn stage_two() { stage = Stage::Two }
+    /// Over weak memory without reduction.
+    fn weak_explicit() { memory = Memory::WeakExplicit }
+    /// With `cores` cores per rank.
+    fn cores(cores: u32) { cores = cores }
+    /// With two tokens of two experts each on every rank, and two experts there: several pairs for each core,
+    /// several slots for each expert.
+    fn wide() { experts = 2, tokens = 2, k = 2 }
+    /// With two experts a token, of which each may be masked by itself.
+    fn pair_masks() { k = 2, pair_masks = true }
+    /// With a shared expert on each of the first ranks.
+    fn shared_ranks(ranks: u32) { shared_ranks = ranks }
+    /// In pairs of TP peers.
+    fn tp() { tp = true }
+    /// As those who are left of an elastic domain.
+    fn elastic() { elastic = true }
+    /// With quantised rows.
+    fn quantised() { quantised = true }
+    /// With steps of several effects.
+    fn in_runs() { in_runs = true }
+    /// With fullmesh_v2 and so many blocks a record, 1 to 3.
+    fn blocks(blocks: u32) { blocks = blocks }
+    /// Over weak memory.
+    fn weak() { memory = Memory::Weak }
+    /// The schedule runs `units` times.
+    fn units(units: u32) { units = Some(units) }
+    /// With that many partitions of dispatch and of combine.
+    fn partitions(dispatch: u32, combine: u32) { partitions = [dispatch, combine] }
+    fn traffic(traffic: Traffic) { traffic = traffic }
+    /// With counts ahead of the records.
+    fn separate() { flags = Flags::Separate }
+    /// With experts that read rows in the window.
+    fn in_place() { receive = Receive::InPlace }
+    /// With direct placement, pull combine, and so many areas, 1 or 2.
+    fn direct(areas: u32) { receive = Receive::Direct { areas } }
+    /// The same, and experts overwrite.
+    fn overwrite(areas: u32) { receive = Receive::Overwrite { areas } }
+    /// Held against the model for any number of ranks.
+    fn refined() { refined = true }
+    /// Broken in one way.
+    fn twin(twin: Twin) { twin = twin }
+}
+
 impl Model {
     /// The protocol as it is: `schedule` for ever on `ranks` ranks of one core each.
     pub fn new(ranks: u32, schedule: &str) -> Self {
@@ -230,169 +297,6 @@ impl Model {
             states_max: 20_000_000,
             stop: || false,
         }
-    }
-
-    /// The same on A2.
-    #[must_use]
-    pub fn a2(mut self) -> Self {
-        self.product = Product::A2;
-        self
-    }
-
-    /// A2's hierarchy, in servers of `server_ranks` ranks.
-    #[must_use]
-    pub fn hierarchy(mut self, server_ranks: u32) -> Self {
-        self.product = Product::Hierarchy;
-        self.server_ranks = server_ranks;
-        self.traffic = Traffic::NoIdle;
-        self
-    }
-
-    /// With an agent that sends (hierarchy).
-    #[must_use]
-    pub fn stage_two(mut self) -> Self {
-        self.stage = Stage::Two;
-        self
-    }
-
-    /// Over weak memory without reduction.
-    #[must_use]
-    pub fn weak_explicit(mut self) -> Self {
-        self.memory = Memory::WeakExplicit;
-        self
-    }
-
-    /// With `cores` cores per rank.
-    #[must_use]
-    pub fn cores(mut self, cores: u32) -> Self {
-        self.cores = cores;
-        self
-    }
-
-    /// With two tokens of two experts each on every rank, and two experts there: several pairs for each core,
-    /// several slots for each expert.
-    #[must_use]
-    pub fn wide(mut self) -> Self {
-        (self.experts, self.tokens, self.k) = (2, 2, 2);
-        self
-    }
-
-    /// With two experts a token, of which each may be masked by itself.
-    #[must_use]
-    pub fn pair_masks(mut self) -> Self {
-        (self.k, self.pair_masks) = (2, true);
-        self
-    }
-
-    /// With a shared expert on each of the first ranks.
-    #[must_use]
-    pub fn shared_ranks(mut self, ranks: u32) -> Self {
-        self.shared_ranks = ranks;
-        self
-    }
-
-    /// In pairs of TP peers.
-    #[must_use]
-    pub fn tp(mut self) -> Self {
-        self.tp = true;
-        self
-    }
-
-    /// As those who are left of an elastic domain.
-    #[must_use]
-    pub fn elastic(mut self) -> Self {
-        self.elastic = true;
-        self
-    }
-
-    /// With quantised rows.
-    #[must_use]
-    pub fn quantised(mut self) -> Self {
-        self.quantised = true;
-        self
-    }
-
-    /// With steps of several effects.
-    #[must_use]
-    pub fn in_runs(mut self) -> Self {
-        self.in_runs = true;
-        self
-    }
-
-    /// With fullmesh_v2 and so many blocks a record, 1 to 3.
-    #[must_use]
-    pub fn blocks(mut self, blocks: u32) -> Self {
-        self.blocks = blocks;
-        self
-    }
-
-    /// Over weak memory.
-    #[must_use]
-    pub fn weak(mut self) -> Self {
-        self.memory = Memory::Weak;
-        self
-    }
-
-    /// The schedule runs `units` times.
-    #[must_use]
-    pub fn units(mut self, units: u32) -> Self {
-        self.units = Some(units);
-        self
-    }
-
-    /// With that many partitions of dispatch and of combine.
-    #[must_use]
-    pub fn partitions(mut self, dispatch: u32, combine: u32) -> Self {
-        self.partitions = [dispatch, combine];
-        self
-    }
-
-    #[must_use]
-    pub fn traffic(mut self, traffic: Traffic) -> Self {
-        self.traffic = traffic;
-        self
-    }
-
-    /// With counts ahead of the records.
-    #[must_use]
-    pub fn separate(mut self) -> Self {
-        self.flags = Flags::Separate;
-        self
-    }
-
-    /// With experts that read rows in the window.
-    #[must_use]
-    pub fn in_place(mut self) -> Self {
-        self.receive = Receive::InPlace;
-        self
-    }
-
-    /// With direct placement, pull combine, and so many areas, 1 or 2.
-    #[must_use]
-    pub fn direct(mut self, areas: u32) -> Self {
-        self.receive = Receive::Direct { areas };
-        self
-    }
-
-    /// The same, and experts overwrite.
-    #[must_use]
-    pub fn overwrite(mut self, areas: u32) -> Self {
-        self.receive = Receive::Overwrite { areas };
-        self
-    }
-
-    /// Held against the model for any number of ranks.
-    #[must_use]
-    pub fn refined(mut self) -> Self {
-        self.refined = true;
-        self
-    }
-
-    /// Broken in one way.
-    #[must_use]
-    pub fn twin(mut self, twin: Twin) -> Self {
-        self.twin = twin;
-        self
     }
 
     /// Whether an operator N + 2 occurs: one that uses a partition again which operator N used, of either kind. A2's
