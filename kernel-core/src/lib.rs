@@ -10,6 +10,8 @@
 //! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Feature `conformance` has the memory's contract as
 //! programs. Two features that allocate come on top: `reference`, the oracle, which uses the shape alone, and `sim`, groups that are simulated in one thread.
 //!
+//! "Seed 00n" is the source document of that number, which `docs/internals/sources.md` of the repository lists.
+//!
 //! There are no addresses outside [`fabric::raw`], no time, no randomness, no constant world size, no formula twice.
 #![cfg_attr(feature = "sim", doc = "\n# Two ranks, one round\n```\n")]
 #![cfg_attr(feature = "sim", doc = include_str!("../examples/two_ranks.rs"))]
