@@ -78,15 +78,7 @@ impl<L: Layer, B: Clockwork> Clockwork for Layered<L, B> {
 pub(crate) struct Borrowed<'f, F: ?Sized>(pub(crate) &'f mut F);
 
 impl<F: Fabric + ?Sized> Middleware for Borrowed<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        self.0
-    }
+    veriep_core::around! { 0: F }
 
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()

@@ -498,15 +498,7 @@ impl<F: ?Sized> Priced<'_, F> {
 }
 
 impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()

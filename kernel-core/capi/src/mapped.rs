@@ -143,15 +143,7 @@ impl<'a> Mapped<'a, RawNic<'a>> {
 }
 
 impl<'a> Middleware for Mapped<'a, RawFabric<'a>> {
-    type Inner = RawFabric<'a>;
-
-    fn inner(&self) -> &Self::Inner {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut Self::Inner {
-        &mut self.inner
-    }
+    kernel_core::around! { inner: RawFabric<'a> }
 
     /// What is lent is written behind the back of caches, and what is announced would be kept by them.
     fn capabilities(&self) -> Capabilities {

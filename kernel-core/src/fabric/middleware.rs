@@ -5,6 +5,25 @@ use crate::place::Place;
 use crate::units::RankId;
 use core::cell::Cell;
 
+/// Says in the implementation of a [`Middleware`](crate::fabric::middleware::Middleware) which of its fields is the inner
+/// fabric, and of what type that is.
+#[macro_export]
+macro_rules! around {
+    ($field:tt: $inner:ty) => {
+        type Inner = $inner;
+
+        #[inline]
+        fn inner(&self) -> &$inner {
+            &self.$field
+        }
+
+        #[inline]
+        fn inner_mut(&mut self) -> &mut $inner {
+            &mut self.$field
+        }
+    };
+}
+
 /// Declares the trait, with calls that by default are those of the inner fabric, and the fabric that each implementor is.
 macro_rules! middleware {
     (

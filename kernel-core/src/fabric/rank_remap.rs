@@ -30,15 +30,7 @@ impl<F> RankRemap<'_, F> {
 }
 
 impl<F: Fabric> Middleware for RankRemap<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    crate::around! { inner: F }
 
     /// An elastic domain has no messages, which would go to ranks by the wrong names.
     #[inline]

@@ -47,15 +47,7 @@ impl<F: ?Sized> fmt::Debug for Watch<'_, F> {
 }
 
 impl<F: Fabric + ?Sized> Middleware for Watch<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        self.inner
-    }
+    crate::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()

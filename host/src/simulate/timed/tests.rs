@@ -116,15 +116,7 @@ struct Late<'f, F> {
 }
 
 impl<F: Fabric> Middleware for Late<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()

@@ -76,15 +76,7 @@ impl Told {
 }
 
 impl<'a> Middleware for Warp<'a> {
-    type Inner = RawFabric<'a>;
-
-    fn inner(&self) -> &RawFabric<'a> {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut RawFabric<'a> {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: RawFabric<'a> }
 
     /// No lane may be lent what the others write.
     fn capabilities(&self) -> Capabilities {

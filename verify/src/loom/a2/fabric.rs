@@ -266,15 +266,7 @@ impl CoreFabric {
 }
 
 impl Middleware for CoreFabric {
-    type Inner = CoherentFabric<A2Cells>;
-
-    fn inner(&self) -> &CoherentFabric<A2Cells> {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut CoherentFabric<A2Cells> {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: CoherentFabric<A2Cells> }
 
     fn capabilities(&self) -> Capabilities {
         Fabric::capabilities(&self.inner)
