@@ -101,15 +101,7 @@ struct BentFabric<'b, F> {
 }
 
 impl<F: Fabric> Middleware for BentFabric<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         match self.bend {
@@ -167,15 +159,11 @@ impl<N: Nic> Nic for BentNic<N> {
 }
 
 impl Layer for Bent {
-    type Fabric<'b, F: Fabric + 'b> = BentFabric<'b, F>;
-
-    fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> BentFabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> impl Fabric {
         BentFabric { inner, bend: self.bend, held: &self.held }
     }
 
-    type Nic<'b, N: Nic + 'b> = BentNic<N>;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> BentNic<N> {
+    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> impl Nic {
         BentNic { inner, bend: self.bend }
     }
 }

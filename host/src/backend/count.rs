@@ -126,17 +126,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Layer for Counted {
-    type Fabric<'b, F: Fabric + 'b> = CountedFabric<'b, F>;
-
     #[inline]
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> CountedFabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {
         // A core has one fabric at a time, so nobody waits for its log.
         CountedFabric { inner, rank, counting: self.shape.as_ref().zip(self.log(rank, core)) }
     }
 
-    type Nic<'b, N: Nic + 'b> = CountedNic<'b, N>;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> CountedNic<'b, N> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
         CountedNic { inner, posted: self.agents.get(rank.index()).map(lock) }
     }
 
@@ -207,17 +203,7 @@ fn row(shape: &Shape, to: RankId, at: Place, tail: &[u8]) -> Load {
 }
 
 impl<F: Fabric> Middleware for CountedFabric<'_, F> {
-    type Inner = F;
-
-    #[inline]
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    #[inline]
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     #[inline]
     fn capabilities(&self) -> Capabilities {

@@ -156,16 +156,12 @@ impl Stray {
 }
 
 impl Layer for Inject {
-    type Fabric<'b, F: Fabric + 'b> = InjectFabric<'b, F>;
-
     #[inline]
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> InjectFabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
         InjectFabric { inner, inject: self, rank }
     }
 
-    type Nic<'b, N: Nic + 'b> = InjectNic<'b, N>;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> InjectNic<'b, N> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
         InjectNic { inner, inject: self, rank }
     }
 
@@ -212,15 +208,7 @@ impl<N: Nic> Nic for InjectNic<'_, N> {
 }
 
 impl<F: Fabric> Middleware for InjectFabric<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()

@@ -9,6 +9,8 @@ use crate::dump;
 use memmap2::MmapMut;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use veriep_core::fabric::Fabric;
+use veriep_core::fabric::nic::Nic;
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::shape::Shape;
@@ -126,6 +128,13 @@ impl Lockstep {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A core's view. It holds the memory for as long as it lives: one actor moves at a time.
+    fn view(&self, member: RankId, core: CoreId, batch: usize) -> View<'_, Guard<'_>, Mapped, Seeded> {
+        let mut memory = self.lock();
+        memory.begin_step();
+        View::new(memory, Actor { member, core }, batch)
+    }
+
     /// Time passes: something in flight may land.
     pub fn tick(&self) {
         let mut inner = self.lock();
@@ -146,22 +155,13 @@ impl Lockstep {
     }
 }
 
-/// A core's view. It holds the memory for as long as it lives: one actor moves at a time.
-type LockstepView<'b> = View<'b, Guard<'b>, Mapped, Seeded>;
-
 impl Backend for Lockstep {
-    type Fabric<'b> = LockstepView<'b>;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> LockstepView<'_> {
-        let mut memory = self.lock();
-        memory.begin_step();
-        View::new(memory, Actor { member: rank, core }, batch)
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
+        self.view(rank, core, batch)
     }
 
-    type Nic<'b> = NicView<'b, Guard<'b>, Mapped, Seeded>;
-
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
-        NicView(self.fabric(rank, AGENT, 0))
+    fn nic(&self, rank: RankId) -> impl Nic {
+        NicView(self.view(rank, AGENT, 0))
     }
 
     fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {

@@ -28,11 +28,6 @@ pub type Reader<'r> = &'r mut dyn FnMut(&[u8]);
 
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.
 pub trait Backend: Sync {
-    /// One core's view of it.
-    type Fabric<'b>: Fabric
-    where
-        Self: 'b;
-
     /// Whether machines are compiled for this very fabric, which makes them fast. For any other they are compiled once, and
     /// call it by a table.
     const INLINED: bool = false;
@@ -41,15 +36,10 @@ pub trait Backend: Sync {
     const WAITS: bool = false;
 
     /// The fabric of a core that works on batch number `batch`.
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_>;
-
-    /// The interface of a rank's agent (A2).
-    type Nic<'b>: Nic
-    where
-        Self: 'b;
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric;
 
     /// The network interface of `rank`.
-    fn nic(&self, rank: RankId) -> Self::Nic<'_>;
+    fn nic(&self, rank: RankId) -> impl Nic;
 
     /// Reads the first `len` bytes of an output, between operators only.
     fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>);
@@ -67,21 +57,11 @@ impl<B: Backend + Send> Backend for Arc<B> {
 
     const WAITS: bool = B::WAITS;
 
-    type Fabric<'b>
-        = B::Fabric<'b>
-    where
-        Self: 'b;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         (**self).fabric(rank, core, batch)
     }
 
-    type Nic<'b>
-        = B::Nic<'b>
-    where
-        Self: 'b;
-
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         (**self).nic(rank)
     }
 
@@ -130,21 +110,11 @@ pub trait Layer: Sync + Sized {
     /// Whether it wants to hear what a core waits for.
     const WAITS: bool = false;
 
-    /// A core's fabric in front of `F`.
-    type Fabric<'b, F: Fabric + 'b>: Fabric
-    where
-        Self: 'b;
-
     /// The fabric of a core in front of that of the memory behind.
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> Self::Fabric<'b, F>;
-
-    /// An agent's interface in front of `N`.
-    type Nic<'b, N: Nic + 'b>: Nic
-    where
-        Self: 'b;
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric;
 
     /// The interface of the agent of `rank` in front of that of the memory behind.
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Self::Nic<'b, N>;
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic;
 
     /// The name that the memory behind has for a rank.
     fn behind(&self, rank: RankId) -> RankId {
@@ -180,22 +150,12 @@ impl<L: Layer, B: Backend> Backend for Layered<L, B> {
 
     const WAITS: bool = L::WAITS || B::WAITS;
 
-    type Fabric<'b>
-        = L::Fabric<'b, B::Fabric<'b>>
-    where
-        Self: 'b;
-
     #[inline]
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         self.layer.fabric(rank, core, self.inner.fabric(self.layer.behind(rank), core, batch))
     }
 
-    type Nic<'b>
-        = L::Nic<'b, B::Nic<'b>>
-    where
-        Self: 'b;
-
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.layer.nic(rank, self.inner.nic(self.layer.behind(rank)))
     }
 

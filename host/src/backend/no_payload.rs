@@ -4,6 +4,7 @@ use super::{Backend, Reader};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::{Place, Tensor};
 use veriep_core::units::{CoreId, RankId};
@@ -31,21 +32,11 @@ pub struct WeightlessFabric<'m, F> {
 impl<'m, B: Backend> Backend for NoPayload<'m, B> {
     const INLINED: bool = B::INLINED;
 
-    type Fabric<'b>
-        = WeightlessFabric<'m, B::Fabric<'b>>
-    where
-        Self: 'b;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         WeightlessFabric { inner: self.inner.fabric(rank, core, batch), rank, crossing: self.crossing }
     }
 
-    type Nic<'b>
-        = B::Nic<'b>
-    where
-        Self: 'b;
-
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.inner.nic(rank)
     }
 
@@ -55,17 +46,7 @@ impl<'m, B: Backend> Backend for NoPayload<'m, B> {
 }
 
 impl<F: Fabric> Middleware for WeightlessFabric<'_, F> {
-    type Inner = F;
-
-    #[inline]
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    #[inline]
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     /// Nothing is lent: what is written there would have weight.
     #[inline]

@@ -23,16 +23,12 @@ impl RankRemap {
 }
 
 impl Layer for RankRemap {
-    type Fabric<'b, F: Fabric + 'b> = rank_remap::RankRemap<'b, F>;
-
     #[inline]
-    fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> Self::Fabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> impl Fabric {
         rank_remap::RankRemap { inner, left: self.left.as_ref() }
     }
 
-    type Nic<'b, N: Nic + 'b> = N;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> N {
+    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> impl Nic {
         inner
     }
 

@@ -10,6 +10,8 @@ use core::marker::PhantomData;
 use memmap2::MmapRaw;
 use std::io;
 use std::sync::Arc;
+use veriep_core::fabric::Fabric;
+use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::Tensor;
@@ -237,15 +239,11 @@ fn regions(
 impl Backend for SharedMemory {
     const INLINED: bool = true;
 
-    type Fabric<'b> = RawFabric<'b>;
-
-    fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
+    fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> impl Fabric {
         self.fabric_with(rank, self.outputs[rank.index()][batch])
     }
 
-    type Nic<'b> = RawNic<'b>;
-
-    fn nic(&self, rank: RankId) -> RawNic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         // SAFETY: as of `fabric`; the driver steps the one agent of each rank under a lock.
         unsafe { RawNic::new(self.peers.first().map_or(&[], Vec::as_slice), rank) }
     }
@@ -271,23 +269,13 @@ pub struct WithOutput<'a> {
 impl Backend for WithOutput<'_> {
     const INLINED: bool = SharedMemory::INLINED;
 
-    type Fabric<'b>
-        = RawFabric<'b>
-    where
-        Self: 'b;
-
-    fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
+    fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> impl Fabric {
         let mut outputs = self.memory.outputs[rank.index()][batch];
         outputs[self.tensor as usize] = self.segment;
         self.memory.fabric_with(rank, outputs)
     }
 
-    type Nic<'b>
-        = RawNic<'b>
-    where
-        Self: 'b;
-
-    fn nic(&self, rank: RankId) -> RawNic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.memory.nic(rank)
     }
 

@@ -84,7 +84,7 @@ impl Stepper {
     pub(crate) fn step<B: Backend>(
         &mut self,
         shape: &Shape,
-        mut fabric: B::Fabric<'_>,
+        mut fabric: impl Fabric,
         (inputs, operands): (&Inputs<'_>, &Operands<'_>),
         steps: u32,
         done: &mut u32,

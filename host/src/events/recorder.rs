@@ -84,15 +84,7 @@ fn bytes(peer: Option<RankId>, at: Place, length: usize) -> What {
 }
 
 impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
@@ -184,22 +176,12 @@ impl<B> Recording<B> {
 impl<B: Book + Send> Layer for Recording<B> {
     const WAITS: bool = true;
 
-    type Fabric<'b, F: Fabric + 'b>
-        = Recorder<'b, F, B>
-    where
-        B: 'b;
-
     #[inline]
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> Recorder<'b, F, B> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {
         Recorder { inner, actor: Actor { member: rank, core }, book: self.book() }
     }
 
-    type Nic<'b, N: Nic + 'b>
-        = Recorder<'b, N, B>
-    where
-        B: 'b;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Recorder<'b, N, B> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
         Recorder { inner, actor: Actor { member: rank, core: AGENT }, book: self.book() }
     }
 

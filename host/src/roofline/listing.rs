@@ -236,21 +236,11 @@ fn levels(shape: &Shape, entries: &[&Entry]) -> Vec<u32> {
 impl Layer for Listing<'_> {
     const INLINED: bool = false;
 
-    type Fabric<'b, F: Fabric + 'b>
-        = ListingFabric<'b, F>
-    where
-        Self: 'b;
-
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> ListingFabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {
         ListingFabric { inner, listing: self, rank, core }
     }
 
-    type Nic<'b, N: Nic + 'b>
-        = ListingNic<'b, N>
-    where
-        Self: 'b;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> ListingNic<'b, N> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
         ListingNic { inner, listing: self, rank }
     }
 
@@ -281,15 +271,7 @@ impl<F> ListingFabric<'_, F> {
 }
 
 impl<F: Fabric> Middleware for ListingFabric<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     /// Nothing is lent: what is written there would not be seen.
     fn capabilities(&self) -> Capabilities {

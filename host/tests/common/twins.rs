@@ -1,6 +1,6 @@
 //! Broken twins of the protocol: a layer in which one duty is left out. The machines stay as they are.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use veriep::backend::Layer;
 use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::Nic;
@@ -28,17 +28,13 @@ impl Twisted {
 }
 
 impl Layer for Twisted {
-    type Fabric<'b, F: Fabric + 'b> = Faulty<'b, Box<F>, MutexGuard<'b, Held>>;
-
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> Self::Fabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {
         let held = self.held[rank.index()][core.index()].lock().unwrap();
         let actor = Actor { member: rank, core };
         Faulty::new(Box::new(inner), &self.duty, &self.shape, actor, held).begin().unwrap()
     }
 
-    type Nic<'b, N: Nic + 'b> = N;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> N {
+    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> impl Nic {
         inner
     }
 }

@@ -14,7 +14,7 @@ use veriep::conformance::litmus::{Actor, Op, Program, Run, Step, Who};
 use veriep::conformance::{on_threads, shape};
 use veriep::driver::threads::Spread;
 use veriep_core::fabric::middleware::Middleware;
-use veriep_core::fabric::raw::{RawFabric, RawNic};
+use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::data::combine_row;
 use veriep_core::layout::state::{DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition};
@@ -103,22 +103,18 @@ fn seeded_race_a_row_read_without_its_flag() {
 /// Shared memory whose flags are plain relaxed stores: nothing is ordered before them.
 struct Relaxed(SharedMemory);
 
-struct RelaxedFabric<'b> {
+struct RelaxedFabric<'b, F> {
     memory: &'b SharedMemory,
-    inner: RawFabric<'b>,
+    inner: F,
     core: CoreId,
 }
 
 impl Backend for Relaxed {
-    type Fabric<'b> = RelaxedFabric<'b>;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> RelaxedFabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         RelaxedFabric { memory: &self.0, inner: self.0.fabric(rank, core, batch), core }
     }
 
-    type Nic<'b> = RawNic<'b>;
-
-    fn nic(&self, rank: RankId) -> RawNic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.0.nic(rank)
     }
 
@@ -127,16 +123,8 @@ impl Backend for Relaxed {
     }
 }
 
-impl<'b> Middleware for RelaxedFabric<'b> {
-    type Inner = RawFabric<'b>;
-
-    fn inner(&self) -> &RawFabric<'b> {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut RawFabric<'b> {
-        &mut self.inner
-    }
+impl<F: Fabric> Middleware for RelaxedFabric<'_, F> {
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
@@ -154,27 +142,17 @@ struct LateReader<'a> {
     shape: &'a Shape,
 }
 
-struct LateFabric<'b> {
-    inner: RawFabric<'b>,
+struct LateFabric<'b, F> {
+    inner: F,
     shape: &'b Shape,
 }
 
 impl Backend for LateReader<'_> {
-    type Fabric<'b>
-        = LateFabric<'b>
-    where
-        Self: 'b;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> LateFabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         LateFabric { inner: self.memory.fabric(rank, core, batch), shape: self.shape }
     }
 
-    type Nic<'b>
-        = RawNic<'b>
-    where
-        Self: 'b;
-
-    fn nic(&self, rank: RankId) -> RawNic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.memory.nic(rank)
     }
 
@@ -183,16 +161,8 @@ impl Backend for LateReader<'_> {
     }
 }
 
-impl<'b> Middleware for LateFabric<'b> {
-    type Inner = RawFabric<'b>;
-
-    fn inner(&self) -> &RawFabric<'b> {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut RawFabric<'b> {
-        &mut self.inner
-    }
+impl<F: Fabric> Middleware for LateFabric<'_, F> {
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()

@@ -14,6 +14,7 @@ use veriep::case;
 use veriep::driver::threads::Spread;
 use veriep::global_rank;
 use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::plan::order::SendOrder;
@@ -44,14 +45,11 @@ struct RecordingFabric<'b, F> {
 }
 
 impl Backend for Recorder {
-    type Fabric<'b> = RecordingFabric<'b, <SharedMemory as Backend>::Fabric<'b>>;
-    type Nic<'b> = <SharedMemory as Backend>::Nic<'b>;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         RecordingFabric { inner: self.inner.fabric(rank, core, batch), recorder: self, rank, core }
     }
 
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.inner.nic(rank)
     }
 
@@ -72,15 +70,7 @@ impl<F> RecordingFabric<'_, F> {
 }
 
 impl<F: Fabric> Middleware for RecordingFabric<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()

@@ -59,15 +59,7 @@ struct RecordedNic<'b, N> {
 }
 
 impl<F: Fabric> Middleware for RecordedFabric<'_, F> {
-    type Inner = F;
-
-    fn inner(&self) -> &F {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut F {
-        &mut self.inner
-    }
+    veriep_core::around! { inner: F }
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
@@ -107,15 +99,11 @@ impl<N: Nic> Nic for RecordedNic<'_, N> {
 }
 
 impl Layer for Recorded {
-    type Fabric<'b, F: Fabric + 'b> = RecordedFabric<'b, F>;
-
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> Self::Fabric<'b, F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
         RecordedFabric { inner, rank, writes: &self.writes, pause: &self.pause }
     }
 
-    type Nic<'b, N: Nic + 'b> = RecordedNic<'b, N>;
-
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Self::Nic<'b, N> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
         RecordedNic { inner, rank, writes: &self.writes }
     }
 }

@@ -11,14 +11,14 @@ use veriep_core::units::{CoreId, RankId};
 
 /// A core's view of memory of which some is far.
 #[derive(Debug)]
-pub struct FarFabric<'b, B: Backend + 'b, W> {
-    pub(super) inner: B::Fabric<'b>,
+pub struct FarFabric<'b, F, B, W> {
+    pub(super) inner: F,
     pub(super) memory: &'b FarMemory<B, W>,
     pub(super) own: RankId,
     pub(super) core: CoreId,
 }
 
-impl<B: Backend, W: Wire> FarFabric<'_, B, W> {
+impl<F, B: Backend, W: Wire> FarFabric<'_, F, B, W> {
     /// Where an entry goes, if the memory is far. Puts and publishes stay inside a server, messages do not.
     fn far(
         &self,
@@ -36,16 +36,8 @@ impl<B: Backend, W: Wire> FarFabric<'_, B, W> {
     }
 }
 
-impl<'b, B: Backend, W: Wire> Middleware for FarFabric<'b, B, W> {
-    type Inner = B::Fabric<'b>;
-
-    fn inner(&self) -> &Self::Inner {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut Self::Inner {
-        &mut self.inner
-    }
+impl<F: Fabric, B: Backend, W: Wire> Middleware for FarFabric<'_, F, B, W> {
+    veriep_core::around! { inner: F }
 
     /// Nobody reads what is not mapped.
     fn capabilities(&self) -> Capabilities {
@@ -92,13 +84,13 @@ impl<'b, B: Backend, W: Wire> Middleware for FarFabric<'b, B, W> {
 
 /// The interface of a rank's agent to memory of which some is far.
 #[derive(Debug)]
-pub struct FarNic<'b, B: Backend + 'b, W> {
-    pub(super) inner: B::Nic<'b>,
+pub struct FarNic<'b, N, B, W> {
+    pub(super) inner: N,
     pub(super) memory: &'b FarMemory<B, W>,
     pub(super) own: RankId,
 }
 
-impl<B: Backend, W: Wire> Nic for FarNic<'_, B, W> {
+impl<N: Nic, B: Backend, W: Wire> Nic for FarNic<'_, N, B, W> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.inner.observe(at)
     }

@@ -24,6 +24,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 use stream::{Entry, Incoming, Kind, Outgoing};
+use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp::{self, TP_STATE_BYTES};
@@ -360,21 +361,11 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
 impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
     const WAITS: bool = B::WAITS;
 
-    type Fabric<'b>
-        = FarFabric<'b, B, W>
-    where
-        Self: 'b;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> FarFabric<'_, B, W> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         FarFabric { inner: self.inner.fabric(rank, core, batch), memory: self, own: rank, core }
     }
 
-    type Nic<'b>
-        = FarNic<'b, B, W>
-    where
-        Self: 'b;
-
-    fn nic(&self, rank: RankId) -> FarNic<'_, B, W> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         FarNic { inner: self.inner.nic(rank), memory: self, own: rank }
     }
 

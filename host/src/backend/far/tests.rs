@@ -1,7 +1,7 @@
 //! Processes inside one: each has memory of its own, and a wire to all others.
 
 use super::stream::{CHUNK_HEAD, Entry, Incoming, Kind, Outgoing};
-use super::{FarFabric, FarMemory, FarNic, MemoryWire, Processes, Wire};
+use super::{FarMemory, MemoryWire, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
@@ -19,6 +19,8 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use veriep_core::fabric::Fabric;
+use veriep_core::fabric::nic::Nic;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{Limits, Shape};
@@ -99,15 +101,11 @@ impl<W> Drop for Net<W> {
 }
 
 impl<W: Wire + 'static> Backend for Net<W> {
-    type Fabric<'b> = FarFabric<'b, SharedMemory, W>;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         self.processes[self.of[rank.index()]].fabric(rank, core, batch)
     }
 
-    type Nic<'b> = FarNic<'b, SharedMemory, W>;
-
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+    fn nic(&self, rank: RankId) -> impl Nic {
         self.processes[self.of[rank.index()]].nic(rank)
     }
 
