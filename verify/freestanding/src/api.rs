@@ -104,50 +104,26 @@ pub(crate) fn areas(shape: &Shape) {
 }
 
 fn sizes(shape: &Shape) {
-    keep((
-        Shape::product(shape),
-        shape.protocol(),
-        Protocol::product(black_box(shape.protocol())),
-        shape.op(),
-        shape.dtype(),
-        shape.row_format(),
-        shape.result_format(),
-    ));
+    keep((Shape::product(shape), shape.protocol(), Protocol::product(black_box(shape.protocol()))));
+    keep((shape.op(), shape.dtype(), shape.row_format(), shape.result_format()));
     keep((shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
-    keep((
-        shape.local_expert_num(),
-        shape.shared_expert_num(),
-        shape.shared_expert_rows(),
-        shape.expert_rows(),
-    ));
+    keep((shape.local_expert_num(), shape.shared_expert_num(), shape.shared_expert_rows()));
+    keep(shape.expert_rows());
     keep((shape.shared_expert_rank_num(), shape.zero_expert_num(), shape.copy_expert_num()));
     keep((shape.const_expert_num(), shape.expert_ids_end(), shape.k(), shape.h(), shape.bs(RankId(any()))));
-    keep((
-        shape.bs_max(),
-        shape.bs_is_uneven(),
-        shape.aiv_num(),
-        shape.hccl_buffsize_mb(),
-        shape.port_offset(),
-    ));
+    keep((shape.bs_max(), shape.bs_is_uneven(), shape.aiv_num(), shape.hccl_buffsize_mb()));
+    keep(shape.port_offset());
     let own = Fingerprints::new(shape, Choices::default()).named(b"ep", &[]);
     keep((own.first_difference(&Fingerprints([any().into(); _])), own.whole()));
     keep((shape.norm_eps(), shape.row_bytes(), shape.payload_bytes(), shape.result_bytes()));
     keep((shape.local_experts(RankId(any())), shape.rows_max(RankId(any()))));
     keep((shape.combine_columns(), shape.record_pitch(), shape.combine_pitch(), shape.combine_area()));
     keep((shape.dispatch_area(), shape.dispatch_slots(), shape.window_bytes(), shape.window_out_bytes()));
-    keep((
-        a2::scratch_words(shape),
-        a2::scratch_bytes(shape),
-        a3::scratch_words(shape),
-        a3::scratch_bytes(shape),
-    ));
+    keep((a2::scratch_words(shape), a2::scratch_bytes(shape), a3::scratch_words(shape)));
+    keep(a3::scratch_bytes(shape));
     keep(a3::Env::new(shape, RankId(any()), CoreId(any()), Choices::default(), Portable).work());
-    keep((
-        shape.fingerprint(),
-        shape.rank_window(),
-        shape.window_record(),
-        shape.rows_to_peer_max(RankId(any())),
-    ));
+    keep((shape.fingerprint(), shape.rank_window(), shape.window_record()));
+    keep(shape.rows_to_peer_max(RankId(any())));
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
     if let Some(left) = Elastic::check(shape, &info, &mut |violation| say(violation)) {
         keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));
@@ -213,14 +189,10 @@ fn layouts(shape: &Shape) {
     keep_all(affine::maps(shape, mode(), rank).map(|map| (map.offset([at; 5]), map.dims().len())));
     keep_all(event::events(shape, mode()));
     keep_all(event::Value::shifts(black_box(event::Value::Mark)));
-    keep((
-        event::Value::variables(black_box(event::Value::Mark)),
-        event::Order::name(black_box(Order::Puts)),
-    ));
-    keep((
-        event::Value::word(black_box(event::Value::Mark), [at; 3]),
-        barrier::word(at, ShareSum::default()),
-    ));
+    keep(event::Value::variables(black_box(event::Value::Mark)));
+    keep(event::Order::name(black_box(Order::Puts)));
+    keep(event::Value::word(black_box(event::Value::Mark), [at; 3]));
+    keep(barrier::word(at, ShareSum::default()));
     let named = black_box(Named::Rows);
     keep((Named::name(named), named.inside(), named.is_area(), affine::Index::name(black_box(Index::Row))));
     keep((Named::map(named, shape, mode(), rank), Named::place(named, shape, mode(), rank, [at; 5])));
@@ -329,20 +301,13 @@ fn landings(shape: &Shape) {
     let area = receive.area(half);
     let parts = layout::direct::Parts::of(shape, rank, area);
     let info = parts.info(at);
-    keep((
-        layout::direct::required_bytes(shape, at, receive.overwrites()),
-        layout::direct::Parts::row(&parts, at),
-        info,
-    ));
+    keep(layout::direct::required_bytes(shape, at, receive.overwrites()));
+    keep((layout::direct::Parts::row(&parts, at), info));
     keep(parts.result(at));
     let (grant, word) =
         (state::Direct::Grants, state::Direct::word(state::Direct::TokenFlags, shape, half, rank));
-    keep((
-        word,
-        state::Direct::of(shape, word),
-        state::Direct::pitch(shape),
-        grant.entry(shape, half, rank, at),
-    ));
+    keep((word, state::Direct::of(shape, word), state::Direct::pitch(shape)));
+    keep(grant.entry(shape, half, rank, at));
     keep((state::core_sums(shape, CoreId(at)), row_table::is_possible(shape)));
     let table = black_box(&[0; 64]);
     keep_all(row_table::records(table, at as usize));
@@ -358,26 +323,18 @@ fn landings(shape: &Shape) {
 
 /// Each protocol's machines by themselves, and what all of them offer beside a step.
 fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
-    keep((
-        a3::Dispatch::phase(&a3::Dispatch::new()),
-        a3_v2::Dispatch::phase(&a3_v2::Dispatch::new()),
-        direct::Dispatch::phase(&direct::Dispatch::new()),
-    ));
-    keep((
-        a2::Dispatch::phase(&a2::Dispatch::new()),
-        hierarchy::Dispatch::phase(&hierarchy::Dispatch::new()),
-    ));
+    keep((a3::Dispatch::phase(&a3::Dispatch::new()), a3_v2::Dispatch::phase(&a3_v2::Dispatch::new())));
+    keep(direct::Dispatch::phase(&direct::Dispatch::new()));
+    keep(a2::Dispatch::phase(&a2::Dispatch::new()));
+    keep(hierarchy::Dispatch::phase(&hierarchy::Dispatch::new()));
     keep((a3::Combine::phase(&a3::Combine::new()), direct::Combine::phase(&direct::Combine::new())));
     keep((a2::Combine::phase(&a2::Combine::new()), hierarchy::Combine::phase(&hierarchy::Combine::new())));
     let (rank, core) = (RankId(any()), CoreId(any()));
     keep(hierarchy::Env::new(shape, rank, core, Portable).with_stage(black_box(Stage::Two)));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
-        keep((
-            choices.receive.suits(shape),
-            choices.needs(shape),
-            Choices::check(choices, shape, fabric.capabilities()),
-        ));
+        keep((choices.receive.suits(shape), choices.needs(shape)));
+        keep(Choices::check(choices, shape, fabric.capabilities()));
         let Ok(mut env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
             continue;
         };
@@ -400,10 +357,8 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     // SAFETY: there is no memory behind it, so it reaches none.
     let mut nic = unsafe { RawNic::new(black_box(&[]), rank) };
     let mut agent = Agent::new();
-    keep((
-        Agent::run(&mut agent, shape, &env, &mut nic, any(), &mut 0),
-        Agent::awaits(&mut agent, shape, &env, &mut nic, &mut keep),
-    ));
+    keep(Agent::run(&mut agent, shape, &env, &mut nic, any(), &mut 0));
+    keep(Agent::awaits(&mut agent, shape, &env, &mut nic, &mut keep));
 }
 
 /// The windows of a hierarchy.
