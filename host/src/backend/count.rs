@@ -7,7 +7,7 @@ use crate::global_rank;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::relay::{self, Tail};
 use veriep_core::place::{Place, Region};
 use veriep_core::shape::{Product, Protocol, Shape};
@@ -203,12 +203,7 @@ fn row(shape: &Shape, to: RankId, at: Place, tail: &[u8]) -> Load {
 }
 
 impl<F: Fabric> Middleware for CountedFabric<'_, F> {
-    veriep_core::around! { inner: F }
-
-    #[inline]
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     #[inline]
     fn put(&mut self, to: RankId, at: Place, bytes: &[u8], tail: &[u8]) -> Result<(), Fault> {

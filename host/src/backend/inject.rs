@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::relay::Tail;
 use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
 use veriep_core::place::{Place, Region};
@@ -208,11 +208,7 @@ impl<N: Nic> Nic for InjectNic<'_, N> {
 }
 
 impl<F: Fabric> Middleware for InjectFabric<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.inject.count(self.rank);

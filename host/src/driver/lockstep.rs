@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
+use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError, Wait};
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Place;
 use veriep_core::protocol::Operator;
@@ -78,11 +78,7 @@ impl<L: Layer, B: Clockwork> Clockwork for Layered<L, B> {
 pub(crate) struct Borrowed<'f, F: ?Sized>(pub(crate) &'f mut F);
 
 impl<F: Fabric + ?Sized> Middleware for Borrowed<'_, F> {
-    veriep_core::around! { 0: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
+    veriep_core::around! { 0: F, its capabilities }
 }
 
 impl<N: Nic + ?Sized> Nic for Borrowed<'_, N> {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault, Wait};
+use veriep_core::fabric::{Awaited, Fabric, Fault, Wait};
 use veriep_core::place::Place;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::even_owner;
@@ -498,11 +498,7 @@ impl<F: ?Sized> Priced<'_, F> {
 }
 
 impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.carries((row.len() + tail.len()) as u64);

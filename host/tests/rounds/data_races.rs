@@ -15,7 +15,7 @@ use veriep::conformance::{on_threads, shape};
 use veriep::driver::threads::Spread;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::Nic;
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::data::combine_row;
 use veriep_core::layout::state::{DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition};
 use veriep_core::place::{Place, Tensor};
@@ -124,11 +124,7 @@ impl Backend for Relaxed {
 }
 
 impl<F: Fabric> Middleware for RelaxedFabric<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         // What the fabric of a core there would call a store.
@@ -162,11 +158,7 @@ impl Backend for LateReader<'_> {
 }
 
 impl<F: Fabric> Middleware for LateFabric<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.inner.publish(to, at, word)?;

@@ -15,7 +15,7 @@ use veriep::driver::threads::Spread;
 use veriep::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::Nic;
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Flags};
@@ -70,11 +70,7 @@ impl<F> RecordingFabric<'_, F> {
 }
 
 impl<F: Fabric> Middleware for RecordingFabric<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let bytes = (row.len() + tail.len()) as u64;

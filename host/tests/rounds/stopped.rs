@@ -20,7 +20,7 @@ use veriep::global_rank;
 use veriep::world::World;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Capabilities, Fabric, Fault, Wait};
+use veriep_core::fabric::{Fabric, Fault, Wait};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
@@ -59,11 +59,7 @@ struct RecordedNic<'b, N> {
 }
 
 impl<F: Fabric> Middleware for RecordedFabric<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if self.rank == RankId(0) {

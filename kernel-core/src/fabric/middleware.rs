@@ -6,7 +6,7 @@ use crate::units::RankId;
 use core::cell::Cell;
 
 /// Says in the implementation of a [`Middleware`](crate::fabric::middleware::Middleware) which of its fields is the inner
-/// fabric, and of what type that is.
+/// fabric, and of what type that is; and, if it ends in `its capabilities`, that both support the same calls.
 #[macro_export]
 macro_rules! around {
     ($field:tt: $inner:ty) => {
@@ -20,6 +20,14 @@ macro_rules! around {
         #[inline]
         fn inner_mut(&mut self) -> &mut $inner {
             &mut self.$field
+        }
+    };
+    ($field:tt: $inner:ty, its capabilities) => {
+        $crate::around! { $field: $inner }
+
+        #[inline]
+        fn capabilities(&self) -> $crate::fabric::Capabilities {
+            self.$field.capabilities()
         }
     };
 }

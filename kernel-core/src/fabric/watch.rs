@@ -2,7 +2,7 @@
 
 use super::middleware::Middleware;
 use super::nic::{Nic, Post, Transfer};
-use super::{Capabilities, Fabric, Fault};
+use super::{Fabric, Fault};
 use crate::place::Place;
 use core::cell::Cell;
 use core::fmt;
@@ -47,11 +47,7 @@ impl<F: ?Sized> fmt::Debug for Watch<'_, F> {
 }
 
 impl<F: Fabric + ?Sized> Middleware for Watch<'_, F> {
-    crate::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    crate::around! { inner: F, its capabilities }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         self.tell(Awaited::Quiet);

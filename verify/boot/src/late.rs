@@ -2,7 +2,7 @@
 
 use crate::scene::ROW;
 use veriep_core::fabric::middleware::Middleware;
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::place::Place;
 use veriep_core::units::RankId;
 
@@ -21,11 +21,7 @@ impl<F: Fabric> Late<F> {
 }
 
 impl<F: Fabric> Middleware for Late<F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.land()?;

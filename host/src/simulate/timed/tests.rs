@@ -116,11 +116,7 @@ struct Late<'f, F> {
 }
 
 impl<F: Fabric> Middleware for Late<'_, F> {
-    veriep_core::around! { inner: F }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    veriep_core::around! { inner: F, its capabilities }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let held = self.held.replace((to, at, [row, tail].concat()));
