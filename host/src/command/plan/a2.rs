@@ -1,9 +1,9 @@
 //! The plan of a rank of the A2 full mesh: what its cores reorder, what its agent posts, what it awaits.
 
 use super::lists::Traffic;
-use super::{group, head, known, page};
-use crate::cli::{PlanArgs, name_of};
-use crate::report::{cell, lists, pairs, with};
+use super::{known, page};
+use crate::cli::{OrderArg, name_of};
+use crate::report::{cell, lists, pairs};
 use core::ops::Range;
 use serde_json::{Value, json};
 use veriep_core::layout::a2_message::{ELEMENT, Task, task_word};
@@ -29,30 +29,22 @@ struct Maker<'t> {
     cores: Vec<CoreId>,
 }
 
-pub(super) fn of(
-    traffic: &Traffic,
-    args: &PlanArgs,
-    source: &str,
-    rank: RankId,
-    core: Option<CoreId>,
-) -> Value {
+pub(super) fn of(traffic: &Traffic, order: OrderArg, rank: RankId, cores: Vec<CoreId>) -> Value {
     let shape = &traffic.shape;
-    let cores = core.map_or_else(|| traffic.cores().collect(), |core| vec![core]);
-    let maker = Maker { traffic, shape, rank, order: args.order.into(), cores };
+    let maker = Maker { traffic, shape, rank, order: order.into(), cores };
     let sums = traffic.known.then(|| (sent(traffic, rank), received(traffic, rank)));
     let rows = sums.as_ref().map(|(_, received)| received.last().copied().unwrap_or(0));
     // Offsets are those of one half; operator N uses half N % 2. Ranges are [start, end). Lists are null when experts are not
     // known.
-    let plan = json!({
-        "order": name_of(args.order),
+    json!({
+        "order": name_of(order),
         "half": HALF.index(),
         "rank_window": shape.rank_window(),
         "tasks_per_operator": shape.ep_world_size() - 1,
         "cores": maker.cores.iter().map(|&core| maker.share(core, rows)).collect::<Vec<_>>(),
         "dispatch": sums.as_ref().map(|(sent, received)| maker.dispatch(sent, received)),
         "combine": sums.as_ref().map(|(sent, received)| maker.combine(sent, received)),
-    });
-    with(head(traffic, args, source, rank, core), plan)
+    })
 }
 
 /// `expertCumsum` of a rank.
@@ -242,7 +234,7 @@ impl Maker<'_> {
     }
 }
 
-pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
+pub(super) fn summary(traffic: &Traffic) -> Value {
     let shape = &traffic.shape;
     let of_rank = |rank: RankId| {
         let (sent, received) = (sent(traffic, rank), received(traffic, rank));
@@ -269,12 +261,11 @@ pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value
     };
     // Tasks carry whole windows, heads and flags included; what a rank sends to itself is in no task.
     let of_ranks: Vec<_> = traffic.all_ranks().filter(|_| traffic.known).map(of_rank).collect();
-    let sizes = json!({
+    json!({
         "rank_window": shape.rank_window(),
         "tasks_per_operator": shape.ep_world_size() - 1,
         "traffic": of_ranks,
-    });
-    with(group(traffic, args, source), sizes)
+    })
 }
 
 const TASK: &[&str] =

@@ -32,14 +32,17 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     }
     let on_a2 = shape.product() == Product::A2;
     let has_servers = shape.protocol() == Protocol::Hierarchy;
+    let all = json!({"ok": true, "source": source, "set": args.config.set, "experts_known": traffic.known});
+    let tell = |head, (plan, table): (Value, fn(&Value) -> String)| {
+        report.emit(&report::with(report::with(all, head), plan), table)
+    };
     let (Some(rank), core) = (args.rank, args.core) else {
-        return match on_a2 {
-            true if has_servers => {
-                report.emit(&servers::summary(&traffic, args, &source), servers::summary_table)
-            }
-            true => report.emit(&a2::summary(&traffic, args, &source), a2::summary_table),
-            false => report.emit(&summary::of(&traffic, args, &source), summary::table),
+        let summary: (_, fn(&Value) -> _) = match on_a2 {
+            true if has_servers => (servers::summary(&traffic), servers::summary_table),
+            true => (a2::summary(&traffic), a2::summary_table),
+            false => (summary::of(&traffic, args), summary::table),
         };
+        return tell(json!({"ranks": traffic.ranks.len(), "cores": shape.aiv_num()}), summary);
     };
     let out_of = |option, seen, end: u32, more| {
         Error::Request(format!("{option} {seen}: must be in [0, {}]{more}", end - 1))
@@ -52,17 +55,15 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(core) = core.filter(|&core| core >= shape.aiv_num()) {
         return Err(out_of("--core", core, shape.aiv_num(), ""));
     }
-    if has_servers {
-        let plan = servers::of(&traffic, args, &source, own, core.map(CoreId));
-        return report.emit(&plan, servers::table);
-    }
-    if on_a2 {
-        return report.emit(&a2::of(&traffic, args, &source, own, core.map(CoreId)), a2::table);
-    }
-    let Some(core) = core else {
-        return Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned()));
+    let cores = || core.map_or_else(|| traffic.cores().collect(), |core| vec![CoreId(core)]);
+    let plan: (_, fn(&Value) -> _) = match core {
+        _ if has_servers => (servers::of(&traffic, args.order, own, cores()), servers::table),
+        _ if on_a2 => (a2::of(&traffic, args.order, own, cores()), a2::table),
+        Some(core) => (one_core::of(&traffic, args, own, CoreId(core)), one_core::table),
+        None => return Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned())),
     };
-    report.emit(&one_core::of(&traffic, args, &source, own, CoreId(core)), one_core::table)
+    // `core` is null for all cores of the rank.
+    tell(json!({"rank": traffic.name(own), "core": core}), plan)
 }
 
 /// The routing that the arguments name, and its name.
@@ -118,31 +119,7 @@ fn unknown(shape: &Shape, rank: RankId) -> RankTensors {
     RankTensors { expert_ids: vec![-1; (shape.bs(rank) * shape.k()) as usize], ..RankTensors::default() }
 }
 
-/// What every plan of a rank begins with; `core` is null for all cores of the rank.
-fn head(traffic: &Traffic, args: &PlanArgs, source: &str, rank: RankId, core: Option<CoreId>) -> Value {
-    json!({
-        "ok": true,
-        "source": source,
-        "set": args.config.set,
-        "rank": traffic.name(rank),
-        "core": core.map(|core| core.0),
-        "experts_known": traffic.known,
-    })
-}
-
-/// What every summary begins with.
-fn group(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
-    json!({
-        "ok": true,
-        "source": source,
-        "set": args.config.set,
-        "ranks": traffic.ranks.len(),
-        "cores": traffic.shape.aiv_num(),
-        "experts_known": traffic.known,
-    })
-}
-
-/// What [`head`] tells, and more of the plan, for people: then its lists.
+/// What every plan of a rank begins with, and more of the plan, for people: then its lists.
 fn page<const N: usize>(
     plan: &Value,
     more: [(&'static str, String); N],

@@ -6,9 +6,8 @@ pub(super) use table::table;
 
 use super::direct;
 use super::lists::{Traffic, Write, puts};
-use super::{ends, head, ports, tp};
+use super::{ends, ports, tp};
 use crate::cli::{ExpertsArg, PlanArgs, name_of};
-use crate::report::with;
 use serde_json::{Value, json};
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
@@ -28,7 +27,7 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 /// Between phases, where a rank has several cores.
 pub(super) const BARRIER: &str = "core barrier";
 
-pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str, rank: RankId, core: CoreId) -> Value {
+pub(super) fn of(traffic: &Traffic, args: &PlanArgs, rank: RankId, core: CoreId) -> Value {
     let (order, shared) = (args.order.into(), args.shared.into());
     // With the old split nobody has ever received anything.
     let known = traffic.known && shared == SharedSplit::AllIn;
@@ -40,7 +39,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str, rank: RankId,
             vec![traffic.cores().map(of).collect()]
         })
     };
-    let plan = json!({
+    json!({
         "receive": receive.name(),
         "experts": ExpertsArg::name(receive),
         "order": name_of(args.order),
@@ -52,8 +51,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str, rank: RankId,
         "combine": combine(traffic, order, rank, core, received.as_deref()),
         // Of all cores of the rank; null with direct placement, where there are no blocks of records.
         "ports": (!receive.is_direct()).then(ports),
-    });
-    with(head(traffic, args, source, rank, Some(core)), plan)
+    })
 }
 
 /// Ranges are `[start, end)`.

@@ -2,8 +2,8 @@
 //! which rows it returns, what it sums for whom.
 
 use super::lists::Traffic;
-use super::{group, head, known, page};
-use crate::cli::PlanArgs;
+use super::{known, page};
+use crate::cli::OrderArg;
 use crate::report::{cell, lists, pairs, with};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,23 +31,16 @@ struct Maker<'t> {
     cores: Vec<CoreId>,
 }
 
-pub(super) fn of(
-    traffic: &Traffic,
-    args: &PlanArgs,
-    source: &str,
-    rank: RankId,
-    core: Option<CoreId>,
-) -> Value {
+pub(super) fn of(traffic: &Traffic, order: OrderArg, rank: RankId, cores: Vec<CoreId>) -> Value {
     let shape = &traffic.shape;
-    let cores = core.map_or_else(|| traffic.cores().collect(), |core| vec![core]);
     let (server, number) = shape.server_of(rank);
     let stage = traffic.choices.stage;
-    let maker = Maker { traffic, shape, rank, server, stage, order: args.order.into(), cores };
+    let maker = Maker { traffic, shape, rank, server, stage, order: order.into(), cores };
     let received = traffic.known.then(|| maker.received());
     let rows = received.as_ref().map(|rows| rows.len() as u32);
     // Operator n, counted from 1, uses partition (n - 1) % 2 of the relay areas. Ranges are [start, end). Lists are null when
     // experts are not known.
-    let plan = json!({
+    json!({
         "stage": if stage == Stage::Two { 2 } else { 3 },
         "server": server,
         "number": number,
@@ -57,8 +50,7 @@ pub(super) fn of(
         "cores": maker.cores.iter().map(|&core| maker.share(core, rows)).collect::<Vec<_>>(),
         "dispatch": traffic.known.then(|| maker.dispatch()),
         "combine": received.map(|rows| maker.combine(&rows)),
-    });
-    with(head(traffic, args, source, rank, core), plan)
+    })
 }
 
 /// A row that a rank receives: of which source's token, and its place in the sum.
@@ -287,7 +279,7 @@ struct OfRank {
     rows_received: u64,
 }
 
-pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
+pub(super) fn summary(traffic: &Traffic) -> Value {
     let shape = &traffic.shape;
     let of = |rank: RankId| OfRank { rank: rank.0, ..OfRank::default() };
     let mut ranks: Vec<_> = traffic.all_ranks().filter(|_| traffic.known).map(of).collect();
@@ -307,7 +299,7 @@ pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value
             ranks[to.index()].rows_received += 1;
         }
     }
-    with(group(traffic, args, source), json!({"servers": shape.servers(), "traffic": ranks}))
+    json!({"servers": shape.servers(), "traffic": ranks})
 }
 
 const TASK: &[&str] = &["to", "records", "local_buf", "remote_buf", "bytes"];

@@ -1,7 +1,7 @@
 //! The plan of all ranks, counted: what receivers get, how many send to one at a time, by which ports.
 
 use super::lists::{Traffic, Writes, incasts};
-use super::{experts, group, ports};
+use super::{experts, ports};
 use crate::cli::{OrderArg, PlanArgs, SharedArg, name_of};
 use crate::report::{cell, columns, listed, lists, pairs, with};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ const ORDERS: [OrderArg; 3] = [OrderArg::Plain, OrderArg::Staggered, OrderArg::S
 const ORDERS_OF_COMBINE: [OrderArg; 4] =
     [OrderArg::Plain, OrderArg::Staggered, OrderArg::Destinations, OrderArg::Stride];
 
-pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
+pub(super) fn of(traffic: &Traffic, args: &PlanArgs) -> Value {
     let shape = &traffic.shape;
     let (order, shared) = (args.order.into(), args.shared.into());
     let dispatch = |order: OrderArg| traffic.all_dispatch(shape, order.into(), shared);
@@ -33,7 +33,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
             traffic.all_dispatch(layout, order, shared)
         })
     };
-    let more = json!({
+    json!({
         "receive": receive.name(),
         "order": name_of(args.order),
         "shared": name_of(args.shared),
@@ -44,8 +44,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: &str) -> Value {
         "incast": incast,
         "shared_experts": if receive.is_direct() { vec![] } else { shared_experts(traffic) },
         "ports": (!receive.is_direct()).then(ports),
-    });
-    with(group(traffic, args, source), more)
+    })
 }
 
 /// What each rank gets: of how many ranks, how many rows and bytes.
