@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Receive;
 
-/// A program to measure beside the machines, in `host/baselines`.
+/// A program to measure beside the machines, in `host/baselines`; its file and reports name it as the command line does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Baseline {
     /// Permute, MPI_Alltoallv, unpermute; and back.
@@ -86,20 +86,6 @@ impl Baseline {
     #[must_use]
     pub const fn quantises(self) -> bool {
         matches!(self, Self::CSharedWindow | Self::CSharedWindowAhead)
-    }
-
-    /// The name of the program, and of the system in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MpiAlltoallv => "mpi-alltoallv",
-            Self::CSharedWindow => "c-shared-window",
-            Self::CSharedWindowAhead => "c-shared-window-ahead",
-            Self::COnePlace => "c-one-place",
-            Self::COnePlaceAhead => "c-one-place-ahead",
-            Self::MpiPut => "mpi-put",
-            Self::MpiIsend => "mpi-isend",
-        }
     }
 }
 

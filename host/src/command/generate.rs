@@ -2,7 +2,7 @@
 
 use super::source::make_case;
 use crate::case::is_case;
-use crate::cli::GenArgs;
+use crate::cli::{GenArgs, name_of};
 use crate::error::Error;
 use crate::expected::Expected;
 use crate::report::{Report, note, pairs};
@@ -15,7 +15,7 @@ struct Made {
     case: String,
     source: String,
     set: Vec<String>,
-    routing: &'static str,
+    routing: String,
     seed: u64,
     ranks: usize,
     tokens: usize,
@@ -36,7 +36,7 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
         case: args.out.display().to_string(),
         source: source.name,
         set: args.config.set.clone(),
-        routing: source.routing.name(),
+        routing: name_of(source.routing),
         seed: args.seed,
         ranks: case.ranks.len(),
         tokens: case.ranks.iter().map(|rank| rank.expert_ids.len() / k).sum(),
@@ -48,7 +48,7 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
 fn table(made: &Made) -> String {
     let mut rows = vec![("case", made.case.clone()), ("source", made.source.clone())];
     rows.extend(made.set.iter().map(|assignment| ("set", assignment.clone())));
-    rows.push(("routing", made.routing.to_owned()));
+    rows.push(("routing", made.routing.clone()));
     rows.push(("seed", made.seed.to_string()));
     rows.push(("ranks", made.ranks.to_string()));
     rows.push(("tokens", made.tokens.to_string()));

@@ -29,19 +29,6 @@ pub enum Routing {
     Ideal,
 }
 
-impl Routing {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Zipf => "zipf",
-            Self::Hot => "hot",
-            Self::NodeLimited => "node-limited",
-            Self::Ideal => "ideal",
-        }
-    }
-}
-
 /// A routing made ready for a shape.
 pub(super) struct Router<'a> {
     shape: &'a Shape,

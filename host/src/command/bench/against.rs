@@ -5,7 +5,7 @@ use super::blocks::System;
 use super::child::Started;
 use super::live::{deadline, of_sizes};
 use crate::case::Case;
-use crate::cli::{Baseline, BenchArgs};
+use crate::cli::{Baseline, BenchArgs, name_of};
 use crate::command::traffic::Bytes;
 use crate::config::{Bs, Config};
 use crate::error::{Error, Problem};
@@ -67,7 +67,7 @@ impl Programs {
         let folder = folder(args);
         let in_job = |baseline: &&Baseline| matches!(baseline, Baseline::MpiAlltoallv | Baseline::MpiIsend);
         let only = |baseline: &Baseline, which: &str| {
-            Error::Request(format!("--against {}: {which} --backend mpi", baseline.name()))
+            Error::Request(format!("--against {}: {which} --backend mpi", name_of(*baseline)))
         };
         if let Some(version) = job {
             return match asked.iter().find(|baseline| !in_job(baseline)) {
@@ -82,9 +82,9 @@ impl Programs {
             return Ok(Self { folder, asked, mpi_version: None });
         }
         for baseline in &asked {
-            let program = folder.join(baseline.name());
+            let program = folder.join(name_of(*baseline));
             let refuse = |why: &str| {
-                let (name, program) = (baseline.name(), program.display());
+                let (name, program) = (name_of(*baseline), program.display());
                 Err(Error::Request(format!("--against {name}: {program}: {why}: {BUILD}")))
             };
             match program.metadata() {
@@ -95,7 +95,7 @@ impl Programs {
                 _ => return refuse("missing"),
             }
         }
-        let (name, limit) = (asked[0].name(), deadline(args));
+        let (name, limit) = (name_of(asked[0]), deadline(args));
         let mut mpirun = Started::new(Command::new("mpirun").arg("--version")).map_err(|e| {
             Error::Request(format!("--against {name}: cannot start mpirun: {e}: must be OpenMPI's"))
         })?;
@@ -169,7 +169,7 @@ impl Programs {
         args: &BenchArgs,
         case: &'c Case,
     ) -> Result<Program<'c>, Error> {
-        let name = baseline.name();
+        let name = name_of(baseline);
         let shape = &case.shape;
         let expected = Expected::of(case);
         let exchange = Exchange::new(case, &expected)?;
@@ -178,7 +178,7 @@ impl Programs {
         command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         command.args(["-n", &shape.ep_world_size().to_string()]);
-        command.arg(self.folder.join(name)).arg(exchange.path());
+        command.arg(self.folder.join(&name)).arg(exchange.path());
         let quantised = u32::from(shape.row_format().scale.is_some());
         let sizes = [shape.moe_expert_num(), shape.k(), shape.h(), shape.bs_max(), quantised];
         command.args(sizes.map(|size| size.to_string())).arg(exchange.slot.to_string());
@@ -190,7 +190,7 @@ impl Programs {
 
 /// A baseline that runs.
 pub(super) struct Program<'c> {
-    name: &'static str,
+    name: String,
     case: &'c Case,
     expected: Expected<'c>,
     mpirun: Started,
@@ -257,7 +257,7 @@ impl Program<'_> {
 
 impl System for Program<'_> {
     fn check(&mut self, name: &str) -> Result<(), Error> {
-        self.exchange.empty(self.case).map_err(|e| Error::io(Path::new(self.name), "exchange with", &e))?;
+        self.exchange.empty(self.case).map_err(|e| Error::io(Path::new(&self.name), "exchange with", &e))?;
         self.order("check")?;
         compare(self.case, &self.expected, &self.exchange, name)
             .map_err(|line| Error::Wrong(self.line(&line)))

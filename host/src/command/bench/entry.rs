@@ -40,7 +40,7 @@ pub(super) struct Subject<'c> {
 /// One system at one point of the grid. Its outputs were the oracle's, before the measurement and after it.
 #[derive(Serialize)]
 pub(super) struct Entry {
-    pub(super) system: &'static str,
+    pub(super) system: String,
     /// None of a baseline.
     pub(super) receive: Option<&'static str>,
     /// None of a baseline.
@@ -188,7 +188,7 @@ fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Opt
 
 fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
     let system = match other.system {
-        System::Baseline(baseline) => baseline.name().to_owned(),
+        System::Baseline(baseline) => name_of(baseline),
         System::Machines(on, ..) if matches!(mine.system, System::Machines(its, ..) if its != on) => {
             machines(on).to_owned()
         }
@@ -254,8 +254,8 @@ fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
 fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let (config, bytes) = (&subject.case.config, traffic::Bytes::of(subject.case));
     let (system, moved) = match subject.system {
-        System::Machines(on, receive, _) => (machines(on), bytes.moved(receive)),
-        System::Baseline(baseline) => (baseline.name(), against::moved(baseline, &bytes)),
+        System::Machines(on, receive, _) => (machines(on).to_owned(), bytes.moved(receive)),
+        System::Baseline(baseline) => (name_of(baseline), against::moved(baseline, &bytes)),
     };
     let way = match subject.system {
         System::Machines(_, receive, copy) => Some((receive, copy)),

@@ -23,7 +23,7 @@ use super::quantiles::Quantiles;
 use super::source::{Source, resolve};
 use crate::atomic_file;
 use crate::case::{Case, support};
-use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg, LiveArg};
+use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg, LiveArg, name_of};
 use crate::config::{Bs, Config};
 use crate::error::Error;
 use crate::generate::{Options, generate};
@@ -62,7 +62,7 @@ struct Bench {
     versions: Versions,
     source: String,
     set: Vec<String>,
-    routing: &'static str,
+    routing: String,
     seed: u64,
     threads: usize,
     /// What works on rows.
@@ -178,7 +178,7 @@ fn measure(args: &BenchArgs, report: &mut Report, job: Option<&Job>) -> Result<(
         versions: Versions::new(&programs),
         source: source.name,
         set: args.config.set.clone(),
-        routing: routing.name(),
+        routing: name_of(routing),
         seed: args.seed,
         threads: live::threads(args),
         vector: vector.name(),

@@ -73,7 +73,7 @@ const BUSY: &str = "(busy)";
 fn name(entry: &Entry) -> Vec<String> {
     let mut system = match entry.receive {
         Some(receive) => format!("{} {receive}", entry.system),
-        None => entry.system.to_owned(),
+        None => entry.system.clone(),
     };
     if let Some(experts) = entry.experts.filter(|&experts| experts != "apart") {
         system += &format!(" {experts}");
