@@ -161,9 +161,10 @@ fn every_bug_is_found_and_its_fix_is_safe() {
         assert!(is_it(&story.violation), "{name}: {story}");
         let sources: Vec<_> = source.split(", ").map(|url| format!("<{url}>")).collect();
         let (number, sources, events) = (i + 1, sources.join(", "), story.events.len());
-        let (twin, anchor) = match broken.twin {
-            Twin::None => ("Too few partitions".to_owned(), "too-few-partitions-or-areas".to_owned()),
-            twin => (format!("{twin:?}"), format!("{twin:?}").to_lowercase()),
+        let cells = broken.cells();
+        let (twin, anchor) = match cells.rsplit(" | ").next().unwrap() {
+            "None" => ("Too few partitions", "too-few-partitions-or-areas".to_owned()),
+            twin => (twin, twin.to_lowercase()),
         };
         write!(
             page,
