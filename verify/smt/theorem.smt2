@@ -8,14 +8,14 @@
 (declare-fun expects (Rank Slot Int) Bool) ; rank s ends operator n only after it has the flag in its slot j
 (declare-fun source (Rank Slot Int) Rank) ; who sends that flag
 (declare-fun carries (Rank Slot Int) Bool) ; and whether rows come with it
-(declare-fun quiets (Int) Bool) ; in operator n a rank is quiet before it sends a flag
+(declare-fun quiets (Rank Slot Int) Bool) ; and whether its sender is quiet before it sends it
 (declare-fun reuse (Int Int) Bool) ; operator n uses the slots of the earlier operator m
 (declare-fun gate (Rank Slot Int Int) Int)
 (declare-fun told (Rank Slot Int Int) Slot)
 (assert (forall ((s Rank) (j Slot) (m Int) (n Int))
   (=> (and (<= 0 m) (reuse m n) (expects s j n))
       (and (< m (gate s j m n)) (< (gate s j m n) n)
-           (quiets (gate s j m n))
+           (quiets (source s j n) (told s j m n) (gate s j m n))
            (expects (source s j n) (told s j m n) (gate s j m n))
            (= s (source (source s j n) (told s j m n) (gate s j m n)))))))
 
@@ -38,13 +38,14 @@
 (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r)))))
 (forall ((r Rank)) (<= (hushed r) (begun r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n)))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -54,9 +55,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -65,8 +66,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) N))) ; begin: join
 (define-fun begun_1 ((r Rank)) Int (ite (= r S) (+ 1 (begun S)) (begun r)))
@@ -79,13 +81,14 @@
 (forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
 (forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
-  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+  (and (< n (begun_1 (source s j n))) (=> (quiets s j n) (< n (hushed_1 (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed_1 (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -95,9 +98,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -106,8 +109,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; quiet: inside
 (assert (forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n)))) ; quiet: clears
@@ -121,13 +125,14 @@
 (forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
 (forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
-  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+  (and (< n (begun_1 (source s j n))) (=> (quiets s j n) (< n (hushed_1 (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed_1 (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -137,9 +142,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -148,12 +153,13 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; land: expected
 (assert (< N (begun (source S J N)))) ; land: sent
-(assert (=> (quiets N) (< N (hushed (source S J N))))) ; land: hush
+(assert (=> (quiets S J N) (< N (hushed (source S J N))))) ; land: hush
 (assert (not (landed S J N))) ; land: once
 (define-fun begun_1 ((r Rank)) Int (begun r))
 (define-fun ended_1 ((r Rank)) Int (ended r))
@@ -165,13 +171,14 @@
 (forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
 (forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
-  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+  (and (< n (begun_1 (source s j n))) (=> (quiets s j n) (< n (hushed_1 (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed_1 (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -181,9 +188,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -192,8 +199,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; take: inside
 (assert (expects S J N)) ; take: expected
@@ -209,13 +217,14 @@
 (forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
 (forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
-  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+  (and (< n (begun_1 (source s j n))) (=> (quiets s j n) (< n (hushed_1 (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed_1 (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -225,9 +234,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -236,8 +245,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (taken S J N)) ; clear: issued
 (assert (not (cleared S J N))) ; clear: once
@@ -251,13 +261,14 @@
 (forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
 (forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
-  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+  (and (< n (begun_1 (source s j n))) (=> (quiets s j n) (< n (hushed_1 (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed_1 (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -267,9 +278,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -278,12 +289,13 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; end: inside
 (assert (forall ((j Slot)) (=> (expects S j N) (taken S j N)))) ; end: waits
-(assert (=> (quiets N) (< N (hushed S)))) ; end: speaks
+(assert (forall ((s Rank) (j Slot)) (=> (and (= S (source s j N)) (expects s j N) (quiets s j N)) (< N (hushed S))))) ; end: speaks
 (define-fun begun_1 ((r Rank)) Int (begun r))
 (define-fun ended_1 ((r Rank)) Int (ite (= r S) (+ 1 (ended S)) (ended r)))
 (define-fun hushed_1 ((r Rank)) Int (hushed r))
@@ -294,13 +306,14 @@
 (forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
 (forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
 (forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
-  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+  (and (< n (begun_1 (source s j n))) (=> (quiets s j n) (< n (hushed_1 (source s j n)))))))
 (forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
 (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n)))
-(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended_1 r)) (quiets n)) (< n (hushed_1 r)))))))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed_1 (source s j n))))))))
 (check-sat)
 (pop)
 
@@ -310,9 +323,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -321,8 +334,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
@@ -338,9 +352,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -349,12 +363,13 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; land: expected
 (assert (< N (begun (source S J N)))) ; land: sent
-(assert (=> (quiets N) (< N (hushed (source S J N))))) ; land: hush
+(assert (=> (quiets S J N) (< N (hushed (source S J N))))) ; land: hush
 (assert (not (landed S J N))) ; land: once
 (assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (expects S J m)) (cleared S J m)))))
 (check-sat)
@@ -366,9 +381,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -377,8 +392,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
@@ -394,9 +410,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -405,8 +421,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
@@ -422,9 +439,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -433,8 +450,9 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; read: inside
 (assert (taken S J N)) ; read: covered
@@ -448,9 +466,9 @@
 (assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
 ; quiet inside what has begun
 (assert (forall ((r Rank)) (<= (hushed r) (begun r))))
-; a flag tells that its sender has begun, and has been quiet
+; a flag tells that its sender has begun, and, where it is meant to, that it was quiet
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
-  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+  (and (< n (begun (source s j n))) (=> (quiets s j n) (< n (hushed (source s j n))))))))
 ; what is taken has landed
 (assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
 ; what has ended has taken all that it expects
@@ -459,16 +477,17 @@
 ; who was quiet in a later operator has cleared what it took
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
-; who has ended a quiet operator was quiet in it
-(assert (forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended r)) (quiets n)) (< n (hushed r)))))
+; who has ended was quiet before the flags that tell so
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
 (declare-const least Rank) (declare-const goal Int)
 (assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
 (assert (and (<= 0 (ended least)) (<= (ended least) goal)))
 (assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) N)))))) ; begin
 (assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (< (hushed S) (begun S)) (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n))))))) ; quiet
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (expects S J N)(< N (begun (source S J N)))(=> (quiets N) (< N (hushed (source S J N))))(not (landed S J N)))))) ; land
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (expects S J N)(< N (begun (source S J N)))(=> (quiets S J N) (< N (hushed (source S J N))))(not (landed S J N)))))) ; land
 (assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(expects S J N)(landed S J N)(not (taken S J N)))))) ; take
 (assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (taken S J N)(not (cleared S J N)))))) ; clear
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot)) (=> (expects S j N) (taken S j N)))(=> (quiets N) (< N (hushed S))))))) ; end
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot)) (=> (expects S j N) (taken S j N)))(forall ((s Rank) (j Slot)) (=> (and (= S (source s j N)) (expects s j N) (quiets s j N)) (< N (hushed S)))))))) ; end
 (check-sat)
 (pop)

@@ -1,13 +1,17 @@
 //! The theorem, its instances, and what goes wrong outside of it.
 
 use std::time::Instant;
+use veriep_core::protocol::{Choices, Flags, Operator, Receive};
+use veriep_core::units::RankId;
+use veriep_verify::explorer::Model;
 use veriep_verify::report;
 use veriep_verify::smt::ground;
 use veriep_verify::smt::model::{Effect, Harm, INVARIANT, Step};
 use veriep_verify::smt::obligation::{
     Clears, Obligation, Theory, instances, theorem_file, two_partitions_of_wait_all, wait_all_is_a_gate,
 };
-use veriep_verify::smt::schedule::Schedule;
+use veriep_verify::smt::schedule::{Partitions, Schedule};
+use veriep_verify::smt::slots;
 use veriep_verify::smt::timeline::{Search, Timeline, Traffic};
 use veriep_verify::smt::trace::{Event, Expected, Facts, Instance, Run};
 use veriep_verify::smt::z3::{self, Verdict};
@@ -172,6 +176,44 @@ fn broken_machines_go_wrong_with_the_right_partitions() {
     assert!(find(&right).is_none() && find(&prompt).is_none());
 }
 
+/// A group whose ranks send a row to every expert in every round.
+fn all_to_all(model: &Model, choices: Choices, partitions: Partitions) -> Instance {
+    let (shape, schedule) = (model.shape(), Schedule { word: "DDCC", partitions });
+    let ranks = model.ranks as usize;
+    let quiets = false;
+    let of = |n: u32, rank: usize| match (partitions, schedule.operator(n)) {
+        (Partitions::Shared(_), kind) => slots::a2_window(kind, ranks),
+        (_, Operator::Dispatch) => slots::a3_dispatch(&shape, choices, RankId(rank as u32), |_, _| 1),
+        // A word of each rank, or a row of each.
+        (_, Operator::Combine) => {
+            (0..ranks).map(|source| Some(Expected { source, carries: true, quiets })).collect()
+        }
+    };
+    let expected = (0..12).map(|n| (0..ranks).map(|rank| of(n, rank)).collect());
+    Instance { schedule, expected: expected.collect() }
+}
+
+#[test]
+fn the_slots_of_every_layout_keep_the_premise() {
+    let a3 = |model: Model, choices| all_to_all(&model, choices, Partitions::PerKind(2, 2));
+    let plain = || Model::new(3, "DDCC");
+    let direct = Choices { receive: Receive::Direct { areas: 2 }, ..Choices::default() };
+    let a2 = |halves| all_to_all(&plain().a2(), Choices::default(), Partitions::Shared(halves));
+    for mut instance in [
+        a3(plain(), Choices::default()),
+        a3(plain(), Choices { flags: Flags::Separate, ..Choices::default() }),
+        a3(plain().blocks(2), Choices::default()),
+        a3(plain(), direct),
+        a2(2),
+    ] {
+        assert_eq!(instance.ungated(), None, "{}", instance.schedule);
+        let flags = instance.expected.iter_mut().flatten().flatten().flatten();
+        flags.for_each(|flag| flag.quiets = false);
+        assert!(instance.ungated().is_some(), "{}: nobody is quiet", instance.schedule);
+    }
+    assert!(a2(1).ungated().is_some());
+}
+
 fn pick(seed: &mut u64, n: u32) -> u32 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -187,7 +229,8 @@ fn some_instance(seed: &mut u64) -> Instance {
     let schedule = Schedule::a3(word, 1 + pick(seed, 2), 1 + pick(seed, 3));
     let mut slot = |all: bool, j: usize| {
         let source = if all { j } else { pick(seed, RANKS as u32) as usize };
-        (all || pick(seed, 2) == 0).then(|| Expected { source, carries: pick(seed, 4) > 0 })
+        let [carries, quiets] = [4, 2].map(|of| pick(seed, of) > 0);
+        (all || pick(seed, 2) == 0).then_some(Expected { source, carries, quiets })
     };
     let expected = (0..OPERATORS).map(|n| {
         (0..RANKS).map(|_| (0..RANKS).map(|j| slot(schedule.waits_for_all(n), j)).collect()).collect()

@@ -61,7 +61,7 @@ use search::search;
 use setup::Setup;
 use std::collections::BTreeSet;
 use step::Known;
-use veriep_core::protocol::{Flags, Receive};
+use veriep_core::protocol::Receive;
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -93,13 +93,13 @@ pub fn explore(model: &Model) -> Report {
 pub(crate) fn explore_before(model: &Model, witness: Option<&dyn Witness>) -> Report {
     let shape = model.shape();
     let setup = &Setup::new(model, &shape, witness);
+    if model.refined {
+        let other =
+            model.product == Product::Hierarchy || model.receive == Receive::InPlace || model.units.is_none();
+        let other = other || model.tp || model.elastic || model.shared_ranks > 0;
+        assert!(!other, "the theorem's model has no such group: {model:?}");
+    }
     match model.product {
-        Product::A3 if model.refined => {
-            let plain = model.flags == Flags::Joint && model.receive == Receive::Copy && model.blocks == 0;
-            let other = model.tp || model.elastic || model.shared_ranks > 0 || model.units.is_none();
-            assert!(plain && !other, "the theorem's model has no such group: {model:?}");
-            search(Known::new(setup, a3::Scene::new(setup)))
-        }
         Product::A3 => search(Known::new(setup, a3::Scene::new(setup))),
         Product::A2 => {
             let endless = model.memory == Memory::WeakExplicit && model.units.is_none();

@@ -190,7 +190,8 @@ pub struct Model {
     /// Who sends to other servers (hierarchy).
     pub stage: Stage,
     pub twin: Twin,
-    /// Whether every move must be a step of the model for any number of ranks: of A3 with joint flags, for some rounds.
+    /// Whether every move must be a step of the model for any number of ranks: for some rounds of A3 whose rows are copied or
+    /// placed directly, or of A2's full mesh.
     pub refined: bool,
     /// Give up beyond so many states.
     pub states_max: usize,

@@ -5,13 +5,15 @@
 //! states that are known. What stands beside a state must be a *function* of it: two ways to one state that leave the model
 //! in different ones are an error, or else what one of them knows would stand for the other. So it need not tell states apart.
 
+use super::model::Product;
 use super::protocol::VIRTUAL;
 use super::setup::Setup;
-use super::state::{Bytes, State};
+use super::state::{Bytes, Core, State};
 use super::violation::Violation;
 use crate::smt::model::Step;
-use crate::smt::schedule::Schedule;
-use crate::smt::trace::{self, Event, Expected, Facts, Instance, Run};
+use crate::smt::schedule::{Partitions, Schedule};
+use crate::smt::slots;
+use crate::smt::trace::{Event, Expected, Facts, Instance, Run};
 use core::hash::Hash;
 use veriep_core::place::Place;
 use veriep_core::protocol::Operator;
@@ -23,17 +25,25 @@ pub(super) struct Noted {
     pub(super) step: Step,
     /// Whose slot.
     pub(super) rank: RankId,
-    /// Where, in the model's addresses.
-    pub(super) at: Place,
+    pub(super) at: At,
     /// Who has done it, or issued it.
     pub(super) by: (RankId, CoreId),
+}
+
+/// Which slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum At {
+    /// That of a place in the model's addresses, in its core's newest operator with that partition.
+    Place(Place),
+    /// This one, of this operator.
+    Slot(usize, u32),
 }
 
 /// What stands beside a state.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
     facts: Facts,
-    /// By rank: its cores that were quiet in their operator.
+    /// By rank: its cores that were quiet in their operator, as bits.
     quiet: Vec<u32>,
     /// Why a move was no step of the model, until somebody asks.
     broken: Option<String>,
@@ -78,32 +88,48 @@ impl<M, O: Clone + Default> State<M, O> {
 
     /// What a move did to slots, in order.
     pub(super) fn note(&mut self, setup: &Setup<'_>, all: Vec<Noted>) {
-        let cores = setup.model.cores;
-        if self.beside.is_none() {
-            return;
-        }
         for Noted { step, rank, at, by: (of, core) } in all {
-            let core = &self.cores[(of.0 * cores + core.0) as usize];
-            let begun = if core.local == 0 { core.op } else { core.op + 1 };
+            let Some(beside) = &mut self.beside else { return };
+            let Core { local, op, .. } = self.cores[(of.0 * setup.model.cores + core.0) as usize];
+            let begun = if local == 0 { op } else { op + 1 };
             if step == Step::Quiet {
-                let Some(beside) = &mut self.beside else { return };
-                beside.quiet[rank.index()] += 1;
-                if beside.quiet[rank.index()] == cores {
-                    self.step_of_rank(setup, step, rank.index(), begun - 1);
+                let (quiet, all) = (&mut beside.quiet[rank.index()], (1 << setup.model.cores) - 1);
+                let before = core::mem::replace(quiet, *quiet | 1 << core.0);
+                if before != all && before | 1 << core.0 == all {
+                    self.is_quiet(setup, rank.index(), begun - 1);
                 }
-            } else if let Some((kind, slot)) = trace::slot(setup.shape, rank, at.region, at.offset % VIRTUAL)
-            {
-                // The newest operator of its core that has this slot in this partition.
-                let partitions = setup.model.partitions[kind as usize];
-                let is_it = |&n: &u32| {
-                    let (operator, _, nth) = setup.operator(n);
-                    operator == kind && u64::from(nth % partitions) == at.offset / VIRTUAL
-                };
-                let n = (0..begun).rev().find(is_it);
-                n.into_iter().for_each(|n| self.take(setup, Event { step, rank: rank.index(), slot, n }));
+                continue;
+            }
+            let found = match at {
+                At::Slot(slot, n) => Some((slot, n)),
+                At::Place(at) => setup.slot(rank, at, begun),
+            };
+            let Some((slot, n)) = found else { continue };
+            let fact = (rank.index(), slot, n);
+            // A core may look at a flag again, and on A2 be quiet again.
+            let is_known = match (step, at) {
+                (Step::Take, _) => beside.facts.taken.contains(&fact),
+                (Step::Clear, At::Slot(..)) => beside.quiet[rank.index()] & 1 << core.0 != 0,
+                _ => false,
+            };
+            if !is_known {
+                self.take(setup, Event { step, rank: rank.index(), slot, n });
             }
         }
         self.forget_facts(setup);
+    }
+
+    /// All cores of a rank are quiet. On A2 that is when its window to itself has landed as a whole.
+    fn is_quiet(&mut self, setup: &Setup<'_>, rank: usize, n: u32) {
+        self.step_of_rank(setup, Step::Quiet, rank, n);
+        if setup.model.product == Product::A2 {
+            let slots = slots::a2_window(setup.operator(n).0, setup.model.ranks as usize);
+            for slot in (2 * rank..2 * rank + 2).filter(|&slot| slots[slot].is_some()) {
+                for step in [Step::Write, Step::Land] {
+                    self.take(setup, Event { step, rank, slot, n });
+                }
+            }
+        }
     }
 
     fn take(&mut self, setup: &Setup<'_>, event: Event) {
@@ -138,14 +164,14 @@ impl<M, O: Clone + Default> State<M, O> {
             round.choices[rank]?;
             Some(round.tensors.get(rank)?.inputs())
         };
-        let sends = |n: u32, rank: usize, e: u32| {
-            inputs(n, rank).is_some_and(|inputs| {
-                let is_it = |token, k| {
-                    let id = inputs.ids(shape, token).get(k as usize);
-                    inputs.pair_is_active(shape, token, k) && id.is_some_and(|id| id.cast_unsigned() == e)
-                };
-                (0..setup.model.tokens).any(|token| (0..setup.model.k).any(|k| is_it(Token(token), k)))
-            })
+        let rows = |n: u32, rank: usize, e: u32| {
+            let Some(inputs) = inputs(n, rank) else { return 0 };
+            let is_it = |token, k| {
+                let id = inputs.ids(shape, token).get(k as usize);
+                inputs.pair_is_active(shape, token, k) && id.is_some_and(|id| id.cast_unsigned() == e)
+            };
+            let pairs = (0..setup.model.tokens).flat_map(|token| (0..setup.model.k).map(move |k| (token, k)));
+            pairs.filter(|&(token, k)| is_it(Token(token), k)).count() as u32
         };
         let operators = setup.model.units.unwrap_or(0) * setup.unit.len() as u32;
         let of = |n: u32, rank: usize| -> Vec<Option<Expected>> {
@@ -154,17 +180,15 @@ impl<M, O: Clone + Default> State<M, O> {
                 facts.taken.contains(&fact) && !facts.cleared.contains(&fact)
             };
             let over = setup.operator(n).1 < self.first_round;
-            let one = |slot: usize, of_traffic: Option<Expected>| match over {
-                true => is_open(slot).then_some(Expected { source: rank, carries: false }),
-                false => of_traffic,
-            };
-            match setup.operator(n).0 {
-                Operator::Dispatch => (0..setup.model.experts as usize * ranks)
-                    .map(|slot| {
-                        let (expert, source) = (slot / ranks, slot % ranks);
-                        let e = rank as u32 * setup.model.experts + expert as u32;
-                        one(slot, Some(Expected { source, carries: sends(n, source, e) }))
-                    })
+            let all = match setup.operator(n).0 {
+                kind if setup.model.product == Product::A2 => slots::a2_window(kind, ranks),
+                Operator::Dispatch => {
+                    let first = rank as u32 * setup.model.experts;
+                    let rows = |expert, source| rows(n, source, first + expert);
+                    slots::a3_dispatch(shape, setup.model.choices(), RankId(rank as u32), rows)
+                }
+                Operator::Combine if setup.model.receive.is_direct() => (0..ranks)
+                    .map(|source| Some(Expected { source, carries: false, quiets: false }))
                     .collect(),
                 Operator::Combine => (0..setup.model.tokens * setup.model.k)
                     .map(|pair| {
@@ -172,13 +196,36 @@ impl<M, O: Clone + Default> State<M, O> {
                         let own = inputs(n, rank).filter(|inputs| inputs.pair_is_active(shape, token, k));
                         let id = own.and_then(|inputs| inputs.ids(shape, token).get(k as usize).copied());
                         let home = |id: i32| setup.rank_of(id.cast_unsigned()).index();
-                        one(pair as usize, id.map(|id| Expected { source: home(id), carries: true }))
+                        id.map(|id| Expected { source: home(id), carries: true, quiets: false })
                     })
                     .collect(),
+            };
+            if !over {
+                return all;
             }
+            let left = Expected { source: rank, carries: false, quiets: false };
+            (0..all.len()).map(|slot| is_open(slot).then_some(left)).collect()
         };
         let expected = (0..operators).map(|n| (0..ranks).map(|rank| of(n, rank)).collect()).collect();
         let [dispatch, combine] = setup.model.partitions;
-        Instance { schedule: Schedule::a3(setup.word, dispatch, combine), expected }
+        let partitions = match setup.model.product {
+            Product::A3 => Partitions::PerKind(dispatch, combine),
+            Product::A2 | Product::Hierarchy => Partitions::Shared(dispatch),
+        };
+        Instance { schedule: Schedule { word: setup.word, partitions }, expected }
+    }
+}
+
+impl Setup<'_> {
+    /// The slot of A3 to which a place belongs, and the newest of `begun` operators that has it in this partition.
+    fn slot(&self, rank: RankId, at: Place, begun: u32) -> Option<(usize, u32)> {
+        let within = at.offset % VIRTUAL;
+        let (kind, slot) = slots::a3(self.shape, self.model.choices(), rank, at.region, within)?;
+        let partitions = self.model.partitions[kind as usize];
+        let is_it = |&n: &u32| {
+            let (operator, _, nth) = self.operator(n);
+            operator == kind && u64::from(nth % partitions) == at.offset / VIRTUAL
+        };
+        (0..begun).rev().find(is_it).map(|n| (slot, n))
     }
 }

@@ -25,10 +25,10 @@ pub fn rigid(instance: &Instance) -> String {
                 if expected.carries {
                     carries.push_str(&here);
                 }
+                if expected.quiets {
+                    quiets.push_str(&here);
+                }
             }
-        }
-        if instance.schedule.waits_for_all(n) {
-            let _ = write!(quiets, "(= n {n})");
         }
         for m in (0..n).filter(|&m| instance.schedule.reuse(m, n)) {
             let _ = write!(reuse, "(and (= m {m}) (= n {n}))");
@@ -39,7 +39,7 @@ pub fn rigid(instance: &Instance) -> String {
         "(define-fun expects {of_slot} Bool (or false {expects}))
 (define-fun carries {of_slot} Bool (or false {carries}))
 (define-fun source {of_slot} Rank {source})
-(define-fun quiets ((n Int)) Bool (or false {quiets}))
+(define-fun quiets {of_slot} Bool (or false {quiets}))
 (define-fun reuse ((m Int) (n Int)) Bool (or false {reuse}))\n"
     )
 }

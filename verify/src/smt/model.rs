@@ -15,7 +15,7 @@ pub const RIGID: [(&str, &str, &str); 5] = [
     ("expects", "(Rank Slot Int) Bool", "rank s ends operator n only after it has the flag in its slot j"),
     ("source", "(Rank Slot Int) Rank", "who sends that flag"),
     ("carries", "(Rank Slot Int) Bool", "and whether rows come with it"),
-    ("quiets", "(Int) Bool", "in operator n a rank is quiet before it sends a flag"),
+    ("quiets", "(Rank Slot Int) Bool", "and whether its sender is quiet before it sends it"),
     ("reuse", "(Int Int) Bool", "operator n uses the slots of the earlier operator m"),
 ];
 
@@ -29,12 +29,12 @@ pub const STATE: [(&str, &str, &str, &str); 6] = [
     ("cleared", "((s Rank) (j Slot) (n Int)) Bool", "false", "the clear has landed"),
 ];
 
-/// The premise of the theorem: **between two uses of a slot, whoever writes it next has waited for its owner,
-/// in an operator before whose flags the owner was quiet.** `gate` names that operator, `told` the slot.
+/// The premise of the theorem: **between two uses of a slot, whoever writes it next has waited for a flag before
+/// which its owner was quiet.** `gate` names the operator of that flag, `told` its slot.
 pub const PREMISE: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
   (=> (and (<= 0 m) (reuse m n) (expects s j n))
       (and (< m (gate s j m n)) (< (gate s j m n) n)
-           (quiets (gate s j m n))
+           (quiets (source s j n) (told s j m n) (gate s j m n))
            (expects (source s j n) (told s j m n) (gate s j m n))
            (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
 
@@ -52,9 +52,9 @@ pub const INVARIANT: [(&str, &str); 7] = [
     ),
     ("quiet inside what has begun", "(forall ((r Rank)) (<= (hushed@ r) (begun@ r)))"),
     (
-        "a flag tells that its sender has begun, and has been quiet",
+        "a flag tells that its sender has begun, and, where it is meant to, that it was quiet",
         "(forall ((s Rank) (j Slot) (n Int)) (=> (landed@ s j n)
-  (and (< n (begun@ (source s j n))) (=> (quiets n) (< n (hushed@ (source s j n)))))))",
+  (and (< n (begun@ (source s j n))) (=> (quiets s j n) (< n (hushed@ (source s j n)))))))",
     ),
     ("what is taken has landed", "(forall ((s Rank) (j Slot) (n Int)) (=> (taken@ s j n) (landed@ s j n)))"),
     (
@@ -68,8 +68,9 @@ pub const INVARIANT: [(&str, &str); 7] = [
   (=> (and (taken@ s j n) (< (+ 1 n) (hushed@ s))) (cleared@ s j n)))",
     ),
     (
-        "who has ended a quiet operator was quiet in it",
-        "(forall ((r Rank) (n Int)) (=> (and (<= 0 n) (< n (ended@ r)) (quiets n)) (< n (hushed@ r))))",
+        "who has ended was quiet before the flags that tell so",
+        "(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended@ (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed@ (source s j n)))))",
     ),
 ];
 
@@ -143,7 +144,7 @@ impl Step {
             Self::Land => &[
                 EXPECTED,
                 SENT,
-                ("hush", "(=> (quiets N) (< N (hushed@ (source S J N))))"),
+                ("hush", "(=> (quiets S J N) (< N (hushed@ (source S J N))))"),
                 ("once", "(not (landed@ S J N))"),
             ],
             Self::Take => &[INSIDE, EXPECTED, ("flag", "(landed@ S J N)"), ("once", "(not (taken@ S J N))")],
@@ -152,7 +153,10 @@ impl Step {
             Self::End => &[
                 INSIDE,
                 ("waits", "(forall ((j Slot)) (=> (expects S j N) (taken@ S j N)))"),
-                ("speaks", "(=> (quiets N) (< N (hushed@ S)))"),
+                (
+                    "speaks",
+                    "(forall ((s Rank) (j Slot)) (=> (and (= S (source s j N)) (expects s j N) (quiets s j N)) (< N (hushed@ S))))",
+                ),
             ],
         }
     }

@@ -200,7 +200,7 @@ impl Theory {
     pub fn can_be_taken(&self, step: Step) -> Obligation {
         let lively = "(declare-const other Rank) (declare-const earlier Int)
 (assert (distinct S other))
-(assert (and (<= 0 earlier) (< earlier (- N 1)) (reuse earlier N) (expects S J N) (quiets (- N 1))))
+(assert (and (<= 0 earlier) (< earlier (- N 1)) (reuse earlier N) (expects S J N) (quiets S J (- N 1))))
 (assert (and (<= 2 N) (< N (begun other)) (landed S J earlier) (cleared S J earlier)))\n";
         let parts = [&self.invariant(), &self.guard(step), lively];
         self.obligation(format!("{step} can be taken"), Verdict::Sat, &parts)
@@ -219,7 +219,7 @@ pub fn instance(
     Obligation { name, script, expect }
 }
 
-/// What links the instances to the theorem: an operator in between that waits for all and is quiet is a gate.
+/// What links the instances to the theorem: an operator in between that waits for a flag of all who were quiet is a gate.
 pub fn wait_all_is_a_gate() -> Obligation {
     let prelude = Theory { no_premise: true, ..Theory::default() }.prelude();
     let premise = PREMISE
@@ -233,7 +233,7 @@ pub fn wait_all_is_a_gate() -> Obligation {
 (declare-fun between (Int Int) Int)
 (declare-fun word_of (Rank Rank Int) Slot) ; the slot of r in which it awaits s in n
 (assert (forall ((s Rank) (r Rank) (n Int)) (=> (waits_for_all n)
-  (and (quiets n) (expects r (word_of s r n) n) (= s (source r (word_of s r n) n))))))
+  (and (quiets r (word_of s r n) n) (expects r (word_of s r n) n) (= s (source r (word_of s r n) n))))))
 (assert (forall ((m Int) (n Int)) (=> (reuse m n)
   (and (< m (between m n)) (< (between m n) n) (waits_for_all (between m n))))))
 (assert (not {premise}))

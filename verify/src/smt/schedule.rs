@@ -121,7 +121,7 @@ impl Schedule {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.partitions {
-            Partitions::Shared(p) => write!(f, "A2, {p} shared"),
+            Partitions::Shared(p) => write!(f, "A2 {}, {p} shared", self.word),
             Partitions::PerKind(d, c) => write!(f, "A3 {}, {d} dispatch, {c} combine", self.word),
         }
     }

@@ -219,8 +219,8 @@ impl Search {
             if values.get(&format!("expects_{s}_{j}_{n}")).is_some_and(|v| v == "true") {
                 let source = number(&format!("source_{s}_{j}_{n}")) as usize;
                 // Rows are only looked at in combine: what is lost in dispatch is a flag.
-                let carries = !self.schedule.waits_for_all(n);
-                expected[n as usize][s][j] = Some(Expected { source, carries });
+                let quiets = self.schedule.waits_for_all(n);
+                expected[n as usize][s][j] = Some(Expected { source, carries: !quiets, quiets });
             }
         }
         let instance = Instance { schedule: self.schedule, expected };

@@ -23,11 +23,6 @@ use super::schedule::Schedule;
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 use std::collections::BTreeSet;
-use veriep_core::layout::state::{DISPATCH_STATUS, PARTITION, STATUS_SLOT};
-use veriep_core::place::Region;
-use veriep_core::protocol::Operator;
-use veriep_core::shape::Shape;
-use veriep_core::units::RankId;
 
 /// A step that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +41,8 @@ pub struct Expected {
     pub source: usize,
     /// Whether rows come with it.
     pub carries: bool,
+    /// Whether its sender is quiet before it sends it.
+    pub quiets: bool,
 }
 
 /// A finite instance of what is rigid in the model: operators in an order, and who expects what of whom.
@@ -77,14 +74,14 @@ impl Instance {
     }
 
     /// The premise of the theorem, for this traffic: between two uses of a slot its next writer has waited
-    /// for the owner, in an operator that is quiet. Returns the first use without.
+    /// for a flag before which the owner was quiet. Returns the first use without.
     pub fn ungated(&self) -> Option<Event> {
         let all = (0..self.operators()).flat_map(|n| (0..self.ranks()).map(move |rank| (n, rank)));
         for (n, rank) in all {
             for (slot, expected) in self.slots(rank, n).iter().enumerate() {
                 let Some(Expected { source, .. }) = *expected else { continue };
-                let hears = |w: u32| self.slots(source, w).iter().flatten().any(|e| e.source == rank);
-                let gate = |m: u32| (m + 1..n).any(|w| self.schedule.waits_for_all(w) && hears(w));
+                let tells = |e: &Expected| e.source == rank && e.quiets;
+                let gate = |m: u32| (m + 1..n).any(|w| self.slots(source, w).iter().flatten().any(tells));
                 if (0..n).any(|m| self.schedule.reuse(m, n) && !gate(m)) {
                     return Some(Event { step: Step::Write, rank, slot, n });
                 }
@@ -195,10 +192,7 @@ impl<'i> Run<'i> {
             "expected" => expected.is_some(),
             "carries" => expected.is_some_and(|e| e.carries),
             "sent" => expected.is_some_and(|e| n < self.begun[e.source]),
-            "hush" => {
-                !self.instance.schedule.waits_for_all(n)
-                    || expected.is_some_and(|e| n < self.hushed[e.source])
-            }
+            "hush" => expected.is_none_or(|e| !e.quiets || n < self.hushed[e.source]),
             "data before flag" => !self.landed.contains(&key),
             "flag" => self.landed.contains(&key),
             "covered" | "issued" => self.taken.contains(&key),
@@ -211,7 +205,10 @@ impl<'i> Run<'i> {
                 let slots = self.instance.slots(rank, n).iter().enumerate();
                 slots.filter(|(_, e)| e.is_some()).all(|(j, _)| self.taken.contains(&(rank, j, n)))
             }
-            "speaks" => !self.instance.schedule.waits_for_all(n) || n < self.hushed[rank],
+            "speaks" => {
+                let slots = (0..self.instance.ranks()).flat_map(|s| self.instance.slots(s, n));
+                n < self.hushed[rank] || !slots.flatten().any(|e| e.source == rank && e.quiets)
+            }
             _ => false,
         }
     }
@@ -255,28 +252,6 @@ impl<'i> Run<'i> {
             Step::Write | Step::Read => {}
         }
     }
-}
-
-/// The kind and number of the slot to which a place of `rank` belongs, given by where it is in its partition; `None` for other
-/// words. Of A3 with joint flags.
-pub fn slot(shape: &Shape, rank: RankId, region: Region, within: u64) -> Option<(Operator, usize)> {
-    let (kind, slot) = match region {
-        Region::State if within < PARTITION => match within.checked_sub(DISPATCH_STATUS) {
-            None => (Operator::Dispatch, within / STATUS_SLOT),
-            Some(within) => (Operator::Combine, within / STATUS_SLOT),
-        },
-        Region::Window => match within.checked_sub(shape.combine_area()) {
-            None => (Operator::Combine, within / shape.combine_pitch()),
-            Some(within) => {
-                let block = within / shape.record_pitch() / u64::from(shape.bs_max());
-                let experts = u64::from(shape.local_experts(rank));
-                let (source, expert) = (block / experts, block % experts);
-                (Operator::Dispatch, expert * u64::from(shape.ep_world_size()) + source)
-            }
-        },
-        _ => return None,
-    };
-    Some((kind, slot as usize))
 }
 
 /// Takes all steps of a trace.

@@ -24,6 +24,42 @@ fn every_move_is_a_step_of_the_model() {
 }
 
 #[test]
+fn with_separate_flags_each_class_of_slots_has_its_own_quiet() {
+    let separate = || dc(2, Twin::None).separate();
+    safe_in_reuse("refinement, separate flags, DC three times, weak", &separate().units(3).weak());
+    safe("refinement, separate flags, DC once, explicit", &separate().units(1).weak_explicit());
+    safe(
+        "refinement, separate flags, 2 ranks x 2 cores, DC once, weak",
+        &separate().cores(2).units(1).weak(),
+    );
+}
+
+#[test]
+fn blocks_have_flags_that_are_behind_no_quiet() {
+    let blocks = |blocks| dc(2, Twin::None).blocks(blocks);
+    safe_in_reuse("refinement, one block, DC three times, weak", &blocks(1).units(3).weak());
+    safe("refinement, two blocks, DC once, weak", &blocks(2).units(1).weak());
+    safe("refinement, one block, 2 ranks x 2 cores, DC once, weak", &blocks(1).cores(2).units(1).weak());
+}
+
+#[test]
+fn words_of_direct_placement_are_cleared_an_operator_later() {
+    let direct = || dc(2, Twin::None).direct(1);
+    safe_in_reuse("refinement, direct, DC three times, weak", &direct().units(3).weak());
+    safe("refinement, direct, 2 ranks x 2 cores, DC once, weak", &direct().cores(2).units(1).weak());
+}
+
+#[test]
+fn windows_of_a2_are_slots() {
+    let a2 = |schedule| Model::new(2, schedule).a2().refined().weak();
+    safe_in_reuse("refinement, A2, DC three times, weak", &a2("DC").units(3));
+    safe_in_reuse("refinement, A2, DDCC once, weak", &a2("DDCC").units(1));
+    safe("refinement, A2, 2 ranks x 2 cores, DC once, weak", &a2("DC").cores(2).units(1));
+    let explicit = Model::new(2, "D").a2().refined().weak_explicit();
+    safe("refinement, A2, D once, explicit", &explicit.units(1).traffic(Traffic::NoSelf));
+}
+
+#[test]
 fn catches_a_guard_that_only_the_later_of_two_ways_breaks() {
     // Row and flag land in either order, and nobody has looked: both ways meet in one state, first the one that is right.
     let twin = dc(2, Twin::RelaxedPublish).units(1).traffic(Traffic::NoSelf).weak_explicit();
@@ -53,4 +89,26 @@ fn catches_broken_machines_by_the_guard_that_they_break() {
     is("refinement, no quiet", &explicit(Twin::NoQuiet), "clears");
     is("refinement, late clear", &explicit(Twin::LateClear), "clears");
     is("refinement, no join", &dc(2, Twin::NoJoin).cores(2).units(1), "join");
+    let separate = explicit(Twin::RelaxedPublish).separate().traffic(Traffic::NoSelf);
+    is("refinement, separate flags, relaxed publish", &separate, "data before flag");
+    let a2 = |twin| dc(2, twin).a2().units(1).weak();
+    is("refinement, A2, last word first", &a2(Twin::LastWordFirst), "data before flag");
+    is("refinement, A2, partial wait", &a2(Twin::PartialWait), "waits");
+}
+
+#[test]
+fn catches_a_word_of_any_class_that_is_never_cleared() {
+    let is = |name: &str, model: Model| {
+        let seen = caught(name, &model.weak());
+        let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
+        assert!(why.contains("clears"), "{seen}");
+    };
+    let twice = |twin| dc(2, twin).units(2);
+    is("refinement, no clear of counts", twice(Twin::NoCountClear).separate());
+    is("refinement, no clear of token flags", twice(Twin::NoTokenClear).separate());
+    is("refinement, no clear of blocks", twice(Twin::NoBlockClear).blocks(1));
+    is("refinement, no clear of grants", twice(Twin::NoGrantClear).direct(1));
+    is("refinement, no clear of ready words", twice(Twin::NoReadyClear).direct(1));
+    is("refinement, A2, no clears", twice(Twin::NoClear).a2());
+    is("refinement, A2, the seed's clears", twice(Twin::SeedClears).a2());
 }

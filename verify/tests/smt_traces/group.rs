@@ -124,11 +124,11 @@ fn instance(case: &Case, batches: &[Vec<Batch>]) -> Instance {
                     let (expert, source) = ((rank * 2 + slot / ranks) as i32, slot % ranks);
                     let sent = batch[source].ids.iter().zip(&batch[source].mask);
                     let carries = sent.into_iter().any(|(&id, &active)| active && id == expert);
-                    Some(Expected { source, carries })
+                    Some(Expected { source, carries, quiets: true })
                 })
                 .collect(),
             Operator::Combine => (0..(BS * case.k) as usize)
-                .map(|i| batch[rank].home(i).map(|source| Expected { source, carries: true }))
+                .map(|i| batch[rank].home(i).map(|source| Expected { source, carries: true, quiets: false }))
                 .collect(),
         }
     };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault};
 use veriep_core::layout::state::{Operator as Of, PARTITION};
 use veriep_core::place::{Place, Region};
-use veriep_core::protocol::Operator;
+use veriep_core::protocol::{Choices, Operator};
 use veriep_core::shape::Shape;
 use veriep_core::sim::chooser::{Actor, Choice, Chooser, Lands, Quiet};
 use veriep_core::sim::duty::{Double, Duty};
@@ -15,7 +15,8 @@ use veriep_core::sim::seeded::Seeded;
 use veriep_core::units::RankId;
 use veriep_verify::smt::model::Step;
 use veriep_verify::smt::schedule::Schedule;
-use veriep_verify::smt::trace::{self, Event};
+use veriep_verify::smt::slots;
+use veriep_verify::smt::trace::Event;
 
 /// What has happened, and who is where.
 pub(crate) struct Log<'s> {
@@ -48,7 +49,7 @@ impl<'s> Log<'s> {
             Region::Window => self.shape.window_bytes() / 2,
             _ => return None,
         };
-        let (kind, slot) = trace::slot(self.shape, rank, at.region, at.offset % size)?;
+        let (kind, slot) = slots::a3(self.shape, Choices::default(), rank, at.region, at.offset % size)?;
         Some((kind, (at.offset / size) as u32, slot))
     }
 

@@ -90,6 +90,11 @@ impl<'a> Scene<'a> {
         ends.copied().filter(|&end| end > done && end < len).min().unwrap_or(len)
     }
 
+    /// Whether a word of a window is a flag to anybody.
+    pub(super) fn holds_flags(&self, window: &[u8]) -> bool {
+        self.places.iter().any(|&(at, _)| window[at..at + 4] == FLAG.to_le_bytes())
+    }
+
     fn forgets(&self) -> bool {
         self.setup.model.memory != Landing::WeakExplicit
     }
@@ -259,17 +264,21 @@ impl Memory {
         self.flying.iter().find(|&flying| flying.from == rank && flying.done == 0 && task(flying) == spot)
     }
 
+    /// The next piece of a transfer.
+    pub(super) fn piece(scene: &Scene<'_>, &Flying { op, len, done, .. }: &Flying) -> Range<usize> {
+        match scene.setup.model.twin {
+            Twin::LastWordFirst if done == 0 => len - WORD..len,
+            Twin::LastWordFirst if done == len - WORD => 0..len - WORD,
+            _ => done..scene.cut(op, done, len),
+        }
+    }
+
     /// Lets the next piece of transfer number `i` arrive. `at` says what each rank runs.
     pub(super) fn arrive(&mut self, scene: &Scene<'_>, i: usize, at: &[u32]) -> Option<Violation> {
         let Flying { from, to, op, len, done } = self.flying[i].clone();
         let source = scene.spot(Area::Out, from, op, to);
         let target = scene.spot(Area::In, to, op, from);
-        let twin = scene.setup.model.twin;
-        let piece = match twin {
-            Twin::LastWordFirst if done == 0 => len - WORD..len,
-            Twin::LastWordFirst if done == len - WORD => 0..len - WORD,
-            _ => done..scene.cut(op, done, len),
-        };
+        let (twin, piece) = (scene.setup.model.twin, Self::piece(scene, &self.flying[i]));
         let bytes = self.bytes(source)[piece.clone()].to_vec();
         let trouble = self.arrival_breaks(scene, &self.flying[i], &piece, at);
         self.set(target, piece.start, &bytes);

@@ -24,6 +24,7 @@
 //! error: one core a rank, and a few operators, are all that is within reach.
 
 mod memory;
+mod noted;
 mod view;
 mod words;
 
@@ -156,6 +157,10 @@ impl Protocol for Scene<'_> {
         if let Event::Agent(rank) = event {
             return self.agent(state, rank);
         }
+        let noted = match event {
+            Event::Arrive(i) => Memory::noted(self, &state.memory.flying[i]),
+            _ => Vec::new(),
+        };
         let (at, memory) = (state.operators(), &mut state.memory);
         let trouble = match event {
             Event::Agent(_) => None,
@@ -170,6 +175,7 @@ impl Protocol for Scene<'_> {
                 None
             }
         };
+        state.note(self.setup, noted);
         trouble.map_or(Ok(true), Err)
     }
 

@@ -132,7 +132,7 @@ impl View<'_, '_> {
         Some(tail_flag(self.scene.setup.shape, self.step.operator, rows) as usize)
     }
 
-    fn is_awaited(&self, source: usize, start: usize) -> bool {
+    pub(super) fn is_awaited(&self, source: usize, start: usize) -> bool {
         let counts = self.step.operator == Operator::Dispatch && start == FLAG1 as usize;
         counts || self.tail(source) == Some(start)
     }
@@ -219,6 +219,7 @@ impl Fabric for View<'_, '_> {
         if first && self.twin() == Twin::EarlyFlip {
             self.memory.chosen[self.rank] = u64::from(self.step.op + 1) % 2;
         }
+        self.note_quiet();
         Ok(true)
     }
 
@@ -256,6 +257,7 @@ impl Fabric for View<'_, '_> {
         if word as u32 == FLAG {
             self.say_flag(source, start);
         }
+        self.note_observed(source, start, word);
         Ok(word)
     }
 
@@ -285,6 +287,7 @@ impl Fabric for View<'_, '_> {
         self.look(at, spot)?;
         let range = start..start + len as usize;
         self.must_have_landed(at, spot, &range);
+        self.note_read(self.peer_of(spot), start);
         self.step.say_read(self.step.rank, || format!("reads a row of rank {}", self.peer_of(spot)));
         Ok(&self.memory.bytes(spot)[range])
     }

@@ -2,7 +2,7 @@
 
 use super::super::model::Twin;
 use super::super::protocol::{VIRTUAL, spot};
-use super::super::refine::Noted;
+use super::super::refine::{At, Noted};
 use super::super::setup::Setup;
 use super::super::violation::Violation;
 use crate::order::Order;
@@ -51,7 +51,7 @@ impl Effect {
             Kind::Publish => Step::Land,
             _ => Step::Clear,
         };
-        Noted { step, rank: to, at, by: from }
+        Noted { step, rank: to, at: At::Place(at), by: from }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod experts;
 mod memory;
+mod noted;
 mod view;
 
 use super::liveness::Mover;

@@ -2,7 +2,6 @@
 
 use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
-use super::super::refine::Noted;
 use super::super::setup::Setup;
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value, is_flag};
@@ -76,7 +75,7 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
-    fn virtually(&self, at: Place) -> Place {
+    pub(super) fn virtually(&self, at: Place) -> Place {
         let size = match (self.scene.partition_bytes(at), at.region) {
             (Some(size), _) => size,
             (None, Region::State) => return self.barrier_word(at),
@@ -187,18 +186,6 @@ impl<'v, 'a> View<'v, 'a> {
             (Value::Word(word), at) => format!("publishes {word:#x} at {at} of rank {to}"),
         });
         violation.into_iter().for_each(|violation| self.step.blame(violation));
-    }
-
-    /// Notes what the core does, as the theorem's model has it.
-    fn note(&self, step: SmtStep, at: Place) {
-        let by = (self.step.rank, self.step.core);
-        self.noted(Noted { step, rank: self.step.rank, at, by });
-    }
-
-    fn noted(&self, noted: Noted) {
-        if self.scene.setup.model.refined {
-            self.step.noted.borrow_mut().push(noted);
-        }
     }
 
     /// Clears the combine flags of the partition that comes next.
@@ -370,6 +357,9 @@ impl Fabric for View<'_, '_> {
         if at.region == Region::Window && self.refuses(at, word) {
             return Err(self.fault(at));
         }
+        if word != 0 {
+            self.note_seen(at);
+        }
         Ok(word)
     }
 
@@ -448,7 +438,9 @@ impl Fabric for View<'_, '_> {
             Twin::NoReadyClear => self.step.operator == Operator::Combine,
             _ => false,
         };
-        self.note(SmtStep::Take, self.stored(at));
+        if direct.is_none() && at.region != Region::Window {
+            self.note(SmtStep::Take, self.stored(at));
+        }
         if !forgotten {
             self.issue(order::Kind::Store, self.step.rank, at, Value::Word(word));
         }
@@ -524,7 +516,7 @@ impl Fabric for View<'_, '_> {
 
 impl View<'_, '_> {
     /// With direct placement the word of dispatch that a place, as machines give it, is.
-    fn direct_word(&self, at: Place) -> Option<Direct> {
+    pub(super) fn direct_word(&self, at: Place) -> Option<Direct> {
         let Setup { model, shape, .. } = self.scene.setup;
         model.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
     }
