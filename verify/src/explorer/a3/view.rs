@@ -74,6 +74,11 @@ impl<'v, 'a> View<'v, 'a> {
         }
     }
 
+    /// The same of the row that starts at a place in the model's own addresses, if one can.
+    fn read_row(&self, at: Place) {
+        self.scene.known(self.step.rank, at).into_iter().for_each(|number| self.read(number));
+    }
+
     /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
     pub(super) fn virtually(&self, at: Place) -> Place {
         let size = match (self.scene.partition_bytes(at), at.region) {
@@ -157,10 +162,6 @@ impl<'v, 'a> View<'v, 'a> {
 
     fn is_core_word(&self, at: Place) -> bool {
         at.region == Region::State && (CORE_WORDS..VIRTUAL).contains(&at.offset)
-    }
-
-    fn fault(&self, at: Place) -> Fault {
-        Fault::new(self.step.rank, at, 0)
     }
 
     pub(super) fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, value: Value) {
@@ -290,14 +291,8 @@ impl Fabric for View<'_, '_> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let me = (self.step.rank, self.step.core);
-        let sent = self.sent;
-        let twin = self.twin();
-        let waits = match twin {
-            Twin::NoQuiet => false,
-            Twin::QuietOnlyIfSent => sent,
-            _ => true,
-        };
+        let (me, twin) = ((self.step.rank, self.step.core), self.twin());
+        let waits = twin != Twin::NoQuiet && (self.sent || twin != Twin::QuietOnlyIfSent);
         let counts = |effect: &Effect| {
             let late = twin == Twin::LateClear && effect.issued.kind == order::Kind::Store;
             waits && effect.issued.from == me && !late
@@ -334,12 +329,12 @@ impl Fabric for View<'_, '_> {
                 return Ok(flag::ARRIVED);
             }
         }
-        let own = self.is_core_word(at) && at == core_word(self.step.core, (at.offset / 8 % 2) as u32);
+        let mine = core_word(self.step.core, (at.offset / 8 % 2) as u32);
         let virtually = self.virtually(at);
-        if is_shared(at) && !own {
+        if is_shared(at) && at != mine {
             self.step.touch(at)?;
         }
-        if self.is_core_word(at) && !own {
+        if self.is_core_word(at) && at != mine {
             let other = ((at.offset - CORE_WORDS) / veriep_core::layout::state::CORE_RECORD) as u32;
             let skip = match self.twin() {
                 Twin::NoBarrier => true,
@@ -349,13 +344,12 @@ impl Fabric for View<'_, '_> {
             };
             if skip {
                 // As if the other had arrived together with this core, without rows.
-                let mine = core_word(self.step.core, (at.offset / 8 % 2) as u32);
                 return Ok(self.newest(self.virtually(mine)) & (3 << 62));
             }
         }
         let word = self.read_word(virtually);
         if at.region == Region::Window && self.refuses(at, word) {
-            return Err(self.fault(at));
+            return Err(Fault::new(self.step.rank, at, 0));
         }
         if word != 0 {
             self.note_seen(at);
@@ -379,14 +373,11 @@ impl Fabric for View<'_, '_> {
         self.step.touch(at)?;
         if at.region == Region::Window {
             // The flag of a block: the block has been read.
-            let block = Place { offset: at.offset - block::PAYLOAD, ..at };
-            let read = self.scene.known(self.step.rank, self.virtually(block));
-            read.into_iter().for_each(|block| self.read(block));
+            self.read_row(self.virtually(Place { offset: at.offset - block::PAYLOAD, ..at }));
         }
         if at.region == Region::TpState {
             // The peer's first row belongs to its slot.
-            let read = self.scene.known(self.step.rank, self.virtually(tp::first_row(at)));
-            read.into_iter().for_each(|row| self.read(row));
+            self.read_row(self.virtually(tp::first_row(at)));
         }
         let direct = self.direct_word(at);
         let explicit = self.scene.setup.model.memory == Landing::WeakExplicit;
@@ -396,22 +387,17 @@ impl Fabric for View<'_, '_> {
         }
         if let Some(what @ (Direct::Counts | Direct::Grants)) = direct {
             // All cores have read the table.
-            let (shape, rank) = (self.scene.setup.shape, self.step.rank);
-            let source = self.source_of(at);
-            let place = |at: Place| at.offset;
-            let [word, table] =
-                [what.word(shape, Partition::P0, source), what.entry(shape, Partition::P0, source, 0)]
-                    .map(place);
-            let table = self.stored(at).offset + table - word;
-            let read = self.scene.known(rank, Place::state(table));
-            read.into_iter().for_each(|table| self.read(table));
+            let (shape, source) = (self.scene.setup.shape, self.source_of(at));
+            let word = what.word(shape, Partition::P0, source).offset;
+            let table = what.entry(shape, Partition::P0, source, 0).offset;
+            self.read_row(Place::state(self.stored(at).offset + table - word));
         }
         let forgotten = match self.twin() {
             Twin::NoClear => true,
-            Twin::NoCountClear => match direct {
-                Some(word) => word == Direct::Counts,
-                None => at.region == Region::State && token_slot(at).is_none(),
-            },
+            Twin::NoCountClear => direct
+                .map_or(at.region == Region::State && token_slot(at).is_none(), |word| {
+                    word == Direct::Counts
+                }),
             Twin::NoBlockClear => at.region == Region::Window,
             Twin::NoLastBlockClear if at.region == Region::Window => {
                 let (shape, home) = (self.scene.setup.shape, Home { rank: self.step.rank, local_expert: 0 });
@@ -421,10 +407,7 @@ impl Fabric for View<'_, '_> {
                     (at.offset % partition_start(shape, Partition::P1), shape.record_pitch());
                 (inside + pitch - last).is_multiple_of(pitch)
             }
-            Twin::NoTokenClear => match direct {
-                Some(word) => word == Direct::TokenFlags,
-                None => token_slot(at).is_some(),
-            },
+            Twin::NoTokenClear => direct.map_or(token_slot(at).is_some(), |word| word == Direct::TokenFlags),
             Twin::NoGrantClear => direct == Some(Direct::Grants),
             Twin::NoSharedClear => {
                 let Setup { model, shape, .. } = self.scene.setup;
@@ -503,12 +486,8 @@ impl Fabric for View<'_, '_> {
         self.step.judge(output, &bytes);
         // The data is a record's last part to be read, unless there is a scale, or a peer to whom it goes.
         let model = self.scene.setup.model;
-        if !model.quantised
-            && model.blocks == 0
-            && !(model.tp && from.region == Region::Window)
-            && let Some(place) = self.scene.known(self.step.rank, self.virtually(from))
-        {
-            self.read(place);
+        if !model.quantised && model.blocks == 0 && !(model.tp && from.region == Region::Window) {
+            self.read_row(self.virtually(from));
         }
         Ok(())
     }
