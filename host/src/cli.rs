@@ -25,7 +25,7 @@ use crate::result;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use veriep_core::plan::order::SendOrder;
 
 /// Verified Mixture-of-Experts dispatch and combine.
@@ -580,6 +580,15 @@ pub struct RecordArgs {
     /// Write a timeline as one page for any browser.
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
+}
+
+impl RecordArgs {
+    /// The files, with the options that ask for them.
+    #[must_use]
+    pub fn files(&self) -> [(&'static str, Option<&Path>); 3] {
+        [("--events", &self.events), ("--trace", &self.trace), ("--html", &self.html)]
+            .map(|(option, file)| (option, file.as_deref()))
+    }
 }
 
 /// An option of the layout that is no key of a configuration.

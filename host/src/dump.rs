@@ -109,6 +109,11 @@ pub(crate) struct Dump<'a> {
 pub fn make(folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(folder)
         .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
+    // A dump has its options before its configuration, and a case has none.
+    if folder.join(FILE_NAME).exists() && !folder.join(OPTIONS_NAME).exists() {
+        let wrong = format_args!("has a {FILE_NAME} that is of no dump: --dump must name another folder");
+        return Err(Error::file(folder, wrong));
+    }
     crate::atomic_file::check_writable(&folder.join(FILE_NAME))
 }
 

@@ -1,9 +1,9 @@
 //! Errors of the command line, each as one line.
 
 use super::Cli;
-use crate::error::one_line;
+use crate::error::Error;
 use crate::launcher::launched;
-use crate::report::complain;
+use crate::report::{Format, Report, complain};
 use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
 
@@ -41,8 +41,12 @@ pub fn explain(error: &clap::Error) -> u8 {
         std::thread::sleep(core::time::Duration::from_secs(1));
         return 2;
     }
-    complain(&one_line(&line));
-    2
+    // The arguments that were parsed are not there to be asked.
+    let words: Vec<_> = std::env::args_os().collect();
+    let as_json = words.windows(2).any(|two| two[0] == "--format" && two[1] == "json")
+        || words.iter().any(|word| word == "--format=json");
+    let format = if as_json { Format::Json } else { Format::default() };
+    Report::new(format).fail(&Error::Request(line))
 }
 
 /// The verb that a word was meant to be: one that takes less changes than half of its letters.

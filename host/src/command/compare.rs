@@ -7,9 +7,10 @@ use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
 use crate::store::{Tensor, TensorFile};
 use crate::tolerance::{Judged, Tolerance};
+use crate::world;
 use serde::Serialize;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use veriep_core::place::Tensor as Output;
 
@@ -136,7 +137,7 @@ fn verdict(compared: &Compared) -> Result<(), Error> {
     let wrong: Vec<_> = compared.tensors.iter().filter(|one| !one.is_right()).collect();
     let mut lines: Vec<_> = wrong.iter().take(NAMED_MAX).map(|one| one.line()).collect();
     if wrong.len() > NAMED_MAX {
-        lines.push(format!("{} more tensors differ; --format json has them all", wrong.len() - NAMED_MAX));
+        lines.push(format!("{} more tensors are wrong; --format json has them all", wrong.len() - NAMED_MAX));
     }
     Err(Error::Many(
         lines.into_iter().map(|line| Error::Wrong(format!("{}: {line}", compared.result))).collect(),
@@ -211,7 +212,9 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
     let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
     if let Some(rank) = ranks.iter().find(|rank| !has_rank(**rank)) {
-        return Err(Error::Request(format!("ranks = {rank}: nothing is expected of that rank")));
+        let all: BTreeSet<_> = expected.keys().filter_map(|name| parts(name).0).collect();
+        let all = world::list(&all.into_iter().collect::<Vec<_>>());
+        return Err(Error::Request(format!("ranks = {rank}: must be among {all}")));
     }
     let is_whole = ranks.is_empty() && names.is_empty();
     let is_asked = |name: &str| {

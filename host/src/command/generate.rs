@@ -1,8 +1,9 @@
 //! `veriep gen`
 
-use super::source::make_case;
-use crate::case::is_case;
+use super::source::{inputs, keep_apart, make_case};
+use crate::case::{TENSORS_NAME, is_case};
 use crate::cli::{GenArgs, name_of};
+use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::expected::Expected;
 use crate::report::{Report, note, pairs};
@@ -24,6 +25,10 @@ struct Made {
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
+    if args.out.is_dir() {
+        let files = [FILE_NAME, TENSORS_NAME].map(|name| args.out.join(name));
+        keep_apart(&inputs(&args.config), &files.each_ref().map(|file| ("--out", Some(file.as_path()))))?;
+    }
     let (case, source) = make_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = args.expected.then(|| Expected::of(&case));
     case.save_with(&args.out, expected.as_ref().map(Expected::tensors).transpose()?)?;

@@ -1,7 +1,7 @@
 //! `veriep golden`
 
-use super::source::{keep_inputs, open_case};
-use crate::atomic_file;
+use super::source::{inputs, keep_apart, open_case};
+use crate::atomic_file::check_writable;
 use crate::cli::GoldenArgs;
 use crate::error::Error;
 use crate::expected::Expected;
@@ -19,8 +19,8 @@ struct Written {
 }
 
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
-    atomic_file::check_writable(&args.out)?;
-    keep_inputs(&args.config, &args.out)?;
+    check_writable(&args.out)?;
+    keep_apart(&inputs(&args.config), &[("--out", Some(&args.out))])?;
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = Expected::of(&case);
     let tensors = expected.tensors()?;

@@ -1,9 +1,9 @@
 //! `veriep run`
 
 use super::record::{self, Subject};
-use super::source::{flags, keep_inputs, open_case};
+use super::source::{flags, inputs, keep_apart, open_case};
 use super::traffic as bytes;
-use crate::atomic_file;
+use crate::atomic_file::check_writable;
 use crate::backend::count::Counted;
 use crate::backend::inject::{Inject, Killed, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
@@ -13,6 +13,7 @@ use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::{Case, support};
 use crate::cli::{BackendArg, RowCopyArg, RunArgs, name_of};
+use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options, RankState};
@@ -91,6 +92,19 @@ struct Ran {
     moved: Option<[Moved; 2]>,
 }
 
+/// Whether all files that are asked for can be written, and nothing that is read is lost.
+fn keep_files(args: &RunArgs) -> Result<(), Error> {
+    let [events, trace, html] = args.record.files();
+    let config = args.dump.as_ref().map(|folder| folder.join(FILE_NAME));
+    args.dump.iter().try_for_each(|folder| dump::make(folder))?;
+    // Not after an hour of running.
+    args.out.iter().try_for_each(|path| check_writable(path))?;
+    keep_apart(
+        &inputs(&args.config),
+        &[("--out", args.out.as_deref()), events, trace, html, ("--dump", config.as_deref())],
+    )
+}
+
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
     if args.backend == BackendArg::Mpi {
@@ -100,12 +114,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
         processes::take_part(args, &seat, &memory);
     }
-    if let Some(path) = &args.out {
-        // Not after an hour of running.
-        atomic_file::check_writable(path)?;
-        keep_inputs(&args.config, path)?;
-    }
-    args.dump.iter().try_for_each(|folder| dump::make(folder))?;
+    keep_files(args)?;
     let (job, schedule) = job(args, None)?;
     if args.deadline.is_some() && !args.backend.is_timed() {
         let backend = name_of(args.backend);
@@ -188,11 +197,7 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let stage = stage(&case.shape, args.stage)?;
     let receive = args.experts.of(args.receive)?.with_batches(schedule.in_flight());
     support::receives(&case.shape, receive)?;
-    if receive.is_direct() && args.flags.is_some() {
-        let why = "--flags: --receive direct has counts ahead of rows: must be left out";
-        return Err(Error::Request(why.to_owned()));
-    }
-    let flags = flags(&case.shape, args.flags)?;
+    let flags = flags(&case.shape, args.flags, receive)?;
     let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
     let (killed, slow) = (args.killed(&case)?, args.slow(&case)?);
     let choices = Choices { order: args.order.into(), flags, receive, stage };

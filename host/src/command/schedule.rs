@@ -44,8 +44,9 @@ struct Verdict {
 
 pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error> {
     let question = question(args)?;
-    let files = [("--html", &args.html), ("--events", &args.events)];
-    let files = files.map(|(option, file)| file.as_deref().map(|file| (option, file)));
+    let files = [("--html", args.html.as_deref()), ("--events", args.events.as_deref())];
+    super::source::keep_apart(&[], &files)?;
+    let files = files.map(|(option, file)| file.map(|file| (option, file)));
     let files: Vec<_> = files.into_iter().flatten().collect();
     if let (Some((option, _)), Subject::Windows) = (files.first(), question.subject) {
         let line = format!("{option}: needs --model machines: windows have no story of cores");

@@ -2,7 +2,7 @@
 
 use super::bench::memory_bytes;
 use super::record::{self, Subject};
-use super::source::open_case;
+use super::source::{inputs, keep_apart, open_case};
 use crate::case::{Case, round_bytes, support};
 use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
@@ -15,6 +15,7 @@ use crate::simulate::timed::{Paces, WHOLE};
 use crate::simulate::{self, Outcome, Plan, Wakes, old_way};
 use indicatif::BinaryBytes;
 use serde_json::Value;
+use std::path::PathBuf;
 use std::sync::Arc;
 use veriep_core::fabric::Capabilities;
 use veriep_core::plan::shared::SharedSplit;
@@ -63,7 +64,7 @@ impl Request {
         support::receives(shape, receive)?;
         let choices = Choices {
             order: args.order.into(),
-            flags: super::source::flags(shape, args.flags)?,
+            flags: super::source::flags(shape, args.flags, receive)?,
             receive,
             stage: super::run::stage(shape, args.stage)?,
         };
@@ -151,10 +152,14 @@ impl Other {
 }
 
 pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error> {
-    let mut csv = grid::Csv::create(args.csv.as_deref())?;
+    let [events, trace, html] = args.record.files();
+    let clusters = [Some(&args.cluster), args.against.as_ref()].into_iter().flatten().map(PathBuf::from);
+    let read: Vec<_> = inputs(&args.config).into_iter().chain(clusters).collect();
+    keep_apart(&read, &[("--csv", args.csv.as_deref()), events, trace, html])?;
     let points = grid::points(args)?;
     let against = args.against.as_deref().map(|name| Other::read(args, name)).transpose()?;
     let request = Request::new(&points[0].args, args.seed)?;
+    let mut csv = grid::Csv::create(args.csv.as_deref())?;
     if !request.rows {
         note("note: rows weigh but are not kept: no output was compared with the oracle");
     }

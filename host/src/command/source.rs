@@ -93,24 +93,45 @@ pub(super) fn open_case(
     Ok((opened.load(folder)?, folder.display().to_string()))
 }
 
-/// Refuses to write a result over what it is the result of.
-///
-/// # Errors
-/// `out` is an input.
-pub(super) fn keep_inputs(args: &ConfigArgs, out: &Path) -> Result<(), Error> {
+/// A file that an option asks for, if it does.
+pub(super) type Output<'a> = (&'static str, Option<&'a Path>);
+
+/// The files that a configuration or case is read from.
+pub(super) fn inputs(args: &ConfigArgs) -> Vec<PathBuf> {
     // A folder that stands for its configuration is a case all the same.
     let (folders, files): (Vec<_>, Vec<_>) =
         args.path.iter().chain(&args.config).partition(|path| path.is_dir());
     let of_case =
         folders.into_iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
-    let mut inputs = of_case.chain(files.into_iter().cloned());
-    let same = |input: PathBuf| {
-        std::fs::canonicalize(input).ok().zip(std::fs::canonicalize(out).ok()).is_some_and(|(a, b)| a == b)
-    };
-    if inputs.any(same) {
-        return Err(Error::file(out, "is an input of this run: --out must name another file"));
+    of_case.chain(files.into_iter().cloned()).collect()
+}
+
+/// Refuses to write over what a command reads, and two results into one file.
+///
+/// # Errors
+/// A file of `written` is an input, or the same as another one.
+pub(super) fn keep_apart(inputs: &[PathBuf], written: &[Output<'_>]) -> Result<(), Error> {
+    let inputs: Vec<_> = inputs.iter().map(|input| resolved(input)).collect();
+    let mut others: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in written.iter().filter_map(|(option, path)| Some((*option, (*path)?))) {
+        let file = resolved(path);
+        if inputs.contains(&file) {
+            let wrong = format_args!("is an input of this run: {option} must name another file");
+            return Err(Error::file(path, wrong));
+        }
+        if let Some((other, _)) = others.iter().find(|(_, other)| *other == file) {
+            return Err(Error::file(path, format_args!("{other} and {option} must name different files")));
+        }
+        others.push((option, file));
     }
     Ok(())
+}
+
+/// A path without links, also of a file that is still to be made.
+fn resolved(path: &Path) -> PathBuf {
+    let made = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let here = || Path::new(".").canonicalize().ok()?.join(path).into();
+    path.canonicalize().ok().or_else(made).or_else(here).unwrap_or_else(|| path.to_owned())
 }
 
 /// The options that make tensors which no configuration asks for, so that what is wrong with those tells where they come
@@ -159,7 +180,7 @@ pub(super) fn choices(shape: &Shape, args: &ModeArgs) -> Result<Choices, Error> 
 /// The same with rows received in a way of its own.
 pub(super) fn choices_of(shape: &Shape, args: &ModeArgs, receive: Receive) -> Result<Choices, Error> {
     case::support::receives(shape, receive)?;
-    let (flags, stage) = (flags(shape, args.flags)?, super::run::stage(shape, args.stage)?);
+    let (flags, stage) = (flags(shape, args.flags, receive)?, super::run::stage(shape, args.stage)?);
     let choices = Choices { flags, receive, stage, ..Choices::default() };
     choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
     Ok(choices)
@@ -168,10 +189,10 @@ pub(super) fn choices_of(shape: &Shape, args: &ModeArgs, receive: Receive) -> Re
 /// The flags that a request asks for.
 ///
 /// # Errors
-/// The layout leaves no choice.
-pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>) -> Result<Flags, Error> {
+/// The layout, or the way in which rows are received, leaves no choice.
+pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>, receive: Receive) -> Result<Flags, Error> {
     let has_none = match shape.protocol() {
-        Protocol::FullmeshV1 => None,
+        Protocol::FullmeshV1 => receive.is_direct().then_some("--receive direct has counts ahead of rows"),
         Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
         _ => Some("product = a2 has flags in its windows"),
     };

@@ -159,6 +159,12 @@ fn usage_errors_are_one_line_and_status_2() {
     assert!(fails(2, &["chekc"]).contains("chekc"));
     assert!(fails(2, &["check"]).contains("missing argument"));
     assert!(fails(2, &["check", "a", "--format", "xml"]).contains("table"));
+    // Also what is refused before there is a request is an object.
+    for arguments in [&["check", "--preset", "large"][..], &["check", "--buffer"], &["chekc"]] {
+        let refused = json(2, arguments);
+        assert_eq!((&refused["ok"], &refused["status"]), (&false.into(), &2.into()));
+        assert!(refused["errors"][0].as_str().is_some_and(|line| !line.is_empty()), "{refused}");
+    }
     assert!(fails(2, &["gen", "--preset", "tiny"]).contains("missing argument"));
     let help = veriep(&["--help"]);
     assert!(help.status.success() && help.stderr.is_empty());

@@ -292,16 +292,39 @@ fn an_unwritable_result_is_refused_before_the_run() {
 }
 
 #[test]
-fn a_result_is_not_written_over_an_input() {
+fn nothing_is_written_over_an_input() {
     let folder = tempdir().unwrap();
-    let case = folder.path().join("case");
+    let (case, cluster) = (folder.path().join("case"), folder.path().join("cluster.toml"));
     json(0, &["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)]);
-    for input in ["inputs.safetensors", "config.toml"] {
-        let input = case.join(input);
-        let before = fs::read(&input).unwrap();
-        assert!(fails(2, &["run", text(&case), "--out", text(&input)]).contains("is an input of this run"));
-        assert_eq!(fs::read(&input).unwrap(), before);
+    fs::write(&cluster, "").unwrap();
+    let inputs = [case.join("inputs.safetensors"), case.join("config.toml"), cluster.clone()];
+    let read = || inputs.each_ref().map(|input| fs::read(input).unwrap());
+    let (before, case) = (read(), text(&case));
+    let [tensors, config, _] = inputs.each_ref().map(|input| text(input));
+    let lockstep = ["run", case, "--backend", "lockstep"];
+    let simulate = ["simulate", case, "--cluster"];
+    for (arguments, why) in [
+        (&["run", case, "--out", tensors][..], "is an input of this run: --out must name"),
+        (&["run", case, "--out", config], "is an input of this run"),
+        (&[&lockstep[..], &["--html", tensors]].concat(), "is an input of this run: --html must name"),
+        (&[&lockstep[..], &["--trace", config]].concat(), "is an input of this run: --trace must name"),
+        (&[&lockstep[..], &["--events", tensors]].concat(), "is an input of this run"),
+        (&["run", case, "--dump", case], "has a config.toml that is of no dump"),
+        (&["bench", case, "--export", config], "is an input of this run"),
+        (&[&simulate[..], &["a3", "--csv", config]].concat(), "is an input of this run"),
+        (&[&simulate[..], &[text(&cluster), "--csv", text(&cluster)]].concat(), "is an input of this run"),
+        (&["gen", case, "--seed", "2", "--out", case], "is an input of this run"),
+    ] {
+        let line = fails(2, arguments);
+        assert!(line.contains(why), "{arguments:?}: {line}");
+        assert!(read() == before, "{arguments:?}: an input has changed");
     }
+    // Also by another name, and two results in one file that is not there yet.
+    let one = folder.path().join("one");
+    let (html, trace) = (folder.path().join("case/../one"), text(&one));
+    let line = fails(2, &[&lockstep[..], &["--html", text(&html), "--trace", trace]].concat());
+    assert!(line.contains("--trace and --html must name different files"), "{line}");
+    assert!(!one.exists());
 }
 
 #[test]

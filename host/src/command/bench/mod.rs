@@ -20,8 +20,8 @@ mod processes;
 mod table;
 
 use super::quantiles::Quantiles;
-use super::source::{Source, resolve};
-use crate::atomic_file;
+use super::source::{Source, inputs, keep_apart, resolve};
+use crate::atomic_file::check_writable;
 use crate::case::{Case, support};
 use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg, LiveArg, name_of};
 use crate::config::{Bs, Config};
@@ -216,8 +216,9 @@ fn asked(args: &BenchArgs, job: Option<&Job>) -> Result<Asked, Error> {
     if job.is_none() && args.all_far {
         return Err(Error::Request("--all-far: only --backend mpi has it".to_owned()));
     }
-    if let Some(path) = args.export.as_ref().filter(|_| job.is_none_or(Job::is_first)) {
-        atomic_file::check_writable(path)?;
+    if job.is_none_or(Job::is_first) {
+        keep_apart(&inputs(&args.config), &[("--export", args.export.as_deref())])?;
+        args.export.iter().try_for_each(|path| check_writable(path))?;
     }
     let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
     let source = source(&args.config)?;

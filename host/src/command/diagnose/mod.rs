@@ -114,7 +114,7 @@ fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
     let receive = experts.of(receive)?.with_batches(in_flight as usize);
     case::support::receives(&shape, receive)?;
     let flags = match (args.flags, options.flags.as_str()) {
-        (Some(_), _) => super::source::flags(&shape, args.flags)?,
+        (Some(_), _) => super::source::flags(&shape, args.flags, receive)?,
         (None, "joint") => Flags::Joint,
         (None, "separate") => Flags::Separate,
         _ => return Err(refused("flags: must be joint or separate")),

@@ -4,7 +4,6 @@
 use super::flight::{self, Folder, Own};
 use super::processes::{self, Told};
 use super::{Job, Ran, hinted, output, summary};
-use crate::atomic_file;
 use crate::backend::Layer;
 use crate::backend::far::mpi::MpiWire;
 use crate::backend::rank_remap::RankRemap;
@@ -12,7 +11,6 @@ use crate::backend::shared::SharedMemory;
 use crate::cli::RunArgs;
 use crate::command::launched::{self, Alike};
 use crate::command::of_memory;
-use crate::command::source::keep_inputs;
 use crate::driver::schedule::Schedule;
 use crate::dump;
 use crate::error::Error;
@@ -58,11 +56,10 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
 
 /// The request, checked.
 fn prepare(args: &RunArgs, me: usize, processes: usize) -> Result<(Job<'_>, Schedule), Error> {
-    if let Some(path) = args.out.as_ref().filter(|_| me == 0) {
-        atomic_file::check_writable(path)?;
-        keep_inputs(&args.config, path)?;
+    match me {
+        0 => super::keep_files(args)?,
+        _ => args.dump.iter().try_for_each(|folder| dump::make(folder))?,
     }
-    args.dump.iter().try_for_each(|folder| dump::make(folder))?;
     let (job, schedule) = super::job(args, Some(processes))?;
     flight::must_be_free(&job, me)?;
     Ok((job, schedule))
