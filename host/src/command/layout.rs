@@ -87,6 +87,13 @@ fn table(layout: &Value) -> String {
         [] => String::new(),
         fields => format!("{title}\n{}\n\n", objects(&["field=name", "offset", "size"], fields)),
     };
+    // In blocks there are flags between the bytes of a field.
+    let record = match layout["record"].as_array() {
+        Some(fields) if fields.iter().any(|field| field["name"] == "block") => {
+            "token record: a stream that blocks cut; offsets are in memory, sizes count its bytes"
+        }
+        _ => "token record",
+    };
     let output = |output: &Value| (cell(output, "tensor"), cell(output, "capacity"));
     let outputs: Vec<_> = items("outputs").iter().map(output).collect();
     let outputs: Vec<_> =
@@ -97,7 +104,7 @@ fn table(layout: &Value) -> String {
         layout["rank"],
         one_line(&cell(layout, "config")),
         objects(&columns, items("areas")),
-        fields("token record", "record"),
+        fields(record, "record"),
         fields("combine row", "combine_row"),
         pairs(&outputs)
     )

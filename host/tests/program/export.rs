@@ -65,6 +65,34 @@ fn every_offset_of_every_protocol_is_the_cores_in_c_and_in_cxx_and_no_byte_has_t
 }
 
 #[test]
+fn what_a_core_does_is_the_same_in_export_and_in_plan() {
+    let folder = tempdir().unwrap();
+    // With fullmesh_v2 pairs of MoE experts are sent as `experts` alone.
+    for (group, sends) in [(GROUPS[0], "moe_pairs"), (GROUPS[2], "experts"), (GROUPS[5], "moe_pairs")] {
+        export(folder.path(), group);
+        let plan: Value =
+            serde_json::from_slice(&fs::read(folder.path().join("plan.json")).unwrap()).unwrap();
+        let mut seen = 0;
+        for share in plan["sends"].as_array().unwrap() {
+            let [rank, core] = ["rank", "core"].map(|key| share[key].to_string());
+            let of_core = json(0, &[&["plan", "--rank", &rank, "--core", &core], group].concat());
+            for (key, range) in share.as_object().unwrap() {
+                let operator = match key.as_str() {
+                    "rank" | "core" => continue,
+                    "tokens" => "combine",
+                    _ => "dispatch",
+                };
+                assert_eq!(of_core[operator][key], *range, "{group:?}: {key} of core {core} of rank {rank}");
+            }
+            let count = |key: &str| share[key][1].as_u64().unwrap() - share[key][0].as_u64().unwrap();
+            assert!(count("moe_pairs") == 0 || count("experts") == 0, "{group:?}: both send: {share}");
+            seen += count(sends);
+        }
+        assert!(seen > 0, "{group:?}");
+    }
+}
+
+#[test]
 fn a_wrong_stride_and_a_wrong_constant_are_seen() {
     let folder = tempdir().unwrap();
     export(folder.path(), GROUPS[0]);

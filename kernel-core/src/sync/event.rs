@@ -90,7 +90,7 @@ pub struct Event {
     pub data: &'static [Named],
     /// Its content.
     pub value: Value,
-    /// Its writer: `source`, `owner`, `peer` (of the TP domain, of a window), `near`, `core`.
+    /// Its writer: `source`, `peer` (of the TP domain, of a window), `near`, `core`.
     pub writer: &'static str,
     /// The core that resets it to 0: `owner`, or `nobody` if it only grows or is overwritten.
     pub clearer: &'static str,

@@ -3,6 +3,7 @@
 mod header;
 mod routing;
 
+use super::plan::ranges;
 use super::source::{choices, opened, resolve};
 use crate::atomic_file::write_atomically;
 use crate::cli::{ExportArgs, ModeArgs};
@@ -10,7 +11,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, pairs};
+use crate::report::{Report, pairs, with};
 use core::ops::Range;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -275,13 +276,9 @@ fn share(shape: &Shape, rank: RankId, core: CoreId) -> Json {
             "rank": rank.0, "core": core.0, "tokens": tokens, "slots": ends(split::slots(shape, ep, core)),
             "streams": ends(relay::streams(shape, core)),
         }),
-        _ => {
-            let work = split::work(shape, ep, core);
-            json!({
-                "rank": rank.0, "core": core.0, "tokens": tokens, "slots": ends(work.slots),
-                "moe_pairs": ends(work.sends.moe), "shared_pairs": ends(work.sends.shared),
-                "experts": ends(work.experts), "destinations": ends(work.destinations),
-            })
-        }
+        _ => with(
+            json!({"rank": rank.0, "core": core.0, "tokens": tokens}),
+            ranges(shape, &split::work(shape, ep, core)),
+        ),
     }
 }

@@ -9,6 +9,8 @@ mod servers;
 mod summary;
 mod tp;
 
+pub(super) use one_core::ranges;
+
 use super::source;
 use crate::case::RankTensors;
 use crate::cli::{PlanArgs, SharedArg};

@@ -8,6 +8,8 @@ use super::direct;
 use super::lists::{Traffic, Write, puts};
 use super::{ends, ports, tp};
 use crate::cli::{ExpertsArg, PlanArgs, name_of};
+use crate::report::with;
+use core::ops::Range;
 use serde_json::{Value, json};
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
@@ -54,7 +56,28 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, rank: RankId, core: CoreId)
     })
 }
 
-/// Ranges are `[start, end)`.
+/// None with fullmesh_v2, where a core sends to whole experts.
+fn moe_pairs(shape: &Shape, work: &Work) -> Range<u32> {
+    if shape.protocol() == Protocol::FullmeshV2 { 0..0 } else { work.sends.moe.clone() }
+}
+
+/// What a core of A3 does in dispatch; ranges are `[start, end)`.
+pub(in crate::command) fn ranges(shape: &Shape, work: &Work) -> Value {
+    json!({
+        // Of the flat `(token, k)` pairs those that it sends.
+        "moe_pairs": ends(&moe_pairs(shape, work)),
+        // Those whose `expand_idx` it writes.
+        "index_pairs": ends(&work.sends.moe),
+        // Of the flat `(token, j)` pairs.
+        "shared_pairs": ends(&work.sends.shared),
+        // MoE experts to which it sends all records of the rank; fullmesh_v2.
+        "experts": ends(&work.experts),
+        // Shared-expert ranks, then MoE experts.
+        "destinations": ends(&work.destinations),
+        "slots": ends(&work.slots),
+    })
+}
+
 fn dispatch(
     traffic: &Traffic,
     (order, split): (SendOrder, SharedSplit),
@@ -67,7 +90,6 @@ fn dispatch(
     let work = split::work(shape, ep, core);
     let Work { sends: share, experts, destinations, slots, .. } = &work;
     let in_blocks = shape.protocol() == Protocol::FullmeshV2;
-    let moe = if in_blocks { &(0..0) } else { &share.moe };
     let writes = traffic.dispatch(shape, rank, core, order, split);
     let separate = |slot| (flags == Flags::Separate).then(|| token_flag(Partition::P0, slot).offset);
     let counts = |source| move |destination| count(traffic, split, source, destination);
@@ -100,7 +122,7 @@ fn dispatch(
     };
     // With direct placement there are words of ranks in place of slots.
     let of_slots = if receive.is_direct() { (0..0, 0..0) } else { (destinations.clone(), slots.clone()) };
-    json!({
+    let more = json!({
         "phases": phases(shape, traffic.choices, &work),
         "flags": match flags {
             _ if in_blocks => "blocks",
@@ -108,28 +130,18 @@ fn dispatch(
             flags => name_of_flags(flags),
         },
         // What it goes through in the order of sending, inactive pairs included.
-        "moe_order": order.items(moe.clone(), ep).collect::<Vec<_>>(),
+        "moe_order": order.items(moe_pairs(shape, &work), ep).collect::<Vec<_>>(),
         "shared_order": order.items(share.shared.clone(), ep).collect::<Vec<_>>(),
         "expert_order": order.items(experts.clone(), ep).collect::<Vec<_>>(),
-        // Of the flat `(token, k)` pairs those that it sends; none with fullmesh_v2.
-        "moe_pairs": ends(moe),
-        // Those whose `expand_idx` it writes.
-        "index_pairs": ends(&share.moe),
-        // Of the flat `(token, j)` pairs.
-        "shared_pairs": ends(&share.shared),
-        // MoE experts to which it sends all records of the rank; fullmesh_v2.
-        "experts": ends(experts),
         "blocks": in_blocks.then(|| blocks(shape)),
         // What is known to be sent.
         "sends": sends(traffic, rank, &writes),
-        // Shared-expert ranks, then MoE experts.
-        "destinations": ends(destinations),
         "publishes": of_slots.0.map(publish).collect::<Vec<_>>(),
-        "slots": ends(slots),
         "awaits": of_slots.1.map(wait).collect::<Vec<_>>(),
         "words": direct::words(traffic, rank, core),
         "tp": tp::dispatch(traffic, rank, core, received),
-    })
+    });
+    with(ranges(shape, &work), more)
 }
 
 fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<Value> {
