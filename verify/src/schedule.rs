@@ -1,8 +1,8 @@
 //! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
 
 use crate::a2_window_model;
-use crate::explorer::{self, Model, Timeline, Traffic};
-pub use crate::explorer::{Line, Product, Taken, Witness};
+use crate::explorer::{self, Model, Timeline};
+pub use crate::explorer::{Line, Product, Taken, Traffic, Witness};
 use veriep_core::protocol::Receive;
 use veriep_core::shape::Shape;
 
@@ -54,6 +54,8 @@ pub struct Answer {
     pub states: usize,
     /// Different traffic matrices met.
     pub traffic_matrices: usize,
+    /// What ranks might send.
+    pub traffic: Traffic,
     /// Whether every reachable state was visited.
     pub complete: bool,
     /// A shortest way into trouble, one line per event; empty if none was found.
@@ -117,6 +119,7 @@ fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
         safe: report.counterexample.is_none(),
         states: report.states,
         traffic_matrices: report.traffic_matrices,
+        traffic: model.traffic,
         complete: report.complete,
         counterexample: told,
         story: report.counterexample.as_ref().map_or_else(Vec::new, |timeline| timeline.story.clone()),
@@ -136,6 +139,7 @@ fn of_halves(question: &Question) -> Answer {
         states: report.states,
         // Every rank sends every peer a window, whatever is in it.
         traffic_matrices: 1,
+        traffic: Traffic::All,
         complete: report.complete,
         counterexample: report.counterexample.unwrap_or_default(),
         story: Vec::new(),

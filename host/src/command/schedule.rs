@@ -13,7 +13,7 @@ use crate::report::{Report, note, progress, styled};
 use anstyle::AnsiColor;
 use serde::Serialize;
 use veriep_core::protocol::{Choices, Receive};
-use veriep_verify::schedule::{Answer, Product, Question, Subject, Witness, answer};
+use veriep_verify::schedule::{Answer, Product, Question, Subject, Traffic, Witness, answer};
 
 const MACHINES: &str = "machines";
 
@@ -22,6 +22,8 @@ struct Verdict {
     safe: bool,
     states: usize,
     traffic_matrices: usize,
+    /// What ranks might send, as in CLAIMS.md.
+    traffic: &'static str,
     complete: bool,
     counterexample: Vec<String>,
     operators: String,
@@ -215,6 +217,7 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
         safe: answer.safe,
         states: answer.states,
         traffic_matrices: answer.traffic_matrices,
+        traffic: answer.traffic.name(),
         complete: answer.complete,
         counterexample: answer.counterexample,
         operators: question.operators.clone(),
@@ -270,7 +273,13 @@ fn text(verdict: &Verdict) -> String {
         return format!("{head}\n{}", lines.join("\n"));
     }
     let extent = if verdict.complete { "every state" } else { "nothing bad in some, not all states" };
-    let bound = format!("{extent} of {} ranks x 1 core, one token and one expert a rank", verdict.ranks);
+    let narrower = match verdict.traffic {
+        traffic if traffic == Traffic::All.name() => String::new(),
+        "given" => ", one given receiver for each token".to_owned(),
+        traffic => format!(", {traffic}"),
+    };
+    let bound =
+        format!("{extent} of {} ranks x 1 core, one token and one expert a rank{narrower}", verdict.ranks);
     let of = match (verdict.model, verdict.product, verdict.server_ranks) {
         (MACHINES, "a3", _) => "the real machines over weak memory",
         (MACHINES, _, Some(_)) => "the real machines, near words and far messages over weak memory",

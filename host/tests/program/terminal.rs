@@ -52,6 +52,9 @@ fn a_verdict_prints_its_bound() {
     assert!(told(&["DC"]).contains(&format!("\n{bound}the real machines over weak memory, ")));
     assert!(told(&["DC", "--product", "a2", "--partitions", "1"]).contains(" with 1 partition, "));
     assert!(told(&["DC", "--product", "a2", "--ranks", "3"]).contains("every state of 3 ranks x 1 core"));
+    let servers = ["DC", "--product", "a2", "--hierarchy"];
+    assert!(told(&servers).contains("one token and one expert a rank, nobody idle: the real machines"));
+    assert_eq!(json(0, &[&["schedule"], &servers[..]].concat())["traffic"], "nobody idle");
     let json = json(0, &["schedule", "DC"]);
     assert_eq!([&json["ranks"], &json["cores"], &json["tokens"], &json["experts"]], [2, 1, 1, 1]);
 }

@@ -39,6 +39,18 @@ pub enum Traffic {
     Given(&'static [&'static [i32]]),
 }
 
+impl Traffic {
+    /// Returns what it is called in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::NoIdle => "nobody idle",
+            Self::NoSelf => "to others",
+            Self::Given(_) => "given",
+        }
+    }
+}
+
 /// One deliberate break of the protocol or of what it stands on. Each must be caught somewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Twin {
@@ -352,12 +364,7 @@ impl Model {
             Memory::WeakExplicit => "weak, every landing a move",
             Memory::Weak => "weak",
         };
-        let traffic = match self.traffic {
-            Traffic::All => "all",
-            Traffic::NoIdle => "nobody idle",
-            Traffic::NoSelf => "to others",
-            Traffic::Given(_) => "given",
-        };
+        let traffic = self.traffic.name();
         let reuse = if self.reuses_partitions() { "yes" } else { "no" };
         format!(
             "{protocol}{partitions} | {} x {} | {} {times}{size} | {memory} | {traffic} | {reuse} | {:?}",
