@@ -37,6 +37,9 @@ pub struct One {
     /// What is wrong with the tensor as a whole: missing, of another type or shape, or one that must be absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The option that may have been meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<&'static str>,
 }
 
 /// What is judged, and how strictly.
@@ -97,7 +100,7 @@ impl One {
     fn new(name: &str) -> Self {
         let (rank, tensor) = parts(name);
         let name = if rank.is_some() { tensor } else { name }.to_owned();
-        Self { name, rank, judged: Judged::default(), error: None }
+        Self { name, rank, judged: Judged::default(), error: None, hint: None }
     }
 
     /// Whether nothing is wrong with it.
@@ -127,6 +130,10 @@ impl One {
             (None, None) => name,
         }
     }
+
+    fn line_with_hint(&self) -> String {
+        self.hint.map_or_else(|| self.line(), |option| format!("{}; hint: {option}", self.line()))
+    }
 }
 
 /// What differs, as an error.
@@ -135,7 +142,7 @@ fn verdict(compared: &Compared) -> Result<(), Error> {
         return Ok(());
     }
     let wrong: Vec<_> = compared.tensors.iter().filter(|one| !one.is_right()).collect();
-    let mut lines: Vec<_> = wrong.iter().take(NAMED_MAX).map(|one| one.line()).collect();
+    let mut lines: Vec<_> = wrong.iter().take(NAMED_MAX).map(|one| one.line_with_hint()).collect();
     if wrong.len() > NAMED_MAX {
         lines.push(format!("{} more tensors are wrong; --format json has them all", wrong.len() - NAMED_MAX));
     }
@@ -222,19 +229,24 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
         (ranks.is_empty() || rank.is_some_and(|rank| ranks.contains(&rank)))
             && (names.is_empty() || names.iter().any(|asked| asked == tensor))
     };
+    let there: BTreeSet<_> = result.names().iter().map(|name| parts(name).0).collect();
     let mut tensors = Vec::new();
     for (name, must) in expected.iter().filter(|(name, _)| is_asked(name)) {
         let mut one = One::new(name);
         match result.info(name).cloned() {
             // What is asked for by name is judged as far as it is there.
             None if !is_whole => continue,
-            None => one.error = Some("missing".to_owned()),
+            None => {
+                one.error = Some("missing".to_owned());
+                one.hint = Some(if there.contains(&one.rank) { "--tensors" } else { "--ranks" });
+            }
             Some(info) if info.dtype == must.dtype && fits(&info.shape, must, *padded) => {
                 one.judged = tolerance.judge(must, &result.read(name)?[..must.data.len()]);
             }
             Some(info) => {
                 one.error =
                     Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
+                one.hint = (info.dtype == must.dtype && fits(&info.shape, must, true)).then_some("--padded");
             }
         }
         tensors.push(one);

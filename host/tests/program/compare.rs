@@ -243,6 +243,11 @@ fn tensors_and_ranks_that_are_not_asked_for_play_no_part() {
     );
     let missing = json(1, &["compare", text(&case), text(&alone)]);
     assert_eq!(missing["tensors"][0]["error"], "missing");
+    let hint = |rank| {
+        let mut all = missing["tensors"].as_array().unwrap().iter();
+        all.find(|one| one["rank"] == rank && one["error"] == "missing").unwrap()["hint"].clone()
+    };
+    assert_eq!([hint(0), hint(1)], ["--ranks", "--tensors"]);
     let line = fails(2, &["compare", text(&case), text(&alone), "--ranks", "0"]);
     assert!(line.ends_with("alone: has none of the tensors that are asked for: nothing is judged"), "{line}");
 }
@@ -260,6 +265,7 @@ fn rows_behind_those_received_are_looked_at_unless_padded() {
     let wrong: Vec<_> =
         wrong["tensors"].as_array().unwrap().iter().filter(|one| one["error"].is_string()).collect();
     assert_eq!(wrong.len(), 3);
+    assert!(wrong.iter().all(|one| one["hint"] == "--padded"), "{wrong:?}");
     json(0, &["compare", text(&case), text(&result), "--padded"]);
     spoil(&result, "rank0.expand_x", |data, _| data[5] ^= 1);
     assert!(
