@@ -440,7 +440,7 @@ pub struct CompareArgs {
     /// Override one key of the case's configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// How many steps of its type a value may be off.
+    /// How many steps of its type a value may be off; leave it out for a case made by gen --hard.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ulp: u64,
     /// A value may differ by X * abs(expected), plus the --atol.
@@ -491,7 +491,7 @@ pub struct DiagnoseArgs {
     /// Who sent to other servers in the hierarchy: 2 the agent, 3 the cores.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
-    /// Bytes in front of a block of records, times the ranks of its source and its owner.
+    /// Shift each block of records by BYTES x (source rank + owner rank).
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     pub port_offset: Option<i64>,
     /// Where experts left their results.
@@ -594,8 +594,7 @@ impl RecordArgs {
 /// An option of the layout that is no key of a configuration.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct PortArgs {
-    /// Bytes in front of a block of records, times the ranks of its source and its owner, a multiple of 512 (balances
-    /// ports; needs room).
+    /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
     #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
     pub port_offset: i64,
 }

@@ -59,6 +59,14 @@ impl TensorFile {
         file.read_exact(&mut length).map_err(read)?;
         let header_len = u64::from_le_bytes(length);
         let present = file_len - LENGTH_BYTES;
+        if header_len > present
+            && length.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
+        {
+            let text = String::from_utf8_lossy(&length);
+            return Err(fail(&format_args!(
+                "it begins with the text {text:?}: must be the length of a header"
+            )));
+        }
         if header_len > present {
             return Err(fail(&format_args!("a header of {header_len} bytes, of which {present} are there")));
         }

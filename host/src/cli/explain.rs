@@ -6,6 +6,8 @@ use crate::launcher::launched;
 use crate::report::{Format, Report, complain};
 use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
+use core::error::Error;
+use core::num::{IntErrorKind, ParseIntError};
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.
 #[must_use]
@@ -28,7 +30,10 @@ pub fn explain(error: &clap::Error) -> u8 {
         (ErrorKind::InvalidSubcommand, _) => {
             format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))
         }
-        _ => first_paragraph(&error.render().to_string()),
+        (ErrorKind::UnknownArgument, Some(argument)) if is_negative(&argument.to_string()) => {
+            format!("unexpected argument '{argument}': every number must be 0 or more")
+        }
+        _ => of_number(error, first_paragraph(&error.render().to_string())),
     };
     let verb = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     let similar = verb.as_deref().and_then(similar_verb);
@@ -47,6 +52,22 @@ pub fn explain(error: &clap::Error) -> u8 {
         || words.iter().any(|word| word == "--format=json");
     let format = if as_json { Format::Json } else { Format::default() };
     Report::new(format).fail(&Error::Request(line))
+}
+
+fn is_negative(argument: &str) -> bool {
+    argument.parse::<f64>().is_ok_and(f64::is_sign_negative)
+}
+
+/// The line, with what a number must be in place of what Rust says of its digits.
+fn of_number(error: &clap::Error, line: String) -> String {
+    let Some(source) = error.source().and_then(|source| source.downcast_ref::<ParseIntError>()) else {
+        return line;
+    };
+    let must = match source.kind() {
+        IntErrorKind::PosOverflow => "is larger than any number here",
+        _ => "must be a whole number from 0 on",
+    };
+    line.replacen(&source.to_string(), must, 1)
 }
 
 /// The verb that a word was meant to be: one that takes less changes than half of its letters.

@@ -138,7 +138,10 @@ impl Trace {
     /// # Errors
     /// It is no record of events.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::io(path, "read", &error))?;
+        let bytes = std::fs::read(path).map_err(|error| Error::io(path, "read", &error))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            Error::file(path, format_args!("byte {} is not UTF-8 text", error.utf8_error().valid_up_to()))
+        })?;
         Self::of_text(path, &text)
     }
 
@@ -153,6 +156,12 @@ impl Trace {
             .map_err(|error| at(1, format!("must be the header of a record of events: {error}")))?;
         if header["schema"] != SCHEMA {
             return Err(at(1, format!("schema: must be {SCHEMA:?}")));
+        }
+        if !header["config"].is_object() {
+            return Err(at(
+                1,
+                "config: missing: must be an object with the keys of a configuration".to_owned(),
+            ));
         }
         let mut config = toml::to_string(&header["config"])
             .map_err(|error| at(1, format!("config: {error}")))

@@ -185,6 +185,7 @@ fn what_is_no_record_is_refused_with_its_line() {
         (String::new(), "line 1: must be the header"),
         ("{}".to_owned(), "line 1: schema: must be \"veriep.events/1\""),
         (good.replace("\"k\"", "\"kk\""), "kk"),
+        (good.replace("\"config\"", "\"of\""), "line 1: config: missing"),
         (
             good.replace(":2,", ":256,").replace(":4,", ":256,").replace(":2}", ":2,\"aiv_num\":48}")
                 + "\n"

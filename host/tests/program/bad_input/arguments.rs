@@ -52,6 +52,8 @@ rows! {
     a_deadline_of_nothing: |room| room.run("run --preset tiny --deadline 0");
     a_deadline_that_is_no_number: |room| room.run("run --preset tiny --deadline nan");
     a_negative_seed: |room| room.run("run --preset tiny --seed -1");
+    a_negative_tolerance: |room| room.run("compare case result --ulp -1");
+    a_seed_that_is_no_number: |room| room.run("run --preset tiny --seed many");
     a_schedule_with_another_letter: |room| room.run("run --preset tiny --schedule DXC");
     a_schedule_with_more_combines: |room| room.run("run --preset tiny --schedule DCC");
     a_schedule_with_more_dispatches: |room| room.run("run --preset tiny --schedule DDC");

@@ -73,6 +73,7 @@ rows! {
     a_name_stands_twice_in_the_header: |room| {
         room.with_header(|header| header.replacen("rank0.expert_ids", "rank1.expert_ids", 1))
     };
+    the_tensors_are_a_text: |room| room.file("result", "k = 8\nh = 7168\n").run("compare result result");
     data_is_missing_at_the_end: |room| room.with_bytes(|bytes| _ = bytes.pop());
     data_is_left_over_at_the_end: |room| room.with_bytes(|bytes| bytes.push(0));
     a_tensor_is_larger_than_the_memory: |room| {
