@@ -86,6 +86,12 @@ pub fn file(folder: &Path, rank: u32, region: Region) -> PathBuf {
     folder.join(format!("rank{rank}.{}", region.name()))
 }
 
+/// The rank whose file has that name.
+pub fn rank_of(name: &str) -> Option<u32> {
+    let (rank, region) = name.strip_prefix("rank")?.split_once('.')?;
+    rank.parse().ok().filter(|_| REGIONS.iter().any(|of| of.name() == region))
+}
+
 /// Where the regions of a rank are mapped in this process: address and length, by [`REGIONS`].
 pub(crate) type Mapped = [(usize, u64); REGIONS.len()];
 

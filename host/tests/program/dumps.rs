@@ -12,17 +12,17 @@ use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
 /// Overrides of the preset `tiny`, options of `run` that decide what words mean, and how many ranks there are.
-struct Group {
-    set: &'static [&'static str],
-    options: &'static [&'static str],
-    ranks: u32,
+pub struct Group {
+    pub set: &'static [&'static str],
+    pub options: &'static [&'static str],
+    pub ranks: u32,
 }
 
 const A3: &[&str] = &["ep_world_size=4", "moe_expert_num=8", "bs=5", "aiv_num=3", "hccl_buffsize_mb=4"];
-const JOINT: Group = Group { set: A3, options: &[], ranks: 4 };
-const SEPARATE: Group = Group { set: A3, options: &["--flags", "separate"], ranks: 4 };
-const DIRECT: Group = Group { set: A3, options: &["--receive", "direct"], ranks: 4 };
-const IN_BLOCKS: Group = Group {
+pub const JOINT: Group = Group { set: A3, options: &[], ranks: 4 };
+pub const SEPARATE: Group = Group { set: A3, options: &["--flags", "separate"], ranks: 4 };
+pub const DIRECT: Group = Group { set: A3, options: &["--receive", "direct"], ranks: 4 };
+pub const IN_BLOCKS: Group = Group {
     set: &[
         "ep_world_size=4",
         "moe_expert_num=8",
@@ -34,7 +34,7 @@ const IN_BLOCKS: Group = Group {
     options: &[],
     ranks: 4,
 };
-const TP: Group = Group {
+pub const TP: Group = Group {
     set: &[
         "ep_world_size=4",
         "tp_world_size=2",
@@ -46,7 +46,7 @@ const TP: Group = Group {
     options: &[],
     ranks: 8,
 };
-const SHARED: Group = Group {
+pub const SHARED: Group = Group {
     set: &[
         "ep_world_size=4",
         "moe_expert_num=6",
@@ -89,10 +89,14 @@ const STREAMS: Group = Group { options: &["--stage", "2"], ..MESSAGES };
 
 impl Group {
     /// Runs it and returns its dump.
-    fn dump(&self, status: i32, more: &[&str]) -> TempDir {
+    pub fn dump(&self, status: i32, more: &[&str]) -> TempDir {
+        self.dump_on("lockstep", status, more)
+    }
+
+    pub fn dump_on(&self, backend: &str, status: i32, more: &[&str]) -> TempDir {
         let folder = tempdir().unwrap();
         let set = self.set.iter().flat_map(|set| ["--set", set]);
-        let run = ["run", "--preset", "tiny", "--backend", "lockstep", "--dump", text(folder.path())];
+        let run = ["run", "--preset", "tiny", "--backend", backend, "--dump", text(folder.path())];
         let args: Vec<_> = run.into_iter().chain(set).chain(self.options.iter().copied()).collect();
         let output = veriep(&[&args, more].concat());
         assert_eq!(
@@ -114,15 +118,15 @@ impl Group {
     }
 }
 
-fn culprits(status: i32, folder: &Path, more: &[&str]) -> Vec<u32> {
+pub fn culprits(status: i32, folder: &Path, more: &[&str]) -> Vec<u32> {
     of(&diagnose(status, folder, more))
 }
 
-fn diagnose(status: i32, folder: &Path, more: &[&str]) -> Value {
+pub fn diagnose(status: i32, folder: &Path, more: &[&str]) -> Value {
     json(status, &[&["diagnose", text(folder)], more].concat())
 }
 
-fn of(said: &Value) -> Vec<u32> {
+pub fn of(said: &Value) -> Vec<u32> {
     serde_json::from_value(said["culprits"].clone()).unwrap()
 }
 
@@ -295,22 +299,6 @@ fn it_is_said_how_far_each_rank_is() {
 }
 
 #[test]
-fn a_batch_tells_whose_results_are_missing() {
-    let cases = tempdir().unwrap();
-    let case = cases.path().join("case");
-    let set = JOINT.set.iter().flat_map(|set| ["--set", set]);
-    let args: Vec<_> =
-        ["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)].into_iter().chain(set).collect();
-    assert!(veriep(&args).status.success());
-    let folder = JOINT.dump(3, &["--rounds", "1", "--inject", "silent=3:rows"]);
-    let windows = (0..4).map(|rank| folder.path().join(format!("rank{rank}.window")));
-    windows.for_each(|path| fs::remove_file(path).unwrap());
-    // The rows that windows have say it, too, but there are none.
-    assert_eq!(culprits(0, folder.path(), &[]), [0; 0]);
-    assert_eq!(culprits(3, folder.path(), &["--case", text(&case)]), [3]);
-}
-
-#[test]
 fn what_is_no_dump_of_the_group_is_refused() {
     let fresh = || JOINT.dump(3, &["--rounds", "1", "--inject", "silent=1"]);
     let says = |folder: &TempDir, more: &[&str], words: &str| {
@@ -332,6 +320,7 @@ fn what_is_no_dump_of_the_group_is_refused() {
         ("options.toml", "in_flight = 3", "in_flight = 3: must be 1 or 2 on A3"),
         ("rank2.state", "short", "rank2.state: has 5 bytes: must have 1048576"),
         ("rank2.window", "", "rank2.window: has 0 bytes: must have 4194304"),
+        ("rank4.state", "", "rank4.state: is of no rank of this configuration"),
     ] {
         let folder = fresh();
         fs::write(folder.path().join(name), text).unwrap();

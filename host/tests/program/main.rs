@@ -6,6 +6,7 @@ mod common;
 mod against;
 mod bad_input;
 mod bench;
+mod cannot_tell;
 mod case_files;
 mod check;
 mod compare;

@@ -18,6 +18,8 @@ use crate::report::Report;
 use cann::Release;
 use memory::Memory;
 use owes::Seen;
+use std::fs;
+use std::path::Path;
 use veriep_core::fabric::Capabilities;
 use veriep_core::layout::state::{Operator, STATE_BYTES};
 use veriep_core::place::Region;
@@ -136,6 +138,22 @@ impl Group {
         self.case.as_ref().map_or(member, |case| case.name(RankId(member)).0)
     }
 
+    /// Refuses files of ranks that the group does not have.
+    fn refuse_others(&self, folder: &Path) -> Result<(), Error> {
+        let ranks = global_rank::count(self.case.as_ref().map_or(&self.shape, Case::whole));
+        let entries = fs::read_dir(folder).map_err(|e| Error::io(folder, "list", &e))?;
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let rank_of = |name: &String| dump::rank_of(name).filter(|rank| *rank >= ranks);
+        match names.filter(|name| rank_of(name).is_some()).min() {
+            Some(name) => {
+                let why =
+                    format_args!("is of no rank of this configuration: {} has {ranks} ranks", self.name);
+                Err(Error::file(&folder.join(name), why))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The dumps of all members, none of those without a file for one of the `needed` regions. `sizes` has the sizes of all
     /// regions that are looked at.
     fn memories(
@@ -144,6 +162,7 @@ impl Group {
         needed: &[Region],
         sizes: impl Fn(RankId) -> Vec<u64>,
     ) -> Result<Vec<Option<Memory>>, Error> {
+        self.refuse_others(&args.folder)?;
         let open = |member: RankId| {
             let memory = Memory::open(&args.folder, self.number(member.0), &sizes(member))?;
             Ok(needed.iter().all(|region| memory.has(*region)).then_some(memory))

@@ -21,6 +21,8 @@ struct Diagnosis {
     ranks: Vec<Rank>,
     missing: Vec<Word>,
     culprits: Vec<u32>,
+    /// What would tell who owes; empty if that is known, or if nothing is missing.
+    add: Vec<String>,
     /// What memory does not tell.
     unknown: Vec<String>,
 }
@@ -79,13 +81,15 @@ pub(super) fn emit(
     let of = Of { group, ranks };
     let owe = owes::culprits(ranks, group.in_flight);
     let all = || (0..).zip(ranks);
+    let add = if owe.is_empty() { of.add(from, open) } else { Vec::new() };
     let diagnosis = Diagnosis {
-        ok: owe.is_empty(),
+        ok: owe.is_empty() && add.is_empty(),
         config: group.name.clone(),
         from: crate::cli::name_of(from),
         missing: all().flat_map(|(member, seen)| of.words(member, seen.as_ref())).collect(),
         unknown: of.unknown(open),
-        culprits: owe.iter().map(|member| group.number(*member)).collect(),
+        culprits: of.numbers(owe.iter().copied()),
+        add,
         ranks: all().map(|(member, seen)| of.rank(member, seen.as_ref())).collect(),
     };
     let verdict = of.verdict(&owe);
@@ -102,6 +106,14 @@ impl Of<'_> {
         self.group.number(member)
     }
 
+    fn numbers(&self, members: impl Iterator<Item = u32>) -> Vec<u32> {
+        members.map(|member| self.number(member)).collect()
+    }
+
+    fn absent(&self) -> Vec<u32> {
+        self.numbers((0..).zip(self.ranks).filter(|(_, seen)| seen.is_none()).map(|(member, _)| member))
+    }
+
     /// An operator of a rank, with its number if that is known.
     fn operator(seen: &Seen, operator: Operator, number: u64) -> String {
         if seen.is_numbered { format!("{} {number}", name(operator)) } else { name(operator).to_owned() }
@@ -110,15 +122,12 @@ impl Of<'_> {
     /// What every dump leaves open, and these ones.
     fn unknown(&self, open: &[u32]) -> Vec<String> {
         let mut unknown = vec!["when a rank stopped, and whether its cores are alive".to_owned()];
-        let named =
-            |members: Vec<u32>| members.into_iter().map(|member| self.number(member)).collect::<Vec<_>>();
-        let absent = (0..).zip(self.ranks).filter(|(_, seen)| seen.is_none()).map(|(member, _)| member);
-        let absent = named(absent.collect());
+        let absent = self.absent();
         if !absent.is_empty() {
             unknown.push(format!("ranks without a dump: {absent:?}"));
         }
         if !open.is_empty() {
-            let open = named(open.to_vec());
+            let open = self.numbers(open.iter().copied());
             unknown.push(format!("whether ranks {open:?} wait or have passed their wait: no word shows it"));
         }
         if self.ranks.iter().flatten().any(|seen| !seen.is_numbered && seen.last.is_some()) {
@@ -130,6 +139,39 @@ impl Of<'_> {
                 .push("which rank returns a result, and which tokens are active: --case has them".to_owned());
         }
         unknown
+    }
+
+    /// What would tell who owes, where nobody is known to.
+    fn add(&self, from: From, open: &[u32]) -> Vec<String> {
+        let seen = || (0..).zip(self.ranks).filter_map(|(member, seen)| Some((member, seen.as_ref()?)));
+        let mut add = Vec::new();
+        let (absent, waiting) = (self.absent(), seen().filter(|(_, seen)| !seen.waits.is_empty()));
+        let waiting = self.numbers(waiting.map(|(member, _)| member));
+        let is_nameless = |lack: &Lack| lack.what.source().is_none();
+        if self.group.case.is_none() && seen().any(|(_, seen)| seen.waits.iter().any(is_nameless)) {
+            let windows = if from == From::Veriep { ", or the windows of all ranks" } else { "" };
+            add.push(format!("--case CASE{windows}: who returns a result"));
+        }
+        if !absent.is_empty() && !(waiting.is_empty() && open.is_empty()) {
+            add.push(format!("dumps of ranks {absent:?}"));
+        }
+        if !open.is_empty() {
+            let open = self.numbers(open.iter().copied());
+            add.push(format!(
+                "what the cores of ranks {open:?} did last: memory is the same whether they wait or not"
+            ));
+        }
+        let last = seen().map(|(_, seen)| seen.begun).max();
+        let behind =
+            self.numbers(seen().filter(|(_, seen)| Some(seen.begun) != last).map(|(member, _)| member));
+        if add.is_empty() && !waiting.is_empty() {
+            add.push(format!(
+                "what the cores of ranks {waiting:?} did last: memory does not say for whom they wait"
+            ));
+        } else if add.is_empty() && !behind.is_empty() {
+            add.push(format!("why ranks {behind:?} are behind the others: they lack no word"));
+        }
+        add
     }
 
     /// The words that a rank lacks, each once.
@@ -269,16 +311,20 @@ fn table(diagnosis: &Diagnosis) -> String {
         ]
     };
     let rows: Vec<_> = diagnosis.ranks.iter().map(row).collect();
-    let owe = match (diagnosis.culprits.as_slice(), diagnosis.missing.len()) {
-        ([], 0) => "nobody".to_owned(),
-        ([], words) => format!("nobody that a dump shows; {words} words are missing"),
+    let owe = match (diagnosis.culprits.as_slice(), diagnosis.add.as_slice()) {
+        ([], []) => "no rank is known to".to_owned(),
+        ([], _) => format!("cannot tell; words that are missing: {}", diagnosis.missing.len()),
         (culprits, _) => format!("{culprits:?}"),
     };
-    let about = pairs(&[
+    let mut about = vec![("owe", owe)];
+    if !diagnosis.add.is_empty() {
+        about.push(("add", diagnosis.add.join("; ")));
+    }
+    about.extend([
         ("config", diagnosis.config.clone()),
         ("from", diagnosis.from.clone()),
-        ("owe", owe),
         ("unknown", diagnosis.unknown.join("; ")),
     ]);
+    let about = pairs(&about);
     format!("{about}\n\n{}", columns(&["rank", "operator", "phase", "missing"], &rows))
 }

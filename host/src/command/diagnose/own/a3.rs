@@ -3,7 +3,7 @@
 //! have begun it.
 
 use super::super::owes::{Seen, at_position, begun_at, position};
-use super::{Group, Refused, a3_words, direct, results};
+use super::{Group, Refused, a3_words, batch, direct, results};
 use std::collections::BTreeSet;
 use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::Region;
@@ -64,6 +64,9 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
             })
         })
         .collect();
+    if !group.choices.receive.is_direct() {
+        batch::check(group, &seen)?;
+    }
     for member in 0..seen.len() {
         let (Some(own), Some(rank)) = (seen[member].clone(), &ranks[member]) else { continue };
         let (number, member) = (member, member as u32);

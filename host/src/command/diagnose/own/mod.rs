@@ -4,6 +4,7 @@
 mod a2;
 mod a3;
 mod a3_words;
+mod batch;
 mod direct;
 mod hierarchy;
 mod results;

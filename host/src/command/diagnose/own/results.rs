@@ -4,7 +4,7 @@
 use super::super::owes::{Lack, Missing, Seen};
 use super::a3::Core;
 use super::{Group, partition, word};
-use crate::global_rank;
+use crate::global_rank::named;
 use std::collections::HashMap;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
@@ -61,6 +61,7 @@ pub(super) fn combine(
         if is_last && has_begun(of) { cores(of) } else { &[] }
     };
     let sources = sources(group, member, number, &counted);
+    let is_blind = group.case.is_none() && !has_windows(group, member);
     for core in 0..shape.aiv_num() {
         for token in split::tokens(shape, rank, CoreId(core)) {
             let has = |k: &u32| {
@@ -74,8 +75,8 @@ pub(super) fn combine(
                 .filter_map(|k| match sources.get(&(token, k)) {
                     Some(Source::Known(source)) => Some(lack(k, Some(*source))),
                     Some(Source::Unknown) => Some(lack(k, None)),
-                    // No rank has a row for it.
-                    None => None,
+                    // No rank has a row for it, as far as all are known.
+                    None => is_blind.then(|| lack(k, None)),
                 })
                 .collect();
             // Flags of a token are cleared together. A result that its rank cannot have sent is no cleared one.
@@ -91,6 +92,14 @@ pub(super) fn combine(
         }
     }
     seen
+}
+
+/// Whether the windows of all ranks are known that may return results to a member.
+fn has_windows(group: &Group<'_>, member: u32) -> bool {
+    let tp = group.shape.tp_world_size();
+    let mut holders =
+        (0..group.shape.ep_world_size()).map(|rank| named(tp, RankId(member), RankId(rank), false));
+    holders.all(|of| group.memory(of.0).is_some_and(|memory| memory.has(Region::Window)))
 }
 
 /// The slots in which the cores of the peer tell of results.
@@ -118,7 +127,7 @@ fn sources<'a>(
     cores: &dyn Fn(u32) -> &'a [Core],
 ) -> HashMap<(u32, u32), Source> {
     let (shape, own) = (group.shape, group.ep(member));
-    let member_of = |rank| global_rank::named(shape.tp_world_size(), RankId(member), rank, false).0;
+    let member_of = |rank| named(shape.tp_world_size(), RankId(member), rank, false).0;
     let mut found = HashMap::new();
     if let Some(case) = group.case {
         let inputs = case.inputs(RankId(member));

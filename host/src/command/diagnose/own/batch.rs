@@ -1,0 +1,67 @@
+//! Whether a case is the batch of the rows that ranks have received: each row lies where the case sends it.
+
+use super::super::owes::Seen;
+use super::{Group, Refused, partition};
+use crate::global_rank::{all, ep_rank, named};
+use std::collections::HashMap;
+use veriep_core::layout::data;
+use veriep_core::layout::record::{Triple, triple_of};
+use veriep_core::layout::state::Operator;
+use veriep_core::place::Region;
+use veriep_core::plan::route;
+use veriep_core::units::{Pair, Token};
+
+/// Looks at the windows of the ranks in the earliest combine, which have all rows of its batch.
+///
+/// # Errors
+/// A row of the case is not there.
+pub(super) fn check(group: &Group<'_>, seen: &[Option<Seen>]) -> Result<(), Refused> {
+    let Some(case) = group.case else { return Ok(()) };
+    let combine = |seen: &Seen| seen.last.filter(|(last, _)| *last == Operator::Combine);
+    let Some((_, number)) = seen.iter().flatten().filter_map(combine).min_by_key(|(_, number)| *number)
+    else {
+        return Ok(());
+    };
+    // Of several batches in flight, rows of a later one may have taken the place.
+    let is_over = |seen: &Option<Seen>| seen.as_ref().is_none_or(|seen| seen.begun[0] >= number + 2);
+    if group.in_flight > 1 && seen.iter().any(is_over) {
+        return Ok(());
+    }
+    let in_it =
+        |member: u32| seen[member as usize].as_ref().and_then(combine).is_some_and(|of| of.1 == number);
+    let shape = group.shape;
+    for from in all(shape) {
+        let (source, inputs) = (ep_rank(shape, from), case.inputs(from));
+        let mut sent = HashMap::new();
+        let tokens = (0..shape.bs(source)).map(Token);
+        for pair in tokens.flat_map(|token| (0..shape.combine_columns()).map(move |k| Pair { token, k })) {
+            let Some(home) = route::home(shape, source, &inputs, pair) else { continue };
+            let record = sent.entry((home.rank, home.local_expert)).or_insert(0);
+            let at = data::dispatch_record(shape, partition(number), home, source, *record);
+            *record += 1;
+            let holder = named(shape.tp_world_size(), from, home.rank, false).0;
+            let mut bytes = [0; Triple::BYTES as usize];
+            let memory = group.memory(holder).filter(|_| in_it(holder));
+            if !memory.is_some_and(|memory| memory.read(triple_of(shape, at), &mut bytes)) {
+                continue;
+            }
+            let found = Triple::from_bytes(shape, &bytes);
+            if found != Ok(Triple { source, token: pair.token, k: pair.k }) {
+                let found = found.map_or_else(
+                    |_| "no row".to_owned(),
+                    |Triple { source, token, k }| {
+                        let rank = named(shape.tp_world_size(), from, source, false).0;
+                        format!("token {}, k {k} of rank {rank}", token.0)
+                    },
+                );
+                let why = format!(
+                    "has {found} where --case sends token {}, k {} of rank {}: the case is not the batch of these \
+                     dumps; hint: leave out --case",
+                    pair.token.0, pair.k, from.0
+                );
+                return Err((Some((holder, Region::Window)), why));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! What `diagnose` says where dumps leave open who owes, and what decides it: a case, windows, more dumps.
+
+use crate::common::{fails, text, veriep};
+use crate::dumps::{Group, IN_BLOCKS, JOINT, SEPARATE, SHARED, TP, culprits, diagnose, of};
+use std::fs;
+use std::path::Path;
+use tempfile::{TempDir, tempdir};
+
+/// The case with which `run` ends by default.
+fn case(group: &Group) -> TempDir {
+    let folder = tempdir().unwrap();
+    let set = group.set.iter().flat_map(|set| ["--set", set]);
+    let args = ["gen", "--preset", "tiny", "--seed", "1", "--out", text(folder.path()), "--force"];
+    assert!(veriep(&args.into_iter().chain(set).collect::<Vec<_>>()).status.success());
+    folder
+}
+
+/// Nobody is named, and it is said that these words would decide it.
+fn cannot_tell(folder: &Path, add: &str) {
+    let said = diagnose(0, folder, &[]);
+    assert_eq!((of(&said), &said["ok"]), (vec![], &false.into()), "{said}");
+    assert!(said["add"].to_string().contains(add), "{said}");
+    let table = veriep(&["diagnose", text(folder), "--format", "table"]).stdout;
+    let table = String::from_utf8(table).unwrap();
+    assert!(table.trim_start().starts_with("owe      cannot tell; "), "{table}");
+}
+
+#[test]
+fn a_case_that_is_not_the_batch_of_the_windows_is_refused() {
+    for group in [JOINT, IN_BLOCKS, TP, SHARED] {
+        let case = case(&group);
+        let case = ["--case", text(case.path())];
+        // Of two rounds the last one has the case's tokens, and rank 1 hangs the first one.
+        let hang = |rounds| group.dump(3, &["--rounds", rounds, "--inject", "silent=1:rows"]);
+        assert_eq!(culprits(3, hang("1").path(), &case), [1], "{:?}", group.set);
+        let folder = hang("2");
+        assert_eq!(culprits(3, folder.path(), &[]), [1], "{:?}", group.set);
+        let line = fails(2, &[&["diagnose", text(folder.path())], &case[..]].concat());
+        assert!(line.contains("the case is not the batch of these dumps"), "{line}");
+        // In a good run the last one is it.
+        let folder = group.dump(0, &["--rounds", "3"]);
+        assert_eq!(culprits(0, folder.path(), &case), [0; 0], "{:?}", group.set);
+    }
+    let more = ["--rounds", "4", "--schedule", "DDCC"];
+    let folder = JOINT.dump(3, &[&more[..], &["--inject", "silent=1:rows"]].concat());
+    let case = case(&JOINT);
+    let line = fails(2, &["diagnose", text(folder.path()), "--case", text(case.path())]);
+    assert!(line.contains("the case is not the batch of these dumps"), "{line}");
+}
+
+#[test]
+fn a_combine_without_windows_needs_a_case() {
+    let folder = JOINT.dump(3, &["--rounds", "1", "--inject", "silent=3:rows"]);
+    // One rank's window is missing, then its whole dump, then all windows.
+    fs::remove_file(folder.path().join("rank3.window")).unwrap();
+    cannot_tell(folder.path(), "--case CASE, or the windows of all ranks");
+    let state = folder.path().join("rank3.state");
+    let bytes = fs::read(&state).unwrap();
+    fs::remove_file(&state).unwrap();
+    cannot_tell(folder.path(), "dumps of ranks [3]");
+    fs::write(&state, bytes).unwrap();
+    (0..3).for_each(|rank| fs::remove_file(folder.path().join(format!("rank{rank}.window"))).unwrap());
+    cannot_tell(folder.path(), "--case CASE, or the windows of all ranks");
+    assert_eq!(culprits(3, folder.path(), &["--case", text(case(&JOINT).path())]), [3]);
+}
+
+#[test]
+fn while_all_are_in_one_dispatch_cleared_words_are_open() {
+    // Threads begin no combine before all have ended the dispatch, and here each core awaits one source.
+    let eight = |set: &'static [&'static str]| Group { set, options: &[], ranks: 4 };
+    let plain = &["ep_world_size=4", "moe_expert_num=8"];
+    let in_blocks = &["ep_world_size=4", "moe_expert_num=8", "comm_alg=fullmesh_v2"];
+    for (group, lost) in [
+        (Group { options: SEPARATE.options, ..eight(plain) }, "silent=3:tokens"),
+        (eight(in_blocks), "silent=3:blocks"),
+        (TP, "silent=3:tp"),
+    ] {
+        let folder = group.dump_on("threads", 3, &["--rounds", "1", "--deadline", "2", "--inject", lost]);
+        cannot_tell(folder.path(), "memory is the same whether they wait or not");
+    }
+}
