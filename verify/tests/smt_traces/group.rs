@@ -2,6 +2,7 @@
 
 use crate::memory::{Log, Logged, Shared, Traced, one_partition};
 use crate::random::Random;
+use crate::windows::Windows;
 use core::cell::RefCell;
 use half::bf16;
 use std::collections::BTreeMap;
@@ -9,8 +10,8 @@ use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::place::Tensor;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Choices, Operator};
-use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
+use veriep_core::protocol::{Choices, Flags, Operator};
+use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::sim::cluster::{Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
 use veriep_core::sim::duty::{Duty, Faulty, Held};
 use veriep_core::sim::seeded::{self, Seeded};
@@ -19,10 +20,13 @@ use veriep_core::sim::{Actor, Dense, Memory};
 use veriep_core::units::RankId;
 use veriep_verify::smt::model::Step;
 use veriep_verify::smt::schedule::Schedule;
+use veriep_verify::smt::slots;
 use veriep_verify::smt::trace::{Event, Expected, Instance};
 
 #[derive(Clone)]
 pub(crate) struct Case {
+    pub(crate) a2: bool,
+    pub(crate) flags: Flags,
     pub(crate) schedule: Schedule,
     /// How often the word is gone through.
     pub(crate) times: u32,
@@ -52,16 +56,33 @@ pub(crate) struct Outcome {
 }
 
 const BS: u32 = 2;
-const H: u32 = 2;
+
+impl Case {
+    /// Elements of a row. On A2 a flag behind no row must lie in none.
+    const fn h(&self) -> u32 {
+        if self.a2 { 24 } else { 2 }
+    }
+
+    fn choices(&self) -> Choices {
+        Choices { flags: self.flags, ..Choices::default() }
+    }
+
+    /// The number of an operator among those of its kind.
+    fn nth(&self, n: u32) -> usize {
+        (0..n).filter(|&m| self.schedule.operator(m) == self.schedule.operator(n)).count()
+    }
+}
+
 fn shape(case: &Case) -> Shape {
     let config = Config {
         ep_world_size: case.ranks.into(),
         // Two experts on each rank, so that a rank pair has more than one slot.
         moe_expert_num: (2 * case.ranks).into(),
         k: case.k.into(),
-        h: H.into(),
+        comm_alg: if case.a2 { Protocol::Fullmesh } else { Protocol::FullmeshV1 },
+        h: case.h().into(),
         bs: BatchSizes::Uniform(BS.into()),
-        hccl_buffsize_mb: 1,
+        hccl_buffsize_mb: if case.a2 { 16 } else { 1 },
         aiv_num: case.cores.into(),
         ..Config::default()
     };
@@ -87,7 +108,7 @@ fn batch(case: &Case, random: &mut Random, number: u32) -> Batch {
         let pairs: Vec<_> = (0..case.k).map(|_| random.below(256) < active).collect();
         let value = 1 + (number * BS + token) % 100;
         let copies = pairs.iter().filter(|&&pair| pair).count();
-        for _ in 0..H {
+        for _ in 0..case.h() {
             x.extend(bf16::from_f32(value as f32).to_le_bytes());
             x_out.extend(bf16::from_f32(value as f32 * copies as f32).to_le_bytes());
         }
@@ -113,20 +134,37 @@ impl Batch {
     }
 }
 
+/// The rows of each window: by operator, rank, source.
+fn windows(case: &Case, batches: &[Vec<Batch>]) -> Windows {
+    let rows = |n: u32, rank: usize, source: usize| {
+        let (sender, home) = match case.schedule.operator(n) {
+            Operator::Dispatch => (source, rank),
+            Operator::Combine => (rank, source),
+        };
+        let batch = &batches[case.nth(n)][sender];
+        (0..batch.ids.len()).filter(|&i| batch.home(i) == Some(home)).count() as u32
+    };
+    let (ranks, operators) = (0..case.ranks as usize, 0..case.times * case.schedule.len());
+    let of =
+        |n| ranks.clone().map(|rank| ranks.clone().map(|source| rows(n, rank, source)).collect()).collect();
+    Windows::new(operators.filter(|_| case.a2).map(of).collect())
+}
+
 /// The model's instance of a traffic: by batch and rank.
-fn instance(case: &Case, batches: &[Vec<Batch>]) -> Instance {
+fn instance(case: &Case, shape: &Shape, batches: &[Vec<Batch>]) -> Instance {
     let ranks = case.ranks as usize;
     let of = |n: u32, rank: usize| -> Vec<Option<Expected>> {
-        let batch = &batches[case.schedule.ordinal(n) as usize];
+        let batch = &batches[case.nth(n)];
         match case.schedule.operator(n) {
-            Operator::Dispatch => (0..2 * ranks)
-                .map(|slot| {
-                    let (expert, source) = ((rank * 2 + slot / ranks) as i32, slot % ranks);
+            kind if case.a2 => slots::a2_window(kind, ranks),
+            Operator::Dispatch => {
+                let rows = |expert: u32, source: usize| {
+                    let expert = (2 * rank as u32 + expert).cast_signed();
                     let sent = batch[source].ids.iter().zip(&batch[source].mask);
-                    let carries = sent.into_iter().any(|(&id, &active)| active && id == expert);
-                    Some(Expected { source, carries, quiets: true })
-                })
-                .collect(),
+                    sent.filter(|(id, active)| **active && **id == expert).count() as u32
+                };
+                slots::a3_dispatch(shape, case.choices(), RankId(rank as u32), rows)
+            }
             Operator::Combine => (0..(BS * case.k) as usize)
                 .map(|i| batch[rank].home(i).map(|source| Expected { source, carries: true, quiets: false }))
                 .collect(),
@@ -153,13 +191,13 @@ pub(crate) fn run(case: &Case, seed: u64) -> Outcome {
     let batches: Vec<Vec<_>> = (0..operators.len() as u32 / 2)
         .map(|b| (0..case.ranks).map(|r| batch(case, random, b * case.ranks + r)).collect())
         .collect();
-    let mut instance = instance(case, &batches);
+    let mut instance = instance(case, &shape, &batches);
     if case.duty == Some(one_partition(Operator::Dispatch)) {
         instance.schedule = Schedule::a3(case.schedule.word, 1, 2);
     } else if case.duty == Some(one_partition(Operator::Combine)) {
         instance.schedule = Schedule::a3(case.schedule.word, 2, 1);
     }
-    let log = Log::new(&shape, case.schedule, case.duty.clone());
+    let log = Log::new(&shape, case.choices(), case.schedule, case.duty.clone(), windows(case, &batches));
     let weak = seeded::Memory::Weak;
     let lands = random.of(&[seeded::Memory::Strong, weak, weak, weak, weak]);
     let chooser = Traced { inner: Seeded::new(lands, seed), log: log.clone(), issued: BTreeMap::new() };
@@ -168,7 +206,7 @@ pub(crate) fn run(case: &Case, seed: u64) -> Outcome {
     memory.broken = case.duty.as_ref().map(Duty::broken).unwrap_or_default();
     memory.rewrites = true;
     let order = random.of(&[SendOrder::Plain, SendOrder::Staggered]);
-    let mut cluster = Cluster::new(&shape, Choices { order, ..Choices::default() }, memory, operators);
+    let mut cluster = Cluster::new(&shape, Choices { order, ..case.choices() }, memory, operators);
     (cluster.batches, cluster.joinless) = (batches.len(), case.joinless);
     // Several effects in a step, as the host takes them.
     (cluster.checked, cluster.one_by_one) = (false, |_| false);

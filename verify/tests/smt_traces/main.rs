@@ -3,23 +3,27 @@
 mod group;
 mod memory;
 mod random;
+mod windows;
 
 use group::{Case, run};
 use memory::one_partition;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use veriep_core::place::Region;
-use veriep_core::protocol::Operator;
+use veriep_core::protocol::{Flags, Operator};
 use veriep_core::sim::duty::{Duty, Words};
 use veriep_verify::report;
-use veriep_verify::smt::schedule::Schedule;
+use veriep_verify::smt::schedule::{Partitions, Schedule};
 use veriep_verify::smt::trace::{self, Wrong};
 
 const DC: Schedule = Schedule::a3("DC", 2, 2);
 const DDCC: Schedule = Schedule::a3("DDCC", 2, 2);
 
+const A2: Schedule = Schedule::a2(2);
+
 fn case(schedule: Schedule, times: u32, ranks: u32, k: u32, cores: u32) -> Case {
-    Case { schedule, times, ranks, k, cores, duty: None, joinless: false }
+    let a2 = matches!(schedule.partitions, Partitions::Shared(_));
+    Case { a2, flags: Flags::Joint, schedule, times, ranks, k, cores, duty: None, joinless: false }
 }
 
 /// Runs many seeds; all must be runs of the model, end well and keep the premise of the theorem.
@@ -37,7 +41,9 @@ fn all_are_runs(case: Case, seeds: u64) {
         assert!(outcome.good, "{replay}: did not end with the right result");
         events += outcome.trace.len();
     }
-    let subject = format!("{}, {} ranks, K {}, {} cores", case.schedule, case.ranks, case.k, case.cores);
+    let flags = if case.flags == Flags::Separate { ", separate flags" } else { "" };
+    let Case { schedule, ranks, k, cores, .. } = case;
+    let subject = format!("{schedule}{flags}, {ranks} ranks, K {k}, {cores} cores");
     report::line("traces", &subject, &format!("{seeds} runs, {events} events, {:.1?}", start.elapsed()));
 }
 
@@ -66,6 +72,24 @@ fn every_trace_of_the_machines_is_a_safe_run_of_the_model() {
 }
 
 #[test]
+fn every_trace_with_separate_flags_is_a_safe_run_of_the_model() {
+    for (ranks, k, cores) in [(2, 1, 1), (2, 2, 2), (3, 2, 1)] {
+        let separate = |case| Case { flags: Flags::Separate, ..case };
+        all_are_runs(separate(case(DC, 3, ranks, k, cores)), 100);
+        all_are_runs(separate(case(DDCC, 2, ranks, k, cores)), 100);
+    }
+}
+
+#[test]
+fn every_trace_of_a2_is_a_safe_run_of_the_model() {
+    let two = Schedule { word: "DDCC", ..A2 };
+    for (ranks, k, cores) in [(2, 1, 1), (2, 2, 2), (3, 1, 1), (4, 2, 2)] {
+        all_are_runs(case(A2, 3, ranks, k, cores), 25);
+        all_are_runs(case(two, 2, ranks, k, cores), 25);
+    }
+}
+
+#[test]
 fn also_where_a_core_does_not_see_its_own_sum_yet() {
     // Without room for a wrong sum: seed 36 ends with `received rows = 5: must be in [0, 4]`.
     all_are_runs(case(DC, 3, 2, 1, 2), 250);
@@ -76,10 +100,12 @@ fn also_where_a_core_does_not_see_its_own_sum_yet() {
 /// for a safe run has ended well.
 fn is_caught(case: Case, expected: &[&str]) {
     let (schedule, duty) = (case.schedule, case.duty.clone());
-    let verdicts = verdicts(case, 250);
+    // A run of A2 has more memory.
+    let seeds: u32 = if case.a2 { 20 } else { 250 };
+    let verdicts = verdicts(case, seeds.into());
     let caught: u32 = expected.iter().filter_map(|&verdict| verdicts.get(verdict)).sum();
     let good = verdicts.get("a run, good").copied().unwrap_or(0);
-    assert!(caught > 0 && caught + good == 250, "{schedule} {duty:?}: {verdicts:?}");
+    assert!(caught > 0 && caught + good == seeds, "{schedule} {duty:?}: {verdicts:?}");
 }
 
 const LOST: &str = "a flag arrives where the former one is not cleared: one of them is lost";
@@ -104,4 +130,11 @@ fn the_traces_of_a_broken_driver_or_fabric_are_not_runs() {
     is_caught(without(Duty::Wait(status())), &["flag"]);
     is_caught(without(Duty::FlagBehindRows(Region::State)), &["data before flag"]);
     is_caught(Case { joinless: true, ..case(DC, 3, 2, 2, 2) }, &["join"]);
+}
+
+#[test]
+fn the_traces_of_a_broken_a2_are_not_runs() {
+    let without = |duty| Case { duty: Some(duty), ..case(A2, 3, 2, 1, 1) };
+    is_caught(without(Duty::Clear(Words::WindowsIn)), &["clears"]);
+    is_caught(without(Duty::InTime(Words::WindowsIn)), &["clears"]);
 }

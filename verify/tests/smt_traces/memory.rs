@@ -1,7 +1,8 @@
 //! What happens in a simulated group as events of the model: a chooser sees what lands, a fabric what cores do.
 
+use crate::windows::Windows;
 use core::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault};
 use veriep_core::layout::state::{Operator as Of, PARTITION};
@@ -12,7 +13,7 @@ use veriep_core::sim::chooser::{Actor, Choice, Chooser, Lands, Quiet};
 use veriep_core::sim::duty::{Double, Duty};
 use veriep_core::sim::flight::{Flight, FlightId, FlightKind};
 use veriep_core::sim::seeded::Seeded;
-use veriep_core::units::RankId;
+use veriep_core::units::{CoreId, RankId};
 use veriep_verify::smt::model::Step;
 use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::slots;
@@ -21,24 +22,34 @@ use veriep_verify::smt::trace::Event;
 /// What has happened, and who is where.
 pub(crate) struct Log<'s> {
     pub(crate) shape: &'s Shape,
+    pub(crate) choices: Choices,
     pub(crate) schedule: Schedule,
     pub(crate) duty: Option<Duty>,
     pub(crate) trace: Vec<Event>,
     /// Operators that each core has ended.
     pub(crate) at: BTreeMap<Actor, u32>,
     /// Cores that are quiet, by rank and operator.
-    quiet: BTreeMap<(RankId, u32), u32>,
+    quiet: BTreeSet<(RankId, u32, CoreId)>,
+    pub(crate) windows: Windows,
+    /// Flags of windows that were seen.
+    pub(crate) seen: BTreeSet<Event>,
 }
 
 pub(crate) type Shared<'s> = Rc<RefCell<Log<'s>>>;
 
 impl<'s> Log<'s> {
-    pub(crate) fn new(shape: &'s Shape, schedule: Schedule, duty: Option<Duty>) -> Shared<'s> {
-        let (trace, at, quiet) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Rc::new(RefCell::new(Self { shape, schedule, duty, trace, at, quiet }))
+    pub(crate) fn new(
+        shape: &'s Shape,
+        choices: Choices,
+        schedule: Schedule,
+        duty: Option<Duty>,
+        windows: Windows,
+    ) -> Shared<'s> {
+        let (trace, at, quiet, seen) = (Vec::new(), BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Rc::new(RefCell::new(Self { shape, choices, schedule, duty, trace, at, quiet, windows, seen }))
     }
 
-    fn n(&self, core: Actor) -> u32 {
+    pub(crate) fn n(&self, core: Actor) -> u32 {
         self.at.get(&core).copied().unwrap_or(0)
     }
 
@@ -49,7 +60,7 @@ impl<'s> Log<'s> {
             Region::Window => self.shape.window_bytes() / 2,
             _ => return None,
         };
-        let (kind, slot) = slots::a3(self.shape, Choices::default(), rank, at.region, at.offset % size)?;
+        let (kind, slot) = slots::a3(self.shape, self.choices, rank, at.region, at.offset % size)?;
         Some((kind, (at.offset / size) as u32, slot))
     }
 
@@ -95,7 +106,11 @@ impl Chooser for Traced<'_> {
     }
 
     fn issued(&mut self, flight: FlightId, what: &Flight) -> Lands {
-        self.issued.insert(flight, self.log.borrow().n(what.from));
+        let n = match what.kind {
+            FlightKind::Transfer(_) => self.log.borrow_mut().posts(what.from.member),
+            _ => self.log.borrow().n(what.from),
+        };
+        self.issued.insert(flight, n);
         self.inner.issued(flight, what)
     }
 
@@ -107,14 +122,23 @@ impl Chooser for Traced<'_> {
         self.inner.may_land(flight, what);
     }
 
-    fn landed(&mut self, flight: FlightId, what: &Flight, at: Place, _: u64, _: bool) {
+    fn landed(&mut self, flight: FlightId, what: &Flight, at: Place, bytes: u64, _: bool) {
+        let n = self.issued.get(&flight).copied().unwrap_or(0);
+        let mut log = self.log.borrow_mut();
+        if log.is_a2() {
+            match what.kind {
+                FlightKind::Transfer(_) => log.arrived(what.to, at, bytes, n),
+                FlightKind::Store => log.stores(what.from, at, n, -1),
+                _ => {}
+            }
+            return;
+        }
         let step = match what.kind {
             FlightKind::Put => Step::Write,
             FlightKind::Publish => Step::Land,
             _ => Step::Clear,
         };
-        let n = self.issued.get(&flight).copied().unwrap_or(0);
-        self.log.borrow_mut().record(step, what.to, at, n);
+        log.record(step, what.to, at, n);
     }
 
     fn quiet(&mut self, core: Actor, all: bool) -> Quiet {
@@ -141,7 +165,11 @@ impl Logged<'_, '_> {
     fn record(&self, step: Step, at: Place) {
         let log = &mut *self.log.borrow_mut();
         let n = log.n(self.core);
-        log.record(step, self.core.member, at, n);
+        match (log.is_a2(), step) {
+            (false, _) => log.record(step, self.core.member, at, n),
+            (true, Step::Read) => log.read(self.core, at),
+            (true, _) => log.stores(self.core, at, n, 1),
+        }
     }
 }
 
@@ -163,17 +191,29 @@ impl Fabric for Logged<'_, '_> {
         if quiet {
             let log = &mut *self.log.borrow_mut();
             let (rank, n) = (self.core.member, log.n(self.core));
-            let cores = log.quiet.entry((rank, n)).or_default();
-            *cores += 1;
-            if *cores == log.shape.aiv_num() {
-                log.whole(Step::Quiet, rank, n);
+            if log.quiet.insert((rank, n, self.core.core)) {
+                if log.is_a2() {
+                    log.clears(self.core, &*self.inner);
+                }
+                let cores = (0..log.shape.aiv_num()).map(CoreId);
+                if cores.into_iter().all(|core| log.quiet.contains(&(rank, n, core))) {
+                    log.whole(Step::Quiet, rank, n);
+                    if log.is_a2() {
+                        log.own_window(rank, n);
+                    }
+                }
             }
         }
         Ok(quiet)
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
+        let word = self.inner.observe(at)?;
+        let log = &mut *self.log.borrow_mut();
+        if log.is_a2() {
+            log.observed(self.core, at, word);
+        }
+        Ok(word)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
