@@ -10,40 +10,56 @@ use crate::units::RankId;
 /// change of any place, or of who writes what there, counts it up.
 const LAYOUT: u64 = 1;
 
-const PARAMETERS: [&str; 30] = [
-    "layout",
+/// Declares the names of the parameters, and the function that tells their numbers.
+macro_rules! parameters {
+    ($shape:ident, $choices:ident; $($name:literal: $number:expr,)*) => {
+        const PARAMETERS: [&str; [$($name),*].len()] = [$($name),*];
+
+        fn parameters($shape: &Shape, $choices: Choices) -> [u64; PARAMETERS.len()] {
+            [$($number),*]
+        }
+    };
+}
+
+parameters! {
+    shape, choices;
+    "layout": LAYOUT,
     // Names, which no shape has.
-    "group_ep",
-    "group_tp",
-    "comm_alg",
-    "op",
-    "dtype",
-    "ep_world_size",
-    "server_ranks",
-    "tp_world_size",
-    "moe_expert_num",
-    "shared_expert_num",
-    "shared_expert_rank_num",
-    "zero_expert_num",
-    "copy_expert_num",
-    "const_expert_num",
-    "k",
-    "h",
-    "bs",
-    "quant_mode",
-    "comm_quant_mode",
-    "expert_token_nums_type",
-    "hccl_buffsize_mb",
-    "aiv_num",
-    "norm_eps",
-    "port_offset",
-    "receive",
-    "experts",
-    "flags",
-    "stage",
+    "group_ep": 0,
+    "group_tp": 0,
+    "comm_alg": shape.protocol() as u64,
+    "op": shape.op() as u64,
+    "dtype": shape.dtype() as u64,
+    "ep_world_size": shape.ep_world_size().into(),
+    "server_ranks": shape.server_ranks().into(),
+    "tp_world_size": shape.tp_world_size().into(),
+    "moe_expert_num": shape.moe_expert_num().into(),
+    "shared_expert_num": shape.shared_expert_num().into(),
+    "shared_expert_rank_num": shape.shared_expert_rank_num().into(),
+    "zero_expert_num": shape.zero_expert_num().into(),
+    "copy_expert_num": shape.copy_expert_num().into(),
+    "const_expert_num": shape.const_expert_num().into(),
+    "k": shape.k().into(),
+    "h": shape.h().into(),
+    "bs": hash((0..shape.ep_world_size()).map(|rank| shape.bs(RankId(rank)).into())),
+    "quant_mode": format(shape.row_format()),
+    "comm_quant_mode": format(shape.result_format()),
+    "expert_token_nums_type": shape.token_nums() as u64,
+    "hccl_buffsize_mb": shape.hccl_buffsize_mb().into(),
+    "aiv_num": shape.aiv_num().into(),
+    "norm_eps": shape.norm_eps().to_bits().into(),
+    "port_offset": shape.port_offset(),
+    "receive": u64::from(choices.receive.areas()) + 256 * u64::from(choices.receive.keeps_rows()),
+    "experts": choices.receive.overwrites().into(),
+    "flags": choices.flags as u64,
+    "stage": choices.stage as u64,
     // Whatever else makes a shape.
-    "elastic_info",
-];
+    "elastic_info": shape.fingerprint(),
+}
+
+fn format(row: &RowFormat) -> u64 {
+    row.element as u64 + 256 * row.scale.map_or(0, |scale| scale as u64 + 1)
+}
 
 const AREAS: [&str; 34] = [
     "dispatch status",
@@ -92,44 +108,8 @@ impl Fingerprints {
     /// Those of a rank that was given this shape and makes these choices, in groups without names.
     #[must_use]
     pub fn new(shape: &Shape, choices: Choices) -> Self {
-        let format =
-            |row: &RowFormat| row.element as u64 + 256 * row.scale.map_or(0, |scale| scale as u64 + 1);
-        let receive = u64::from(choices.receive.areas()) + 256 * u64::from(choices.receive.keeps_rows());
-        let ranks = (0..shape.ep_world_size()).map(RankId);
-        let parameters: [u64; PARAMETERS.len()] = [
-            LAYOUT,
-            0,
-            0,
-            shape.protocol() as u64,
-            shape.op() as u64,
-            shape.dtype() as u64,
-            shape.ep_world_size().into(),
-            shape.server_ranks().into(),
-            shape.tp_world_size().into(),
-            shape.moe_expert_num().into(),
-            shape.shared_expert_num().into(),
-            shape.shared_expert_rank_num().into(),
-            shape.zero_expert_num().into(),
-            shape.copy_expert_num().into(),
-            shape.const_expert_num().into(),
-            shape.k().into(),
-            shape.h().into(),
-            hash(ranks.map(|rank| shape.bs(rank).into())),
-            format(shape.row_format()),
-            format(shape.result_format()),
-            shape.token_nums() as u64,
-            shape.hccl_buffsize_mb().into(),
-            shape.aiv_num().into(),
-            shape.norm_eps().to_bits().into(),
-            shape.port_offset(),
-            receive,
-            choices.receive.overwrites().into(),
-            choices.flags as u64,
-            choices.stage as u64,
-            shape.fingerprint(),
-        ];
         let mut words = [0; PARAMETERS.len() + AREAS.len()];
-        words.iter_mut().zip(parameters).for_each(|(word, parameter)| *word = parameter);
+        words.iter_mut().zip(parameters(shape, choices)).for_each(|(word, parameter)| *word = parameter);
         let mut add = |area: Area| {
             let words = words.iter_mut().skip(PARAMETERS.len());
             if let Some((_, word)) = AREAS.iter().zip(words).find(|(name, _)| **name == area.name) {
