@@ -6,7 +6,7 @@ use crate::launcher::launched;
 use crate::report::{Format, Report, complain};
 use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
-use core::error::Error;
+use core::error::Error as _;
 use core::num::{IntErrorKind, ParseIntError};
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.
