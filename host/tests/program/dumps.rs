@@ -12,17 +12,17 @@ use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
 /// Overrides of the preset `tiny`, options of `run` that decide what words mean, and how many ranks there are.
-pub struct Group {
-    pub set: &'static [&'static str],
-    pub options: &'static [&'static str],
-    pub ranks: u32,
+pub(crate) struct Group {
+    pub(crate) set: &'static [&'static str],
+    pub(crate) options: &'static [&'static str],
+    pub(crate) ranks: u32,
 }
 
 const A3: &[&str] = &["ep_world_size=4", "moe_expert_num=8", "bs=5", "aiv_num=3", "hccl_buffsize_mb=4"];
-pub const JOINT: Group = Group { set: A3, options: &[], ranks: 4 };
-pub const SEPARATE: Group = Group { set: A3, options: &["--flags", "separate"], ranks: 4 };
-pub const DIRECT: Group = Group { set: A3, options: &["--receive", "direct"], ranks: 4 };
-pub const IN_BLOCKS: Group = Group {
+pub(crate) const JOINT: Group = Group { set: A3, options: &[], ranks: 4 };
+pub(crate) const SEPARATE: Group = Group { set: A3, options: &["--flags", "separate"], ranks: 4 };
+pub(crate) const DIRECT: Group = Group { set: A3, options: &["--receive", "direct"], ranks: 4 };
+pub(crate) const IN_BLOCKS: Group = Group {
     set: &[
         "ep_world_size=4",
         "moe_expert_num=8",
@@ -34,7 +34,7 @@ pub const IN_BLOCKS: Group = Group {
     options: &[],
     ranks: 4,
 };
-pub const TP: Group = Group {
+pub(crate) const TP: Group = Group {
     set: &[
         "ep_world_size=4",
         "tp_world_size=2",
@@ -46,7 +46,7 @@ pub const TP: Group = Group {
     options: &[],
     ranks: 8,
 };
-pub const SHARED: Group = Group {
+pub(crate) const SHARED: Group = Group {
     set: &[
         "ep_world_size=4",
         "moe_expert_num=6",
@@ -89,11 +89,11 @@ const STREAMS: Group = Group { options: &["--stage", "2"], ..MESSAGES };
 
 impl Group {
     /// Runs it and returns its dump.
-    pub fn dump(&self, status: i32, more: &[&str]) -> TempDir {
+    pub(crate) fn dump(&self, status: i32, more: &[&str]) -> TempDir {
         self.dump_on("lockstep", status, more)
     }
 
-    pub fn dump_on(&self, backend: &str, status: i32, more: &[&str]) -> TempDir {
+    pub(crate) fn dump_on(&self, backend: &str, status: i32, more: &[&str]) -> TempDir {
         let folder = tempdir().unwrap();
         let set = self.set.iter().flat_map(|set| ["--set", set]);
         let run = ["run", "--preset", "tiny", "--backend", backend, "--dump", text(folder.path())];
@@ -118,15 +118,15 @@ impl Group {
     }
 }
 
-pub fn culprits(status: i32, folder: &Path, more: &[&str]) -> Vec<u32> {
+pub(crate) fn culprits(status: i32, folder: &Path, more: &[&str]) -> Vec<u32> {
     of(&diagnose(status, folder, more))
 }
 
-pub fn diagnose(status: i32, folder: &Path, more: &[&str]) -> Value {
+pub(crate) fn diagnose(status: i32, folder: &Path, more: &[&str]) -> Value {
     json(status, &[&["diagnose", text(folder)], more].concat())
 }
 
-pub fn of(said: &Value) -> Vec<u32> {
+pub(crate) fn of(said: &Value) -> Vec<u32> {
     serde_json::from_value(said["culprits"].clone()).unwrap()
 }
 

@@ -152,7 +152,8 @@ impl Of<'_> {
             let windows = if from == From::Veriep { ", or the windows of all ranks" } else { "" };
             add.push(format!("--case CASE{windows}: who returns a result"));
         }
-        if !absent.is_empty() && !(waiting.is_empty() && open.is_empty()) {
+        let is_at_rest = waiting.is_empty() && open.is_empty();
+        if !absent.is_empty() && !is_at_rest {
             add.push(format!("dumps of ranks {absent:?}"));
         }
         if !open.is_empty() {
