@@ -99,9 +99,10 @@ def test_a_shape_with_its_plan_takes_a_millisecond_at_most():
 
 
 def test_importing_takes_fifty_milliseconds_at_most():
-    code = "import time; start = time.process_time(); import veriep; print(time.process_time() - start)"
-
-    def once():
+    def once(module):
+        code = f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"
         return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
 
-    assert min(once() for _ in range(10)) < 0.05
+    # On a slow processor as much longer as what it is used with takes.
+    limit = max(0.05, min(once("numpy") for _ in range(5)) / 3)
+    assert min(once("veriep") for _ in range(10)) < limit
