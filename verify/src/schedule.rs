@@ -54,7 +54,7 @@ pub struct Answer {
     pub states: usize,
     /// Different traffic matrices met.
     pub traffic_matrices: usize,
-    /// What ranks might send.
+    /// The traffic that the search allowed.
     pub traffic: Traffic,
     /// Whether every reachable state was visited.
     pub complete: bool,

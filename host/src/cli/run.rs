@@ -44,7 +44,7 @@ pub struct RunArgs {
     /// Write the memory of all ranks when the run hangs or ends, and on SIGUSR2; `diagnose` reads it (Linux).
     #[arg(long, value_name = "FOLDER")]
     pub dump: Option<PathBuf>,
-    /// Where the ranks of the group run.
+    /// What runs the ranks: threads, processes, MPI, or a scheduler in one thread.
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendArg,
     /// Number of rounds, rounded up to whole schedules.

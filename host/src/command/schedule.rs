@@ -22,7 +22,7 @@ struct Verdict {
     safe: bool,
     states: usize,
     traffic_matrices: usize,
-    /// What ranks might send, as in CLAIMS.md.
+    /// The traffic that the search allowed, in the words of CLAIMS.md.
     traffic: &'static str,
     complete: bool,
     counterexample: Vec<String>,

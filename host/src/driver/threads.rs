@@ -19,7 +19,7 @@ const TURN: u32 = 256;
 /// The operator that time between two operators is charged to.
 const NOBODY: usize = usize::MAX;
 
-/// How cores are distributed over the workers that poll them.
+/// Which worker thread polls which core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
     /// All cores of a rank on one worker: the rank's rows stay in one cache.

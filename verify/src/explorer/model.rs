@@ -255,7 +255,7 @@ with! {
     fn quantised() { quantised = true }
     /// With steps of several effects.
     fn in_runs() { in_runs = true }
-    /// With fullmesh_v2 and so many blocks a record, 1 to 3.
+    /// Uses fullmesh_v2, where each record has `blocks` blocks (1 to 3).
     fn blocks(blocks: u32) { blocks = blocks }
     /// Over weak memory.
     fn weak() { memory = Memory::Weak }
@@ -268,7 +268,7 @@ with! {
     fn separate() { flags = Flags::Separate }
     /// With experts that read rows in the window.
     fn in_place() { receive = Receive::InPlace }
-    /// With direct placement, pull combine, and so many areas, 1 or 2.
+    /// Uses direct placement, where combine pulls results, with 1 or 2 areas.
     fn direct(areas: u32) { receive = Receive::Direct { areas } }
     /// The same, and experts overwrite.
     fn overwrite(areas: u32) { receive = Receive::Overwrite { areas } }

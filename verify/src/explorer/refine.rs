@@ -30,12 +30,12 @@ pub(super) struct Noted {
     pub(super) by: (RankId, CoreId),
 }
 
-/// Which slot.
+/// The slot that an event concerns.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
-    /// That of a place in the model's addresses, in its core's newest operator with that partition.
+    /// The slot at a place in the model's addresses, of the core's newest operator in that partition.
     Place(Place),
-    /// This one, of this operator.
+    /// The slot of that number, of that operator.
     Slot(usize, u32),
 }
 

@@ -74,7 +74,7 @@ impl<'v, 'a> View<'v, 'a> {
         }
     }
 
-    /// The same of the row that starts at a place in the model's own addresses, if one can.
+    /// Notes that the row at `at` has been read for the last time, if a row starts there. `at` is one of the model's addresses.
     fn read_row(&self, at: Place) {
         self.scene.known(self.step.rank, at).into_iter().for_each(|number| self.read(number));
     }
