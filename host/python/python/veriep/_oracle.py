@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from ._errors import Violation
+from ._errors import Violation, parsed
 from ._tensors import given, is_torch, subject, taken
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def check(
     """
     options = (receive, experts, None, None, port_offset)
     problems = _native.check(subject(case, preset, config), options, case is not None)
-    return [Violation([problem]) for problem in json.loads(problems)]
+    return [Violation([problem]) for problem in parsed(problems)]
 
 
 def _ask(case: Case, preset: str | None, config: Any, half: str, returned: Tensors) -> dict[str, Any]:
@@ -132,4 +131,4 @@ def compare(
     """
     near = (ulp, rtol, atol)
     judged = _native.compare(given(expected), given(seen), near, list(ranks), list(tensors), padded)
-    return Comparison(json.loads(judged[0]), judged[1])
+    return Comparison(parsed(judged[0]), judged[1])

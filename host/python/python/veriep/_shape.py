@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from . import _native
+from ._errors import parsed
 from ._tensors import keys
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import ArrayLike
 
 
@@ -141,7 +142,7 @@ class Shape:
 
     @cached_property
     def _plan(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", json.loads(self._native.plan()))
+        return cast("dict[str, Any]", parsed(self._native.plan()))
 
     def __repr__(self) -> str:
         return f"<veriep.Shape {self.fingerprint}: {self.config}>"
@@ -264,7 +265,7 @@ class Shape:
         Raises:
             IndexError: there is no such core.
         """
-        return cast("dict[str, Any]", json.loads(self._native.share(rank, core)))
+        return cast("dict[str, Any]", parsed(self._native.share(rank, core)))
 
     def export(
         self, folder: str | os.PathLike[str], *, prefix: str = "veriep", ranks: Sequence[int] | None = None
@@ -276,6 +277,8 @@ class Shape:
         if not (prefix.isidentifier() and prefix.isascii() and prefix[0] != "_"):
             raise ValueError(f"prefix = {prefix!r}: must be a letter, then letters, digits and _")
         ranks = None if ranks is None else list(ranks)
+        from pathlib import Path
+
         return [Path(folder) / name for name in self._native.export(folder, prefix, ranks)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union
@@ -76,6 +75,8 @@ def _torch(array: np.ndarray[Any, Any]) -> Any:
 
 def keys(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Values as TOML has them. Those of NumPy are numbers, too."""
+
+    import json
 
     def plain(value: Any) -> Any:
         return value.tolist() if hasattr(value, "tolist") else value
