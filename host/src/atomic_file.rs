@@ -122,6 +122,32 @@ fn cannot_replace(path: &Path, error: &io::Error) -> Error {
     Error::file(path, format_args!("cannot replace: {error}"))
 }
 
+/// What a path names behind links, whether there is something or not; none if there are too many.
+fn behind_links(path: &Path) -> Option<PathBuf> {
+    let mut file = path.to_owned();
+    for _ in 0..=LINKS_MAX {
+        let Ok(next) = std::fs::read_link(&file) else { return Some(file) };
+        file = file.parent().unwrap_or(Path::new("")).join(next);
+    }
+    None
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// The one path of a file that may have several names and need not be there yet; the path itself if its folder is missing.
+pub fn resolved(path: &Path) -> PathBuf {
+    let whole = || {
+        let file = behind_links(path)?;
+        Some(folder_of(&file).canonicalize().ok()?.join(file.file_name()?))
+    };
+    whole().unwrap_or_else(|| path.to_owned())
+}
+
 /// What a path names behind links.
 #[derive(Debug)]
 struct Target {
@@ -134,16 +160,9 @@ impl Target {
         if is_own_output(path) {
             return Err(Error::file(path, "cannot write: is this program's own stdout or stderr"));
         }
-        let mut file = path.to_owned();
-        let mut links = 0;
         // A rename would replace the link itself.
-        while let Ok(next) = std::fs::read_link(&file) {
-            links += 1;
-            if links > LINKS_MAX {
-                return Err(Error::file(path, format_args!("cannot write: more than {LINKS_MAX} links")));
-            }
-            file = file.parent().unwrap_or(Path::new("")).join(next);
-        }
+        let file = behind_links(path)
+            .ok_or_else(|| Error::file(path, format_args!("cannot write: more than {LINKS_MAX} links")))?;
         // Or a device.
         if file.exists() && !file.is_file() {
             let what = if file.is_dir() { "a folder: must be a file" } else { "not a regular file" };
@@ -154,10 +173,7 @@ impl Target {
         if file.file_name().is_none() || matches!(last, Some(b"" | b".")) {
             return Err(Error::file(path, "cannot write: the name of a folder: must be that of a file"));
         }
-        let folder = match file.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let folder = folder_of(&file);
         if !folder.is_dir() {
             let what = if folder.exists() { "is not a folder" } else { "missing: must be a folder" };
             return Err(Error::file(path, format_args!("cannot write: {} {what}", folder.display())));

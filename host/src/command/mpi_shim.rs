@@ -72,8 +72,11 @@ fn compile(mpicc: &Path, out: &Path) -> Result<Option<Shim>, Error> {
         let said = said.lines().find(is_error).or(said.lines().next()).unwrap_or("").trim();
         return Err(Error::Request(format!("{name}: {}: {said}", ran.status)));
     }
-    // A program that compiles nothing may end well, too.
-    let bytes = fs::read(&made).unwrap_or_default();
+    let bytes = match fs::read(&made) {
+        // A program that compiles nothing may end well, too.
+        Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
+        read => read.map_err(of_file)?,
+    };
     let mpi =
         mpi_of(&bytes).ok_or_else(|| Error::Request(format!("{name}: has made no library for an MPI")))?;
     let path = out.join(file_name(&mpi));

@@ -1,5 +1,6 @@
 //! What the arguments that name or make a case amount to.
 
+use crate::atomic_file::resolved;
 use crate::case::{self, Case, Opened, TENSORS_NAME, config_file};
 use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, TensorArgs};
 use crate::config::{Config, FILE_NAME};
@@ -125,13 +126,6 @@ pub(super) fn keep_apart(inputs: &[PathBuf], written: &[Output<'_>]) -> Result<(
         others.push((option, file));
     }
     Ok(())
-}
-
-/// A path without links, also of a file that is still to be made.
-fn resolved(path: &Path) -> PathBuf {
-    let made = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
-    let here = || Path::new(".").canonicalize().ok()?.join(path).into();
-    path.canonicalize().ok().or_else(made).or_else(here).unwrap_or_else(|| path.to_owned())
 }
 
 /// The options that make tensors which no configuration asks for, so that what is wrong with those tells where they come

@@ -3,13 +3,13 @@
 use super::super::owes::Seen;
 use super::{Group, Refused, partition};
 use crate::global_rank::{all, ep_rank, named};
-use std::collections::HashMap;
 use veriep_core::layout::data;
 use veriep_core::layout::record::{Triple, triple_of};
 use veriep_core::layout::state::Operator;
 use veriep_core::place::Region;
-use veriep_core::plan::route;
-use veriep_core::units::{Pair, Token};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::route::{self, Send, Sends};
+use veriep_core::plan::split::DispatchShare;
 
 /// Looks at the windows of the ranks in the earliest combine, which have all rows of its batch.
 ///
@@ -32,13 +32,14 @@ pub(super) fn check(group: &Group<'_>, seen: &[Option<Seen>]) -> Result<(), Refu
     let shape = group.shape;
     for from in all(shape) {
         let (source, inputs) = (ep_rank(shape, from), case.inputs(from));
-        let mut sent = HashMap::new();
-        let tokens = (0..shape.bs(source)).map(Token);
-        for pair in tokens.flat_map(|token| (0..shape.combine_columns()).map(move |k| Pair { token, k })) {
-            let Some(home) = route::home(shape, source, &inputs, pair) else { continue };
-            let record = sent.entry((home.rank, home.local_expert)).or_insert(0);
-            let at = data::dispatch_record(shape, partition(number), home, source, *record);
-            *record += 1;
+        let bs = shape.bs(source);
+        let share = DispatchShare { moe: 0..bs * shape.k(), shared: 0..bs * shape.shared_expert_num() };
+        let mut sent = vec![0; route::destinations(shape) as usize];
+        let mut slots = vec![0; route::share_len(&share) as usize];
+        route::walk(shape, source, &inputs, &share, &mut sent, &mut slots);
+        let sends = Sends::new(shape, source, SendOrder::Plain, &share);
+        for Send { pair, home, slot } in sends.iter(&inputs, &slots) {
+            let at = data::dispatch_record(shape, partition(number), home, source, slot);
             let holder = named(shape.tp_world_size(), from, home.rank, false).0;
             let mut bytes = [0; Triple::BYTES as usize];
             let memory = group.memory(holder).filter(|_| in_it(holder));
