@@ -10,7 +10,6 @@ use super::steps::{self, CHUNK, count_of, split_words};
 use super::{Bound, Cx};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
-use crate::layout::state::Partition;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
 use crate::protocol::{Outcome, Types};
@@ -18,17 +17,10 @@ use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
 
-/// The exchange of one core.
+/// The exchange of one core. What it finds out stands in the core's [`Round`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Exchange {
-    partition: Partition,
-    /// The last barrier that was passed.
-    epoch: u32,
     sum: ShareSum,
-    /// The row of the outputs at which the share begins, once all sums are known.
-    first_row: u32,
-    /// The number of rows of the whole rank, once all sums are known.
-    total: u32,
     phase: Phase,
 }
 
@@ -51,78 +43,54 @@ phase_names! { Phase of "Exchange." in Exchange: Await ArriveWithSums Sums Count
 go! { Exchange }
 
 impl Exchange {
-    /// Creates the exchange of a core in this state of its round.
-    pub(crate) fn new<V>(env: Bound<'_, V>, round: &Round) -> Self {
-        let sum = ShareSum { rows: 0, of_last_expert: 0 };
-        Self {
-            partition: round.partition,
-            epoch: round.epoch,
-            sum,
-            first_row: 0,
-            total: 0,
-            phase: Phase::Await { slot: env.work.slots.start },
-        }
+    /// Creates the exchange of a core.
+    pub(crate) fn new<V>(env: Bound<'_, V>) -> Self {
+        Self { sum: ShareSum::default(), phase: Phase::Await { slot: env.work.slots.start } }
     }
 
     /// Creates the writing half alone, for a core that has determined its counts and their predecessors in another way.
     pub(crate) fn of_counts<V>(env: Bound<'_, V>, round: &Round, of_expert: u32) -> Self {
-        let Round { first_row, total, .. } = *round;
-        let phase = Phase::Counts { slot: env.work.slots.start, rows: first_row, of_expert };
-        Self { first_row, total, phase, ..Self::new(env, round) }
+        let phase = Phase::Counts { slot: env.work.slots.start, rows: round.first_row, of_expert };
+        Self { phase, ..Self::new(env) }
     }
 
-    /// Returns the row of the outputs at which the own share begins. It is valid once the exchange is done.
-    pub(crate) const fn first_row(&self) -> u32 {
-        self.first_row
-    }
-
-    /// Returns the number of rows that the rank receives. It is valid once the exchange is done.
-    pub(crate) const fn total(&self) -> u32 {
-        self.total
-    }
-
-    /// Returns the last barrier that was passed.
-    pub(crate) const fn epoch(&self) -> u32 {
-        self.epoch
-    }
-
-    /// Returns the number of rows of any core's share. It is valid once the exchange is done.
-    pub(crate) fn rows_of<F: Fabric + ?Sized, V>(
+    /// Returns the sum of any core's share behind the barrier `epoch`.
+    pub(crate) fn sum_of<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
         fabric: &F,
+        epoch: u32,
         core: CoreId,
-    ) -> Result<u32, ProtocolError> {
+    ) -> Result<ShareSum, ProtocolError> {
         // The own word may not have landed yet.
-        let sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
-        Ok(sum.rows)
+        if core == env.core { Ok(self.sum) } else { barrier::sum_of(fabric, core, epoch) }
     }
 
     /// Advances the exchange by one step.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn step(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
-            Phase::Await { slot } => self.await_count(cx, slot),
+            Phase::Await { slot } => self.await_count(round, cx, slot),
             Phase::ArriveWithSums => {
-                self.epoch = barrier::next_epoch(self.epoch);
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, self.sum)?;
+                round.epoch = barrier::next_epoch(round.epoch);
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, round.epoch, self.sum)?;
                 self.go(Phase::Sums)
             }
-            Phase::Sums => self.sums(cx),
+            Phase::Sums => self.sums(round, cx),
             Phase::Counts { slot, rows, of_expert } => self.counts(cx, (slot, rows, of_expert)),
             Phase::TokenNums { slot, rows, of_expert } => self.token_nums(cx, (slot, rows, of_expert)),
         }
     }
 
-    fn await_count(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
+    fn await_count(&mut self, round: &Round, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
         let (env, shape, end) = (cx.env, cx.env.shape, cx.env.work.slots.end);
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let next = steps::await_counts(env, cx.fabric, self.partition, &(slot..end), |slot, count| {
+        let next = steps::await_counts(env, cx.fabric, round.partition, &(slot..end), |slot, count| {
             *count_of(env, counts, slot)? = count;
             self.sum = self.sum.with(shape, slot, end, count);
             Ok(())
@@ -133,16 +101,15 @@ impl Exchange {
         }
     }
 
-    fn sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    fn sums(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let (env, shape) = (cx.env, cx.env.shape);
         let cores = shape.aiv_num();
-        if let Some(core) = barrier::missing(cx.fabric, cores, env.core, self.epoch)? {
+        if let Some(core) = barrier::missing(cx.fabric, cores, env.core, round.epoch)? {
             return Ok(Progress::Pending(Wait::barrier(core)));
         }
         let mut sums = [ShareSum::default(); CORES_MAX];
         for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
-            // The own word may not have landed yet.
-            *sum = if core == env.core { self.sum } else { barrier::sum_of(cx.fabric, core, self.epoch)? };
+            *sum = self.sum_of(env, cx.fabric, round.epoch, core)?;
             let share = split::slots(shape, env.rank, core);
             let (seen, max) =
                 (sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()));
@@ -156,9 +123,9 @@ impl Exchange {
         if seen > max {
             return Err(ProtocolError::Rows { seen, max });
         }
-        self.total = sums.clone().map(|sum| sum.rows).sum();
+        round.total = sums.clone().map(|sum| sum.rows).sum();
         let prefix = counts::prefix(shape, env.rank, env.core, sums);
-        self.first_row = prefix.rows_before;
+        round.first_row = prefix.rows_before;
         self.go(Phase::Counts {
             slot: env.work.slots.start,
             rows: prefix.rows_before,

@@ -107,13 +107,8 @@ impl Part {
                 }
             }
             Self::Exchange(exchange) => {
-                let progress = exchange.step(cx)?;
-                if progress != Progress::Done {
-                    return Ok(Some(progress));
-                }
-                round.epoch = exchange.epoch();
-                (round.first_row, round.total) = (exchange.first_row(), exchange.total());
-                return Ok(None);
+                let progress = exchange.step(round, cx)?;
+                return Ok((progress != Progress::Done).then_some(progress));
             }
             Self::Quiet if !cx.fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::QUIET))),
             Self::Quiet => return Ok(None),

@@ -108,7 +108,7 @@ impl Dispatch {
         match part {
             Part::Publish { .. } if separate => Phase::Send { next: 0 },
             Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
-            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
             Part::Exchange(_) => Phase::Part(Part::Quiet),
             Part::Quiet if !one_core => Phase::Part(Part::Arrive),
             Part::Arrive => Phase::Part(Part::Barrier),

@@ -36,7 +36,8 @@ impl Dispatch {
             let Some(source) = sources.find(|&source| shape.sends_to_shared(source, env.rank)) else {
                 continue;
             };
-            let (rows, max) = (exchange.rows_of(env, cx.fabric, core)?, shape.rows_from(source, env.rank));
+            let rows = exchange.sum_of(env, cx.fabric, self.round.epoch, core)?.rows;
+            let max = shape.rows_from(source, env.rank);
             if rows > max {
                 return Err(ProtocolError::Rows { seen: rows.into(), max: max.into() });
             }

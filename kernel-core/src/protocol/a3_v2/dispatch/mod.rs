@@ -110,7 +110,7 @@ impl Dispatch {
             Part::Arrive => Phase::Part(Part::Barrier),
             Part::Barrier if !counts_first(env) => Phase::Part(Part::expand_idx(env)),
             Part::Quiet | Part::Barrier => Phase::Part(Part::publish(env)),
-            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
             Part::Exchange(_) => Phase::Look { slot: env.work.slots.start },
             // `TokenFlag`s are not used here.
             Part::Publish { .. } | Part::PublishTokens { .. } => records,
