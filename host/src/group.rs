@@ -12,7 +12,6 @@ use crate::world::{Phase, World};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use veriep_core::fabric::{Detail, Wait};
-use veriep_core::protocol::Fingerprints;
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::RankId;
@@ -75,21 +74,6 @@ impl Plan {
     }
 }
 
-/// Refuses ranks that were not all given the same: those of `ranks` in their order.
-///
-/// # Errors
-/// The first rank that differs from rank 0, and the first parameter or area in which it does.
-pub fn handshake(ranks: impl IntoIterator<Item = Fingerprints>) -> Result<(), Error> {
-    let mut ranks = ranks.into_iter();
-    let Some(first) = ranks.next() else { return Ok(()) };
-    for (rank, other) in (1..).zip(ranks) {
-        if let Some(name) = first.first_difference(&other) {
-            return Err(Error::Request(format!("rank {rank}: {name}: must be the same as on rank 0")));
-        }
-    }
-    Ok(())
-}
-
 /// Runs `plan` on `backend` in a world, or as much of it as there is time for before somebody asks for the end; each round
 /// with what `traffic` gives for its number. `drive` takes a unit to its end; `progress` is told of every rank checked.
 /// Returns the costs and the host's state of the ranks, for whoever looks at the last unit. Of both only what concerns
@@ -105,7 +89,6 @@ pub fn run<'c, B: Backend>(
     mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
     progress: &(impl Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
-    handshake(global_rank::all(shape).map(|_| Fingerprints::new(shape, plan.options.choices)))?;
     let mut ranks: Vec<_> = global_rank::all(shape).map(|_| RankState::new(plan.unit.batches())).collect();
     let mut costs = Costs { waited_for: vec![Duration::ZERO; ranks.len()], ..Costs::default() };
     let mut first = 0;
@@ -245,39 +228,8 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::presets::preset;
     use veriep_core::fabric::Flag;
-    use veriep_core::protocol::{Choices, Receive};
-    use veriep_core::shape::{Given, Limits};
     use veriep_core::units::CoreId;
-
-    #[test]
-    fn a_rank_that_was_given_something_else_is_named_before_the_first_operator() {
-        let (config, _) = preset("tiny").unwrap();
-        let of = |set: &[&str], port_offset, receive| {
-            let mut config = Config { port_offset, ..config.clone() };
-            set.iter().for_each(|set| config.set(set).unwrap());
-            let shape = Shape::new(&config.as_core(Given::empty()), Limits::Product).unwrap();
-            Fingerprints::new(&shape, Choices { receive, ..Choices::default() })
-        };
-        let plain = of(&[], 0, Receive::Copy);
-        let others = [
-            ("bs", of(&["bs=5"], 0, Receive::Copy)),
-            ("aiv_num", of(&["aiv_num=3"], 0, Receive::Copy)),
-            ("dtype", of(&["dtype=f16"], 0, Receive::Copy)),
-            ("port_offset", of(&[], 512, Receive::Copy)),
-            ("receive", of(&[], 0, Receive::InPlace)),
-        ];
-        for (name, other) in others {
-            let line = handshake([plain, plain, other, plain]).unwrap_err().to_string();
-            assert_eq!(line, format!("rank 2: {name}: must be the same as on rank 0"));
-        }
-        handshake([plain; 4]).unwrap();
-        let named = |name: &str| plain.named(name.as_bytes(), &[]);
-        let line = handshake([named("a"), named("a"), named("b")]).unwrap_err().to_string();
-        assert_eq!(line, "rank 2: group_ep: must be the same as on rank 0");
-    }
 
     /// What no injected silence brings about; the others are seen through the command line.
     #[test]

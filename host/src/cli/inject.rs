@@ -50,13 +50,13 @@ impl RunArgs {
 
     /// Whether words of that kind are sent, and known by their places.
     fn sends(&self, shape: &Shape, lost: Lost) -> bool {
-        let direct = self.receive.is_direct();
+        let direct = self.mode.receive.is_direct();
         match shape.protocol() {
             Protocol::Fullmesh => lost == Lost::Ends,
-            Protocol::Hierarchy => lost == Lost::Ends && self.stage == Some(2),
+            Protocol::Hierarchy => lost == Lost::Ends && self.mode.stage == Some(2),
             _ => match lost {
                 Lost::Counts | Lost::Rows => true,
-                Lost::Tokens => direct || matches!(self.flags, Some(FlagsArg::Separate)),
+                Lost::Tokens => direct || matches!(self.mode.flags, Some(FlagsArg::Separate)),
                 Lost::Grants => direct,
                 Lost::Blocks => shape.protocol() == Protocol::FullmeshV2,
                 Lost::Tp => shape.tp_world_size() > 1,

@@ -1,14 +1,10 @@
 //! What `veriep run` can be asked.
 
-use super::{
-    BackendArg, ConfigArgs, ExpertsArg, FlagsArg, OrderArg, PortArgs, RecordArgs, RowCopyArg, TensorArgs,
-    number, receive,
-};
+use super::{BackendArg, ConfigArgs, ModeArgs, OrderArg, RecordArgs, RowCopyArg, TensorArgs, number};
 use crate::driver::threads::Spread;
 use crate::vector::Unit;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
-use veriep_core::protocol::Receive;
 
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -68,21 +64,9 @@ pub struct RunArgs {
     /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
-    #[arg(long, value_enum)]
-    pub flags: Option<FlagsArg>,
-    /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
-    pub stage: Option<u32>,
-    /// Where experts find received rows.
-    #[arg(long, value_parser = receive(), default_value = "copy")]
-    pub receive: Receive,
-    /// Where experts leave their results (with --receive direct).
-    #[arg(long, value_enum, default_value_t)]
-    pub experts: ExpertsArg,
-    /// Bytes added per source rank.
+    /// Choices of the group.
     #[command(flatten)]
-    pub port: PortArgs,
+    pub mode: ModeArgs,
     /// What computes on rows; results are the same.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,

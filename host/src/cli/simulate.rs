@@ -1,9 +1,8 @@
 //! The options of `veriep simulate`.
 
-use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs, RecordArgs, SharedArg, TensorArgs, number, receive};
+use super::{ConfigArgs, ModeArgs, OrderArg, RecordArgs, SharedArg, TensorArgs, number};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
-use veriep_core::protocol::Receive;
 
 /// Whether a simulation keeps rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,21 +37,12 @@ pub struct SimulateArgs {
     /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// Where experts find received rows.
-    #[arg(long, value_parser = receive(), default_value = "copy")]
-    pub receive: Receive,
-    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
-    #[arg(long, value_enum)]
-    pub flags: Option<FlagsArg>,
-    /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
-    pub stage: Option<u32>,
+    /// Choices of the group.
+    #[command(flatten)]
+    pub mode: ModeArgs,
     /// How tokens are spread over the replicas of a shared expert; `even` redirects links only.
     #[arg(long, value_enum, default_value_t)]
     pub shared: SharedArg,
-    /// Bytes added per rank.
-    #[command(flatten)]
-    pub port: PortArgs,
     /// Operators of a round, DC or DDCC.
     #[arg(long, value_name = "SEQ", default_value = "DC")]
     pub schedule: String,

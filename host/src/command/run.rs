@@ -1,7 +1,7 @@
 //! `veriep run`
 
 use super::record::{self, Subject};
-use super::source::{flags, inputs, keep_apart, open_case};
+use super::source::{inputs, keep_apart, open_case, ordered};
 use super::traffic as bytes;
 use crate::atomic_file::check_writable;
 use crate::backend::count::Counted;
@@ -11,7 +11,7 @@ use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
-use crate::case::{Case, support};
+use crate::case::Case;
 use crate::cli::{BackendArg, RowCopyArg, RunArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
@@ -36,8 +36,8 @@ use flight::{Folder, Own};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::protocol::{Choices, Stage};
-use veriep_core::shape::{Product, Protocol, Shape};
+use veriep_core::protocol::Choices;
+use veriep_core::shape::{Product, Shape};
 use veriep_core::units::RankId;
 use veriep_core::vector::Any;
 
@@ -193,14 +193,10 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         return Err(Error::Request(format!("{wrong} {backend}")));
     }
     let (case, source) =
-        open_case(&args.config, &args.tensors, args.seed, (args.port.port_offset, u64::MAX))?;
-    let stage = stage(&case.shape, args.stage)?;
-    let receive = args.experts.of(args.receive)?.with_batches(schedule.in_flight());
-    support::receives(&case.shape, receive)?;
-    let flags = flags(&case.shape, args.flags, receive)?;
+        open_case(&args.config, &args.tensors, args.seed, (args.mode.port.port_offset, u64::MAX))?;
+    let choices = ordered(&case.shape, &args.mode, schedule.in_flight(), args.order)?;
     let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
     let (killed, slow) = (args.killed(&case)?, args.slow(&case)?);
-    let choices = Choices { order: args.order.into(), flags, receive, stage };
     let processes = processes(args, &case.shape, started)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
@@ -220,17 +216,6 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         },
         schedule,
     ))
-}
-
-/// Only the hierarchy has stages.
-pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
-    match (shape.protocol(), stage) {
-        (Protocol::Hierarchy, Some(2)) => Ok(Stage::Two),
-        (_, None) | (Protocol::Hierarchy, Some(_)) => Ok(Stage::Three),
-        (_, Some(stage)) => {
-            Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
-        }
-    }
 }
 
 /// Drives a unit and holds what it moved against the plan.

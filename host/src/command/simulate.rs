@@ -2,8 +2,8 @@
 
 use super::bench::memory_bytes;
 use super::record::{self, Subject};
-use super::source::{inputs, keep_apart, open_case};
-use crate::case::{Case, round_bytes, support};
+use super::source::{inputs, keep_apart, open_case, ordered};
+use crate::case::{Case, round_bytes};
 use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
 use crate::events::Unit;
@@ -17,7 +17,6 @@ use indicatif::BinaryBytes;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
-use veriep_core::fabric::Capabilities;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::Product;
@@ -54,21 +53,14 @@ impl Request {
             Some(RowsArg::Weightless) => 0,
             None => REAL_MAX,
         };
-        let (case, source) = open_case(&args.config, &args.tensors, seed, (args.port.port_offset, real_max))?;
+        let (case, source) =
+            open_case(&args.config, &args.tensors, seed, (args.mode.port.port_offset, real_max))?;
         let shape = &case.shape;
         if let Some(line) = refused(&case, args) {
             return Err(Error::Request(line));
         }
         let batches = args.schedule.matches('D').count();
-        let receive = args.receive.with_batches(batches);
-        support::receives(shape, receive)?;
-        let choices = Choices {
-            order: args.order.into(),
-            flags: super::source::flags(shape, args.flags, receive)?,
-            receive,
-            stage: super::run::stage(shape, args.stage)?,
-        };
-        choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
+        let choices = ordered(shape, &args.mode, batches, args.order)?;
         let rows = round_bytes(shape) <= real_max;
         if args.rows == Some(RowsArg::Real) && !rows {
             let (rows, free) = (BinaryBytes(round_bytes(shape)), BinaryBytes(real_max));

@@ -2,15 +2,16 @@
 
 use crate::atomic_file::resolved;
 use crate::case::{self, Case, Opened, TENSORS_NAME, config_file};
-use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, TensorArgs};
+use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, OrderArg, TensorArgs};
 use crate::config::{Config, FILE_NAME};
 use crate::error::Error;
 use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
+use crate::report::progress;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use veriep_core::fabric::Capabilities;
-use veriep_core::protocol::{Choices, Flags, Receive};
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{Protocol, Shape};
 
 /// A configuration and where it comes from.
@@ -74,6 +75,7 @@ pub(super) fn open_case(
     (port_offset, values_max): (i64, u64),
 ) -> Result<(Case, String), Error> {
     let Some((mut opened, folder)) = opened(config)? else {
+        let _making = progress(0, "making a case");
         let made = make_case(config, tensors, seed, (port_offset, values_max));
         return made.map(|(case, source)| (case, source.name));
     };
@@ -171,13 +173,35 @@ pub(super) fn choices(shape: &Shape, args: &ModeArgs) -> Result<Choices, Error> 
     choices_of(shape, args, args.experts.of(args.receive)?)
 }
 
+/// The same for a group that has some batches in flight and sends in an order.
+pub(super) fn ordered(
+    shape: &Shape,
+    args: &ModeArgs,
+    in_flight: usize,
+    order: OrderArg,
+) -> Result<Choices, Error> {
+    let receive = args.experts.of(args.receive)?.with_batches(in_flight);
+    Ok(Choices { order: order.into(), ..choices_of(shape, args, receive)? })
+}
+
 /// The same with rows received in a way of its own.
 pub(super) fn choices_of(shape: &Shape, args: &ModeArgs, receive: Receive) -> Result<Choices, Error> {
     case::support::receives(shape, receive)?;
-    let (flags, stage) = (flags(shape, args.flags, receive)?, super::run::stage(shape, args.stage)?);
+    let (flags, stage) = (flags(shape, args.flags, receive)?, stage(shape, args.stage)?);
     let choices = Choices { flags, receive, stage, ..Choices::default() };
     choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
     Ok(choices)
+}
+
+/// Only the hierarchy has stages.
+pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
+    match (shape.protocol(), stage) {
+        (Protocol::Hierarchy, Some(2)) => Ok(Stage::Two),
+        (_, None) | (Protocol::Hierarchy, Some(_)) => Ok(Stage::Three),
+        (_, Some(stage)) => {
+            Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
+        }
+    }
 }
 
 /// The flags that a request asks for.

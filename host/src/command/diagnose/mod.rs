@@ -122,7 +122,7 @@ fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
         _ => return Err(refused("flags: must be joint or separate")),
     };
     let stage = match (args.stage, options.stage) {
-        (Some(_), _) => super::run::stage(&shape, args.stage)?,
+        (Some(_), _) => super::source::stage(&shape, args.stage)?,
         (None, 2) => Stage::Two,
         (None, 3) => Stage::Three,
         _ => return Err(refused("stage: must be 2 or 3")),
