@@ -5,7 +5,7 @@ use crate::world::Gone;
 use anstyle::AnsiColor;
 use comfy_table::Table;
 use core::time::Duration;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -158,6 +158,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// A handle by which steps are counted from elsewhere.
+    pub fn bar(&self) -> ProgressBar {
+        self.bar.clone()
+    }
+
     /// So many steps more are done.
     pub fn inc(&self, steps: u64) {
         self.bar.inc(steps);
@@ -182,7 +187,11 @@ pub fn progress(len: u64, doing: &'static str) -> Progress {
         let bar = ProgressBar::hidden();
         let (seen, since) = (bar.clone(), Instant::now());
         let line = move || {
-            let done = if len > 0 { format!(": {} of {len}", seen.position()) } else { String::new() };
+            let done = match (len, seen.position()) {
+                (0, 0) => String::new(),
+                (0, done) => format!(": {done}"),
+                (_, done) => format!(": {done} of {len}"),
+            };
             note(&format!("note: {doing} for {} s{done}", since.elapsed().as_secs()));
         };
         // Whoever cannot be started is not needed.
@@ -190,9 +199,17 @@ pub fn progress(len: u64, doing: &'static str) -> Progress {
         return Progress { bar, _end: end };
     }
     let bar = if len > 0 { ProgressBar::new(len) } else { ProgressBar::new_spinner() }.with_message(doing);
-    let template = if len > 0 { "{msg} {wide_bar} {pos}/{len}" } else { "{spinner} {msg} for {elapsed}" };
+    let template =
+        if len > 0 { "{msg} {wide_bar} {pos}/{len}" } else { "{spinner} {msg} for {elapsed}{done}" };
     let bar = match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
+        Ok(style) => bar.with_style(style.with_key(
+            "done",
+            |state: &ProgressState, text: &mut dyn core::fmt::Write| {
+                if state.pos() > 0 {
+                    let _ = write!(text, ": {}", state.pos());
+                }
+            },
+        )),
         Err(_) => bar,
     };
     bar.enable_steady_tick(Duration::from_millis(250));

@@ -243,6 +243,20 @@ fn laid_out(path: &Path, tensors: &mut [Tensor<'_>]) -> Result<Metadata, Error> 
     Metadata::new(None, infos.collect()).map_err(|e| inconsistent(path, &e))
 }
 
+/// What makes a tensor of such values out of another one, where PyTorch wrote it.
+pub fn convert_to(dtype: Dtype) -> Option<&'static str> {
+    Some(match dtype {
+        Dtype::BF16 => ".to(torch.bfloat16)",
+        Dtype::F16 => ".to(torch.float16)",
+        Dtype::F32 => ".to(torch.float32)",
+        Dtype::I8 => ".to(torch.int8)",
+        Dtype::I32 => ".to(torch.int32)",
+        Dtype::I64 => ".to(torch.int64)",
+        Dtype::BOOL => ".to(torch.bool)",
+        _ => return None,
+    })
+}
+
 /// 32-bit numbers as little-endian bytes.
 pub fn bytes_of<const N: usize, T: Copy>(values: &[T], to_le: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|&value| to_le(value)).collect()

@@ -9,7 +9,7 @@ use crate::error::{Error, Problem};
 use crate::global_rank;
 use crate::hints;
 use crate::result::element;
-use crate::store::{TensorFile, numbers_of};
+use crate::store::{TensorFile, convert_to, numbers_of};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::BTreeSet;
@@ -292,7 +292,9 @@ impl Reader {
         let mut sound = true;
         if info.dtype != dtype {
             let seen = format!(": dtype {}", info.dtype);
-            self.wrong(name, &seen, format!("must be {dtype}"));
+            let hint = convert_to(dtype).map(str::to_owned);
+            self.problems
+                .add(name, |name| Problem { hint, ..Problem::new(name, &seen, format!("must be {dtype}")) });
             sound = false;
         }
         if !shapes.contains(&info.shape.as_slice()) {

@@ -5,7 +5,7 @@ use crate::cli::CompareArgs;
 use crate::error::{Error, shown};
 use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
-use crate::store::{Tensor, TensorFile};
+use crate::store::{Tensor, TensorFile, convert_to};
 use crate::tolerance::{Judged, Tolerance};
 use crate::world;
 use serde::Serialize;
@@ -246,7 +246,10 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
             Some(info) => {
                 one.error =
                     Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
-                one.hint = (info.dtype == must.dtype && fits(&info.shape, must, true)).then_some("--padded");
+                one.hint = match info.dtype == must.dtype {
+                    true => fits(&info.shape, must, true).then_some("--padded"),
+                    false => convert_to(must.dtype),
+                };
             }
         }
         tensors.push(one);

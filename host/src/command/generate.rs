@@ -6,7 +6,7 @@ use crate::cli::{GenArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::expected::Expected;
-use crate::report::{Report, note, pairs};
+use crate::report::{Report, note, pairs, progress};
 use serde::Serialize;
 use std::path::Path;
 
@@ -29,6 +29,7 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
         let files = [FILE_NAME, TENSORS_NAME].map(|name| args.out.join(name));
         keep_apart(&inputs(&args.config), &files.each_ref().map(|file| ("--out", Some(file.as_path()))))?;
     }
+    let _making = progress(0, "making a case");
     let (case, source) = make_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = args.expected.then(|| Expected::of(&case));
     case.save_with(&args.out, expected.as_ref().map(Expected::tensors).transpose()?)?;

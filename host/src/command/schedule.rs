@@ -11,7 +11,9 @@ use crate::events::{Unit, story};
 use crate::interrupt;
 use crate::report::{Report, note, progress, styled};
 use anstyle::AnsiColor;
+use indicatif::ProgressBar;
 use serde::Serialize;
+use std::sync::{Mutex, PoisonError};
 use veriep_core::protocol::{Choices, Receive};
 use veriep_verify::schedule::{Answer, Product, Question, Subject, Traffic, Witness, answer};
 
@@ -55,7 +57,8 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
         return Err(Error::Request(line));
     }
     let calls = Calls::default();
-    let searching = progress(0, "searching");
+    let searching = progress(0, "searching states");
+    *SEARCH.lock().unwrap_or_else(PoisonError::into_inner) = Some(searching.bar());
     let answer = answer(&question, args.events.is_some().then_some(&calls as &dyn Witness));
     drop(searching);
     if answer.safe {
@@ -207,8 +210,19 @@ fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], balanced: bool) 
         server_ranks: args.server_ranks.unwrap_or(half),
         rounds: if balanced { args.rounds } else { Some(1) },
         states_max: args.states as usize,
-        stop: interrupt::is_asked,
+        stop: count_and_ask,
     }
+}
+
+/// The search that runs.
+static SEARCH: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// Counts a state that was searched, and asks whether somebody wants the end.
+fn count_and_ask() -> bool {
+    if let Some(bar) = &*SEARCH.lock().unwrap_or_else(PoisonError::into_inner) {
+        bar.inc(1);
+    }
+    interrupt::is_asked()
 }
 
 fn verdict(question: &Question, answer: Answer) -> Verdict {

@@ -81,7 +81,7 @@ fn judge<O: Into<Option<Output>>>(name: &str, make: impl FnOnce(&Room) -> O) {
     let Some(output) = make(&room).into() else { return };
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A machine that stands still for a while has a search tell that it goes on.
-    let said = stderr.lines().filter(|line| !line.starts_with("note: searching for "));
+    let said = stderr.lines().filter(|line| !line.starts_with("note: searching states for "));
     let lines: Vec<_> = said.map(|line| format!("``{}``", line.replace('|', "\\|"))).collect();
     let (lines, status) = (lines.join("<br>"), output.status.code().map_or(String::new(), |s| s.to_string()));
     let what = name.replace('_', " ");
