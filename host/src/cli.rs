@@ -244,12 +244,6 @@ pub enum ExpertsArg {
 }
 
 impl ExpertsArg {
-    /// Those of a way to receive, by their name on the command line.
-    #[must_use]
-    pub const fn name(receive: Receive) -> &'static str {
-        if receive.overwrites() { "overwrite" } else { "apart" }
-    }
-
     /// A way to receive with such experts.
     ///
     /// # Errors

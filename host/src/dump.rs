@@ -4,7 +4,6 @@
 //! hold zeros are holes in these files.
 
 use crate::case::Case;
-use crate::cli::ExpertsArg;
 use crate::config::{self, FILE_NAME};
 use crate::error::Error;
 use crate::report::{complain, note};
@@ -16,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use veriep_core::place::Region;
-use veriep_core::protocol::{Choices, Flags, Stage};
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::units::RankId;
 
 /// The name of the file with the group's [`Options`].
@@ -42,6 +41,12 @@ pub struct Options {
     pub in_flight: u32,
 }
 
+/// Where experts leave their results, by its name on the command line.
+#[must_use]
+pub const fn experts(receive: Receive) -> &'static str {
+    if receive.overwrites() { "overwrite" } else { "apart" }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self::of(Choices::default(), 0, 1)
@@ -62,7 +67,7 @@ impl Options {
                 Stage::Three => 3,
             },
             port_offset,
-            experts: ExpertsArg::name(choices.receive).to_owned(),
+            experts: experts(choices.receive).to_owned(),
             in_flight,
         }
     }

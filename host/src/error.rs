@@ -162,6 +162,17 @@ impl Error {
         Self::File(format!("{}: {what}", path.display()))
     }
 
+    /// The system does not give a group its memory.
+    pub(crate) fn of_memory(error: &std::io::Error) -> Self {
+        // The standard library has no kind for it.
+        let decides = if error.to_string().contains("open files") {
+            "ulimit -n decides how many may be open"
+        } else {
+            "hccl_buffsize_mb and ep_world_size decide its size"
+        };
+        Self::Request(format!("memory of the group: {error}: {decides}"))
+    }
+
     /// An I/O error of a file; an absent file is `missing`.
     pub fn io(path: &Path, doing: &str, error: &std::io::Error) -> Self {
         match error.kind() {

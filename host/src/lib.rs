@@ -5,12 +5,18 @@
 //! or made by [`generate`]; results are written by [`result`]. Every failure is an [`error::Error`].
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
+#![cfg_attr(
+    not(feature = "commands"),
+    allow(dead_code, unused_imports, reason = "only commands use some of it")
+)]
 
 pub mod atomic_file;
 pub mod backend;
 pub mod batch;
 pub mod case;
+#[cfg(feature = "commands")]
 pub mod cli;
+#[cfg(feature = "commands")]
 pub mod command;
 pub mod compare;
 pub mod config;

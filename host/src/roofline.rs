@@ -107,7 +107,7 @@ impl<'a> Traffic<'a> {
     /// # Errors
     /// There is no memory for it, or the system starts no thread.
     pub fn new(case: &'a Case, batch: Batch<'a>, choices: Choices) -> Result<Self, Error> {
-        let memory = SharedMemory::new(case, 1).map_err(|e| crate::command::of_memory(&e))?;
+        let memory = SharedMemory::new(case, 1).map_err(|e| Error::of_memory(&e))?;
         let memory = RankRemap::of(case).over(memory);
         let mut ranks: Vec<_> = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         let options = Options { choices, in_step: true, rows_unseen: true, ..Options::default() };

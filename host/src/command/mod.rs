@@ -61,14 +61,3 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Golden(args) => golden::run(&args, report),
     }
 }
-
-/// The system does not give the group its memory.
-pub(crate) fn of_memory(error: &std::io::Error) -> Error {
-    // The standard library has no kind for it.
-    let decides = if error.to_string().contains("open files") {
-        "ulimit -n decides how many may be open"
-    } else {
-        "hccl_buffsize_mb and ep_world_size decide its size"
-    };
-    Error::Request(format!("memory of the group: {error}: {decides}"))
-}

@@ -1,6 +1,6 @@
 //! What a configuration needs, in the form of the report: the window term by term, and what follows from it.
 
-use crate::cli::ExpertsArg;
+use crate::dump;
 use crate::report::columns;
 use serde::Serialize;
 use veriep_core::layout::direct;
@@ -60,7 +60,7 @@ impl Placed {
     pub(super) fn of(shape: &Shape, receive: Receive) -> Option<Self> {
         let required_bytes = direct::required_bytes(shape, receive.areas(), receive.overwrites());
         let required_mb = required_bytes.div_ceil(MIB);
-        let experts = ExpertsArg::name(receive);
+        let experts = dump::experts(receive);
         receive.is_direct().then_some(Self { experts, areas: receive.areas(), required_bytes, required_mb })
     }
 

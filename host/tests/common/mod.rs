@@ -11,7 +11,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 pub(crate) fn veriep(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_veriep")).args(args).stdin(Stdio::null()).output().unwrap()
+    let Some(program) = option_env!("CARGO_BIN_EXE_veriep") else {
+        panic!("the feature `commands` builds it")
+    };
+    Command::new(program).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 /// Runs, demands `status` and that stderr has exactly one line, and returns that line.

@@ -4,10 +4,11 @@ use super::blocks::{Block, Ratio};
 use super::load::{Counters, Load};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, ExpertsArg, LiveArg, RowCopyArg, name_of};
+use crate::cli::{Baseline, LiveArg, RowCopyArg, name_of};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
+use crate::dump;
 use crate::global_rank;
 use core::time::Duration;
 use serde::Serialize;
@@ -194,7 +195,7 @@ fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject
         }
         System::Machines(_, receive, _) if matches!(mine.system, System::Machines(_, its, _) if its != receive) =>
         {
-            format!("experts = {}", ExpertsArg::name(receive))
+            format!("experts = {}", dump::experts(receive))
         }
         System::Machines(_, _, copy) if mine.system != other.system => {
             format!("row_copy = {}", name_of(copy))
@@ -276,7 +277,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     Entry {
         system,
         receive: way.map(|(receive, _)| receive.name()),
-        experts: way.map(|(receive, _)| ExpertsArg::name(receive)),
+        experts: way.map(|(receive, _)| dump::experts(receive)),
         row_copy: subject.row_copy.map(|way| name_of(RowCopyArg::from(way))),
         asked: way.map(|(_, asked)| asked),
         ep_world_size: config.ep_world_size,

@@ -6,7 +6,6 @@ use super::{Samples, grid, source, ways};
 use crate::backend::shared::SharedMemory;
 use crate::case::Case;
 use crate::cli::{BenchArgs, RowCopyArg};
-use crate::command::of_memory;
 use crate::error::Error;
 use crate::generate::{Options, generate};
 use crate::global_rank;
@@ -60,11 +59,11 @@ impl<'c> Processes<'c> {
     ) -> Result<Self, Error> {
         let (processes, ranks) = (count(case), global_rank::count(&case.shape));
         let workers = workers(args, processes);
-        let bytes = SharedMemory::bytes(case, 1).map_err(|e| of_memory(&e))?;
-        let memory = GroupMemory::new(processes, workers, bytes).map_err(|e| of_memory(&e))?;
+        let bytes = SharedMemory::bytes(case, 1).map_err(|e| Error::of_memory(&e))?;
+        let memory = GroupMemory::new(processes, workers, bytes).map_err(|e| Error::of_memory(&e))?;
         let world = World::watched(&memory, processes, workers, ranks);
         let start = GroupMemory::start(processes, workers);
-        let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(|e| of_memory(&e))?;
+        let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(|e| Error::of_memory(&e))?;
         let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
         world.copy_rows(row_copy);
         let members = Members::start(&memory, &world, (live::fingerprint(case), group), None)
@@ -168,7 +167,7 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
     }
     let world = seat.world(memory, global_rank::count(&case.shape));
     let start = GroupMemory::start(seat.processes, seat.workers);
-    let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(|e| of_memory(&e))?;
+    let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(|e| Error::of_memory(&e))?;
     let workers = live::workers(args, seat.workers);
     let row_copy = world.copies_rows().ok_or_else(missing)?;
     let shared = shared.with_row_copy(row_copy);

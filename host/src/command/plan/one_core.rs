@@ -7,7 +7,8 @@ pub(super) use table::table;
 use super::direct;
 use super::lists::{Traffic, Write, puts};
 use super::{ends, ports, tp};
-use crate::cli::{ExpertsArg, PlanArgs, name_of};
+use crate::cli::{PlanArgs, name_of};
+use crate::dump;
 use crate::report::with;
 use core::ops::Range;
 use serde_json::{Value, json};
@@ -43,7 +44,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, rank: RankId, core: CoreId)
     };
     json!({
         "receive": receive.name(),
-        "experts": ExpertsArg::name(receive),
+        "experts": dump::experts(receive),
         "order": name_of(args.order),
         "shared": name_of(args.shared),
         "port_offset": traffic.shape.port_offset(),

@@ -10,7 +10,6 @@ use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::cli::RunArgs;
 use crate::command::launched::{self, Alike};
-use crate::command::of_memory;
 use crate::driver::schedule::Schedule;
 use crate::dump;
 use crate::error::Error;
@@ -47,9 +46,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let ((mut job, schedule), greeted) = launched::meet(&launched, wire, args.all_far, asked)?;
     job.workers.count = greeted.workers();
     let record = flight::join(&job, &greeted.name(), me)?;
-    let cluster = begin(&job, greeted, me).map_err(|e| of_memory(&e))?;
+    let cluster = begin(&job, greeted, me).map_err(|e| Error::of_memory(&e))?;
     if let Some(folder) = &record {
-        cluster.note_deaths(folder.path()).map_err(|e| of_memory(&e))?;
+        cluster.note_deaths(folder.path()).map_err(|e| Error::of_memory(&e))?;
     }
     take_part(&job, &schedule, (&cluster, record.as_ref()), me, report)
 }

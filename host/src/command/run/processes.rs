@@ -8,7 +8,6 @@ use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer};
 use crate::batch::Batch;
 use crate::cli::RunArgs;
-use crate::command::of_memory;
 use crate::driver::threads::Workers;
 use crate::driver::{self, Failure, Hang, Missing, Unit};
 use crate::error::Error;
@@ -153,7 +152,8 @@ pub(super) fn shared(
     job: &Job<'_>,
 ) -> Result<SharedMemory, Error> {
     let (start, batches) = (GroupMemory::start(processes, workers), job.plan.unit.batches());
-    let shared = SharedMemory::within(memory.map(), start, &job.case, batches).map_err(|e| of_memory(&e))?;
+    let shared =
+        SharedMemory::within(memory.map(), start, &job.case, batches).map_err(|e| Error::of_memory(&e))?;
     Ok(shared.with_row_copy(super::unmeasured(job)))
 }
 
@@ -166,8 +166,8 @@ pub(super) fn run(
     let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
     let ranks = global_rank::count(&case.shape);
-    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(|e| of_memory(&e))?;
-    let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| of_memory(&e))?;
+    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(|e| Error::of_memory(&e))?;
+    let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| Error::of_memory(&e))?;
     let world = World::watched(&memory, processes, workers.count, ranks);
     let view =
         super::copying(job, shared(&memory, processes, workers.count, job)?, processes * workers.count)?;

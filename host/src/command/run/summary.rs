@@ -2,9 +2,10 @@
 
 use super::{Job, Ran};
 use crate::case::Case;
-use crate::cli::{BackendArg, ExpertsArg, RowCopyArg, name_of};
+use crate::cli::{BackendArg, RowCopyArg, name_of};
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
+use crate::dump;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
@@ -131,7 +132,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
         "rows": bytes.rows,
         "schedule": args.schedule,
         "receive": receive.name(),
-        "experts": ExpertsArg::name(receive),
+        "experts": dump::experts(receive),
         "rounds": costs.rounds,
         "interrupted": costs.rounds < plan.rounds(),
         "checked": plan.check.is_some(),
