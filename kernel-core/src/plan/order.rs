@@ -202,6 +202,8 @@ mod tests {
                 let path = order.path_by(to.len() as u32, RankId(rank), destination).unwrap();
                 let mut all: Vec<u32> = (0..path.len()).map(|i| path.item(i)).collect();
                 let first = to[all[0] as usize];
+                let of_first = to.iter().position(|&rank| rank == first);
+                assert!(order != SendOrder::Destinations || of_first == Some(all[0] as usize), "rank {rank}");
                 all.sort_unstable();
                 assert!(all.into_iter().eq(0..to.len() as u32), "{order:?} leaves rows out");
                 first

@@ -4,7 +4,7 @@
 use super::{Peer, RawFabric, RawNic, RowCopy, Segment};
 use crate::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Fabric, prefetch};
+use crate::fabric::{Fabric, Fault, prefetch};
 use crate::place::{Place, Tensor};
 use crate::units::RankId;
 use Did::{Fence, Load, Store};
@@ -78,6 +78,18 @@ fn words_are_accessed_with_the_orderings_that_the_models_check() {
         let transfer = Transfer { to: NEAR, from: Place::window_out(0), at: Place::window(0), len: 16 };
         let post = done(|| assert_eq!(nic.post(&transfer), Ok(Post::Posted)));
         assert_eq!(post, [Load(SOURCE), Store(TRANSFER), Load(SOURCE), Store(TRANSFER)]);
+    });
+}
+
+#[test]
+fn a_word_at_half_a_words_offset_is_refused() {
+    with(RowCopy::Plain, |mut fabric, nic| {
+        let at = Place::state(4);
+        let [own, near] = [ME, NEAR].map(|rank| Fault::new(rank, at, 8));
+        assert_eq!(fabric.observe(at), Err(own));
+        assert_eq!(fabric.store(at, 1), Err(own));
+        assert_eq!(fabric.publish(NEAR, at, 1), Err(near));
+        assert_eq!(nic.observe(at), Err(own));
     });
 }
 

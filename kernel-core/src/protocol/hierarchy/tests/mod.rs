@@ -9,7 +9,7 @@ use crate::protocol::Stage;
 use crate::shape::{BatchSizes, Config, Dtype, Protocol, Shape};
 use crate::sim::duty::{Double, Duty, Words};
 use crate::sim::seeded::Memory::Weak;
-use crate::testing::domain::{Dice, Domain, Tensors, result_row, shape as shape_of};
+use crate::testing::domain::{Dice, Domain, Tensors, result_row, row, shape as shape_of};
 use crate::testing::group::{Group, unmasked_rounds as random_rounds};
 use crate::testing::random;
 use alloc::vec::Vec;
@@ -43,6 +43,21 @@ fn a_token_goes_over_relays_and_back_as_the_oracle_has_it() {
             run(stage, &shape_of(&Config { aiv_num: cores, ..small() }), letters, 6, seed);
         }
     }
+}
+
+#[test]
+fn the_rows_of_a_server_are_added_in_the_order_of_k() {
+    // 2^24 + 1 - 2^24 is 0 in f32, and from the other end 1.
+    let result = |shape: &Shape, _, _, _, k| {
+        row(shape.dtype(), shape.h(), |_| [16_777_216.0, 1.0, -16_777_216.0][k as usize])
+    };
+    let shape = shape_of(&small());
+    let mut rounds = random_rounds(&shape, 1, &mut Dice(1));
+    for tensors in &mut rounds[0] {
+        tensors.ids = [0, 1, 2].repeat(3);
+        tensors.weights.fill(1.0);
+    }
+    Group::of(&shape, rounds, result).by("DC").play(Weak, 1).unwrap();
 }
 
 proptest! {
