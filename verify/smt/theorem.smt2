@@ -9,12 +9,14 @@
 (declare-fun source (Rank Slot Int) Rank) ; who sends that flag
 (declare-fun carries (Rank Slot Int) Bool) ; and whether rows come with it
 (declare-fun quiets (Rank Slot Int) Bool) ; and whether its sender is quiet before it sends it
-(declare-fun reuse (Int Int) Bool) ; operator n uses the slots of the earlier operator m
+(declare-fun behind (Rank Slot Int Slot) Bool) ; its sender sends both after it took that flag of its own in n
+(declare-fun reuse (Rank Slot Int Int) Bool) ; operator n uses the slot of the earlier operator m
 (declare-fun gate (Rank Slot Int Int) Int)
 (declare-fun told (Rank Slot Int Int) Slot)
 (assert (forall ((s Rank) (j Slot) (m Int) (n Int))
-  (=> (and (<= 0 m) (reuse m n) (expects s j n))
-      (and (< m (gate s j m n)) (< (gate s j m n) n)
+  (=> (and (<= 0 m) (reuse s j m n) (expects s j n))
+      (and (< m (gate s j m n)) (<= (gate s j m n) n)
+           (=> (= n (gate s j m n)) (behind s j n (told s j m n)))
            (quiets (source s j n) (told s j m n) (gate s j m n))
            (expects (source s j n) (told s j m n) (gate s j m n))
            (= s (source (source s j n) (told s j m n) (gate s j m n)))))))
@@ -159,6 +161,7 @@
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; land: expected
 (assert (< N (begun (source S J N)))) ; land: sent
+(assert (forall ((i Slot)) (=> (behind S J N i) (taken (source S J N) i N)))) ; land: behind
 (assert (=> (quiets S J N) (< N (hushed (source S J N))))) ; land: hush
 (assert (not (landed S J N))) ; land: once
 (define-fun begun_1 ((r Rank)) Int (begun r))
@@ -341,8 +344,9 @@
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
 (assert (< N (begun (source S J N)))) ; write: sent
+(assert (forall ((i Slot)) (=> (behind S J N i) (taken (source S J N) i N)))) ; write: behind
 (assert (not (landed S J N))) ; write: data before flag
-(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (carries S J m)) (< m (ended S))))))
+(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse S J m N) (carries S J m)) (< m (ended S))))))
 (check-sat)
 (pop)
 
@@ -369,9 +373,10 @@
 (declare-const S Rank) (declare-const J Slot) (declare-const N Int)
 (assert (expects S J N)) ; land: expected
 (assert (< N (begun (source S J N)))) ; land: sent
+(assert (forall ((i Slot)) (=> (behind S J N i) (taken (source S J N) i N)))) ; land: behind
 (assert (=> (quiets S J N) (< N (hushed (source S J N))))) ; land: hush
 (assert (not (landed S J N))) ; land: once
-(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (expects S J m)) (cleared S J m)))))
+(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse S J m N) (expects S J m)) (cleared S J m)))))
 (check-sat)
 (pop)
 
@@ -399,8 +404,9 @@
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
 (assert (< N (begun (source S J N)))) ; write: sent
+(assert (forall ((i Slot)) (=> (behind S J N i) (taken (source S J N) i N)))) ; write: behind
 (assert (not (landed S J N))) ; write: data before flag
-(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N)) (< m (ended S))))))
+(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse S J m N)) (< m (ended S))))))
 (check-sat)
 (pop)
 
@@ -428,6 +434,7 @@
 (assert (expects S J N)) ; write: expected
 (assert (carries S J N)) ; write: carries
 (assert (< N (begun (source S J N)))) ; write: sent
+(assert (forall ((i Slot)) (=> (behind S J N i) (taken (source S J N) i N)))) ; write: behind
 (assert (not (landed S J N))) ; write: data before flag
 (assert (not (not (taken S J N))))
 (check-sat)
@@ -480,14 +487,21 @@
 ; who has ended was quiet before the flags that tell so
 (assert (forall ((s Rank) (j Slot) (n Int))
   (=> (and (<= 0 n) (< n (ended (source s j n))) (expects s j n) (quiets s j n)) (< n (hushed (source s j n))))))
-(declare-const least Rank) (declare-const goal Int)
+(declare-fun height (Rank Slot Int) Int)
+(assert (forall ((s Rank) (j Slot) (n Int) (i Slot)) (=> (behind s j n i)
+  (and (expects (source s j n) i n) (< (height (source s j n) i n) (height s j n))))))
+(declare-const least Rank) (declare-const low Rank) (declare-const lowest Slot) (declare-const goal Int)
+(define-fun misses ((r Rank) (j Slot)) Bool (and (expects r j (ended least)) (not (taken r j (ended least)))))
+(define-fun sender () Rank (source low lowest (ended least)))
 (assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
+(assert (forall ((r Rank) (j Slot)) (=> (misses r j) (and (misses low lowest)
+  (<= (height low lowest (ended least)) (height r j (ended least))))))) ; and misses the lowest flag, if any
 (assert (and (<= 0 (ended least)) (<= (ended least) goal)))
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) N)))))) ; begin
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (< (hushed S) (begun S)) (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n))))))) ; quiet
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (expects S J N)(< N (begun (source S J N)))(=> (quiets S J N) (< N (hushed (source S J N))))(not (landed S J N)))))) ; land
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(expects S J N)(landed S J N)(not (taken S J N)))))) ; take
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (or (= S least) (= S low) (= S sender)) (and (= N (ended S)) (= (begun S) N)))))) ; begin
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (or (= S least) (= S low) (= S sender)) (< (hushed S) (begun S)) (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n))))))) ; quiet
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (= S low) (= J lowest) (expects S J N)(< N (begun (source S J N)))(forall ((i Slot)) (=> (behind S J N i) (taken (source S J N) i N)))(=> (quiets S J N) (< N (hushed (source S J N))))(not (landed S J N)))))) ; land
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (= S low) (= J lowest) (and (= N (ended S)) (= (begun S) (+ 1 N)))(expects S J N)(landed S J N)(not (taken S J N)))))) ; take
 (assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (taken S J N)(not (cleared S J N)))))) ; clear
-(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) true (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot)) (=> (expects S j N) (taken S j N)))(forall ((s Rank) (j Slot)) (=> (and (= S (source s j N)) (expects s j N) (quiets s j N)) (< N (hushed S)))))))) ; end
+(assert (forall ((S Rank) (J Slot) (N Int)) (not (and (<= N goal) (or (= S least) (= S low) (= S sender)) (and (= N (ended S)) (= (begun S) (+ 1 N)))(forall ((j Slot)) (=> (expects S j N) (taken S j N)))(forall ((s Rank) (j Slot)) (=> (and (= S (source s j N)) (expects s j N) (quiets s j N)) (< N (hushed S)))))))) ; end
 (check-sat)
 (pop)

@@ -8,12 +8,14 @@ use veriep_verify::report;
 use veriep_verify::smt::ground;
 use veriep_verify::smt::model::{Effect, Harm, INVARIANT, Step};
 use veriep_verify::smt::obligation::{
-    Clears, Obligation, Theory, instances, theorem_file, two_partitions_of_wait_all, wait_all_is_a_gate,
+    Clears, Obligation, Theory, hierarchy_has_gates, instances, theorem_file, two_partitions_of_wait_all,
+    wait_all_is_a_gate,
 };
+use veriep_verify::smt::relay::{self, Class};
 use veriep_verify::smt::schedule::{Partitions, Schedule};
 use veriep_verify::smt::slots;
 use veriep_verify::smt::timeline::{Search, Timeline, Traffic};
-use veriep_verify::smt::trace::{Event, Expected, Facts, Instance, Run};
+use veriep_verify::smt::trace::{Event, Expected, Facts, Instance, Reuse, Run};
 use veriep_verify::smt::z3::{self, Verdict};
 
 /// Guards that say what a step is, not what makes it safe.
@@ -50,6 +52,17 @@ fn where_clears_land_at_once_a_gate_need_not_be_quiet() {
 }
 
 #[test]
+fn where_flags_are_epochs_nobody_clears_and_a_gate_need_not_be_quiet() {
+    discharge(&Theory { clears: Clears::Epochs, ..Theory::default() }.theorem());
+}
+
+#[test]
+fn the_hierarchy_keeps_the_premise_for_any_number_of_ranks() {
+    let variants = [(2, true), (1, true), (2, false)];
+    discharge(&variants.map(|(partitions, is_behind)| hierarchy_has_gates(partitions, is_behind)));
+}
+
+#[test]
 fn every_schedule_has_the_gates_that_the_documents_claim() {
     discharge(&instances());
     discharge(&[wait_all_is_a_gate(), two_partitions_of_wait_all()]);
@@ -83,7 +96,8 @@ fn without_any_of_the_guards_an_obligation_fails() {
 
 #[test]
 fn while_a_rank_has_not_ended_some_rank_can_move() {
-    discharge(&[Clears::Late, Clears::Prompt].map(|clears| Theory { clears, ..Theory::default() }.goes_on()));
+    let all = [Clears::Late, Clears::Prompt, Clears::Epochs];
+    discharge(&all.map(|clears| Theory { clears, ..Theory::default() }.goes_on()));
 }
 
 #[test]
@@ -98,13 +112,24 @@ fn a_rank_that_ends_without_flags_leaves_others_stuck() {
 }
 
 #[test]
-fn the_committed_file_is_what_is_proved() {
-    let committed = include_str!("../smt/theorem.smt2");
-    let now = concat!(env!("CARGO_TARGET_TMPDIR"), "/theorem.smt2");
-    std::fs::write(now, theorem_file()).unwrap_or_else(|error| panic!("{now}: {error}"));
-    assert!(committed == theorem_file(), "verify/smt/theorem.smt2 is out of date: copy {now} over it");
-    let answer = z3::run(committed).unwrap_or_else(|why| panic!("{why}"));
-    assert!(answer.verdicts.iter().all(|&verdict| verdict == Verdict::Unsat), "{:?}", answer.verdicts);
+fn flags_that_are_behind_each_other_leave_ranks_stuck() {
+    let Obligation { name, script, .. } = Theory::default().goes_on();
+    let script = script.replace("(< (height (source s j n) i n) (height s j n))", "true");
+    discharge(&[Obligation { name: format!("circles: NOT {name}"), script, expect: Verdict::Sat }]);
+}
+
+#[test]
+fn the_committed_files_are_what_is_proved() {
+    let theorem = ("theorem", Clears::Late, include_str!("../smt/theorem.smt2"));
+    let epochs = ("epochs", Clears::Epochs, include_str!("../smt/epochs.smt2"));
+    for (name, clears, committed) in [theorem, epochs] {
+        let now = format!("{}/{name}.smt2", env!("CARGO_TARGET_TMPDIR"));
+        let text = theorem_file(name, clears);
+        std::fs::write(&now, &text).unwrap_or_else(|error| panic!("{now}: {error}"));
+        assert!(committed == text, "verify/smt/{name}.smt2 is out of date: copy {now} over it");
+        let answer = z3::run(committed).unwrap_or_else(|why| panic!("{why}"));
+        assert!(answer.verdicts.iter().all(|&verdict| verdict == Verdict::Unsat), "{:?}", answer.verdicts);
+    }
 }
 
 fn search(schedule: Schedule, operators: u32, traffic: Traffic, clears: Clears) -> Search {
@@ -185,12 +210,12 @@ fn all_to_all(model: &Model, choices: Choices, partitions: Partitions) -> Instan
         (Partitions::Shared(_), kind) => slots::a2_window(kind, ranks),
         (_, Operator::Dispatch) => slots::a3_dispatch(&shape, choices, RankId(rank as u32), |_, _| 1),
         // A word of each rank, or a row of each.
-        (_, Operator::Combine) => {
-            (0..ranks).map(|source| Some(Expected { source, carries: true, quiets })).collect()
-        }
+        (_, Operator::Combine) => (0..ranks)
+            .map(|source| Some(Expected { source, carries: true, quiets, ..Expected::default() }))
+            .collect(),
     };
     let expected = (0..12).map(|n| (0..ranks).map(|rank| of(n, rank)).collect());
-    Instance { schedule, expected: expected.collect() }
+    Instance { schedule, clears: Clears::Late, expected: expected.collect() }
 }
 
 #[test]
@@ -214,6 +239,30 @@ fn the_slots_of_every_layout_keep_the_premise() {
     assert!(a2(1).ungated().is_some());
 }
 
+#[test]
+fn the_slots_of_the_hierarchy_keep_the_premise() {
+    // Every rank sends a token to each server, across to another number.
+    let model = Model { k: 2, ..Model::new(4, "DC").hierarchy(2) };
+    let (shape, ids) = (model.shape(), [[3, 0], [2, 1], [1, 2], [0, 3]]);
+    let ids: Vec<_> = ids.iter().map(|ids| &ids[..]).collect();
+    let instance = |partitions| {
+        let schedule = Schedule::a2(partitions);
+        let of = |n, rank| relay::expected(&shape, schedule.operator(n), RankId(rank), &ids);
+        let expected = (0..6).map(|n| (0..4).map(|rank| of(n, rank)).collect());
+        Instance { schedule, clears: Clears::Epochs, expected: expected.collect() }
+    };
+    assert_eq!((instance(2).ungated(), instance(2).unsent()), (None, None));
+    assert!(instance(1).ungated().is_some());
+    let behind = |change: &dyn Fn(&mut Expected)| {
+        let mut instance = instance(2);
+        instance.expected.iter_mut().flatten().flatten().flatten().for_each(change);
+        instance
+    };
+    let entered = relay::slot(&shape, Class::Entered, 1);
+    assert!(behind(&|flag| flag.behind &= !(1 << entered)).ungated().is_some());
+    assert!(behind(&|flag| flag.behind |= 1 << entered).unsent().is_some(), "entered is behind itself");
+}
+
 fn pick(seed: &mut u64, n: u32) -> u32 {
     *seed ^= *seed << 13;
     *seed ^= *seed >> 7;
@@ -230,12 +279,14 @@ fn some_instance(seed: &mut u64) -> Instance {
     let mut slot = |all: bool, j: usize| {
         let source = if all { j } else { pick(seed, RANKS as u32) as usize };
         let [carries, quiets] = [4, 2].map(|of| pick(seed, of) > 0);
-        (all || pick(seed, 2) == 0).then_some(Expected { source, carries, quiets })
+        let behind = if pick(seed, 4) == 0 { u64::from(pick(seed, 1 << RANKS)) } else { 0 };
+        let reuse = [Reuse::Partition, Reuse::Every, Reuse::Never][pick(seed, 3) as usize];
+        (all || pick(seed, 2) == 0).then_some(Expected { source, carries, quiets, behind, reuse })
     };
     let expected = (0..OPERATORS).map(|n| {
         (0..RANKS).map(|_| (0..RANKS).map(|j| slot(schedule.waits_for_all(n), j)).collect()).collect()
     });
-    Instance { schedule, expected: expected.collect() }
+    Instance { schedule, clears: Clears::Late, expected: expected.collect() }
 }
 
 fn all_events() -> impl Iterator<Item = Event> {

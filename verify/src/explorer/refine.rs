@@ -11,6 +11,7 @@ use super::setup::Setup;
 use super::state::{Bytes, Core, State};
 use super::violation::Violation;
 use crate::smt::model::Step;
+use crate::smt::obligation::Clears;
 use crate::smt::schedule::{Partitions, Schedule};
 use crate::smt::slots;
 use crate::smt::trace::{Event, Expected, Facts, Instance, Run};
@@ -188,7 +189,7 @@ impl<M, O: Clone + Default> State<M, O> {
                     slots::a3_dispatch(shape, setup.model.choices(), RankId(rank as u32), rows)
                 }
                 Operator::Combine if setup.model.receive.is_direct() => (0..ranks)
-                    .map(|source| Some(Expected { source, carries: false, quiets: false }))
+                    .map(|source| Some(Expected { source, ..Expected::default() }))
                     .collect(),
                 Operator::Combine => (0..setup.model.tokens * setup.model.k)
                     .map(|pair| {
@@ -196,14 +197,14 @@ impl<M, O: Clone + Default> State<M, O> {
                         let own = inputs(n, rank).filter(|inputs| inputs.pair_is_active(shape, token, k));
                         let id = own.and_then(|inputs| inputs.ids(shape, token).get(k as usize).copied());
                         let home = |id: i32| setup.rank_of(id.cast_unsigned()).index();
-                        id.map(|id| Expected { source: home(id), carries: true, quiets: false })
+                        id.map(|id| Expected { source: home(id), carries: true, ..Expected::default() })
                     })
                     .collect(),
             };
             if !over {
                 return all;
             }
-            let left = Expected { source: rank, carries: false, quiets: false };
+            let left = Expected { source: rank, ..Expected::default() };
             (0..all.len()).map(|slot| is_open(slot).then_some(left)).collect()
         };
         let expected = (0..operators).map(|n| (0..ranks).map(|rank| of(n, rank)).collect()).collect();
@@ -212,7 +213,8 @@ impl<M, O: Clone + Default> State<M, O> {
             Product::A3 => Partitions::PerKind(dispatch, combine),
             Product::A2 | Product::Hierarchy => Partitions::Shared(dispatch),
         };
-        Instance { schedule: Schedule { word: setup.word, partitions }, expected }
+        let schedule = Schedule { word: setup.word, partitions };
+        Instance { schedule, clears: Clears::Late, expected }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::model::{Harm, INVARIANT, STATE, Step};
 use super::obligation::Theory;
-use super::trace::{Event, Instance, Run};
+use super::trace::{Event, Instance, Run, bits};
 use core::fmt::Write;
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub fn sorts(ranks: usize, slots: usize) -> String {
 
 pub fn rigid(instance: &Instance) -> String {
     let (mut expects, mut carries, mut source) = (String::new(), String::new(), "r0".to_owned());
-    let (mut quiets, mut reuse) = (String::new(), String::new());
+    let (mut quiets, mut behind, mut reuse) = (String::new(), String::new(), String::new());
     for n in 0..instance.operators() {
         for rank in 0..instance.ranks() {
             for (slot, expected) in instance.slots(rank, n).iter().enumerate() {
@@ -28,10 +28,13 @@ pub fn rigid(instance: &Instance) -> String {
                 if expected.quiets {
                     quiets.push_str(&here);
                 }
+                for own in bits(expected.behind) {
+                    let _ = write!(behind, "(and {here} (= i j{own}))");
+                }
+                for m in (0..n).filter(|&m| instance.reuse((rank, slot), m, n)) {
+                    let _ = write!(reuse, "(and {here} (= m {m}))");
+                }
             }
-        }
-        for m in (0..n).filter(|&m| instance.schedule.reuse(m, n)) {
-            let _ = write!(reuse, "(and (= m {m}) (= n {n}))");
         }
     }
     let of_slot = "((s Rank) (j Slot) (n Int))";
@@ -40,7 +43,8 @@ pub fn rigid(instance: &Instance) -> String {
 (define-fun carries {of_slot} Bool (or false {carries}))
 (define-fun source {of_slot} Rank {source})
 (define-fun quiets {of_slot} Bool (or false {quiets}))
-(define-fun reuse ((m Int) (n Int)) Bool (or false {reuse}))\n"
+(define-fun behind ((s Rank) (j Slot) (n Int) (i Slot)) Bool (or false {behind}))
+(define-fun reuse ((s Rank) (j Slot) (m Int) (n Int)) Bool (or false {reuse}))\n"
     )
 }
 

@@ -5,11 +5,12 @@
 //! slots. [`obligation`] turns it into proof obligations, one per step. [`schedule`] says which operators use a
 //! slot again; [`timeline`] finds a run of a few ranks that goes wrong where the premise of the theorem does
 //! not hold. [`trace`] says the same guards in Rust, so that runs of the real machines can be held against the
-//! model; a test asks z3 whether the two say the same. [`slots`] says what their slots are. `smt/README.md` tells it in words.
+//! model; a test asks z3 whether the two say the same. [`slots`] and [`relay`] say what their slots are. `smt/README.md` tells it in words.
 
 pub mod ground;
 pub mod model;
 pub mod obligation;
+pub mod relay;
 pub mod schedule;
 pub mod slots;
 pub mod timeline;

@@ -11,12 +11,13 @@
 use core::fmt;
 
 /// What does not change during a run: who expects what of whom, and which operators use a slot again.
-pub const RIGID: [(&str, &str, &str); 5] = [
+pub const RIGID: [(&str, &str, &str); 6] = [
     ("expects", "(Rank Slot Int) Bool", "rank s ends operator n only after it has the flag in its slot j"),
     ("source", "(Rank Slot Int) Rank", "who sends that flag"),
     ("carries", "(Rank Slot Int) Bool", "and whether rows come with it"),
     ("quiets", "(Rank Slot Int) Bool", "and whether its sender is quiet before it sends it"),
-    ("reuse", "(Int Int) Bool", "operator n uses the slots of the earlier operator m"),
+    ("behind", "(Rank Slot Int Slot) Bool", "its sender sends both after it took that flag of its own in n"),
+    ("reuse", "(Rank Slot Int Int) Bool", "operator n uses the slot of the earlier operator m"),
 ];
 
 /// The state: name, parameters and type, value in the beginning, meaning.
@@ -30,20 +31,19 @@ pub const STATE: [(&str, &str, &str, &str); 6] = [
 ];
 
 /// The premise of the theorem: **between two uses of a slot, whoever writes it next has waited for a flag before
-/// which its owner was quiet.** `gate` names the operator of that flag, `told` its slot.
+/// which its owner was quiet.** `gate` names the operator of that flag, `told` its slot. That can be the operator that uses the
+/// slot again, if all that it writes there is behind that flag.
 pub const PREMISE: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
-  (=> (and (<= 0 m) (reuse m n) (expects s j n))
-      (and (< m (gate s j m n)) (< (gate s j m n) n)
+  (=> (and (<= 0 m) (reuse s j m n) (expects s j n))
+      (and (< m (gate s j m n)) (<= (gate s j m n) n)
+           (=> (= n (gate s j m n)) (behind s j n (told s j m n)))
            (quiets (source s j n) (told s j m n) (gate s j m n))
            (expects (source s j n) (told s j m n) (gate s j m n))
            (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
 
-/// The premise where every clear lands at once: quiet has nothing to wait for.
-pub const PREMISE_PROMPT: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
-  (=> (and (<= 0 m) (reuse m n) (expects s j n))
-      (and (< m (gate s j m n)) (< (gate s j m n) n)
-           (expects (source s j n) (told s j m n) (gate s j m n))
-           (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
+/// What the premise does not ask where a quiet has no clears to wait for.
+pub const QUIET_GATE: &str = "
+           (quiets (source s j n) (told s j m n) (gate s j m n))";
 
 pub const INVARIANT: [(&str, &str); 7] = [
     (
@@ -129,6 +129,8 @@ impl Step {
         const INSIDE: Guard = ("inside", "(and (= N (ended@ S)) (= (begun@ S) (+ 1 N)))");
         const EXPECTED: Guard = ("expected", "(expects S J N)");
         const SENT: Guard = ("sent", "(< N (begun@ (source S J N)))");
+        const BEHIND: Guard =
+            ("behind", "(forall ((i Slot)) (=> (behind S J N i) (taken@ (source S J N) i N)))");
         match self {
             Self::Begin => &[("join", "(and (= N (ended@ S)) (= (begun@ S) N))")],
             Self::Quiet => &[
@@ -139,11 +141,13 @@ impl Step {
                 EXPECTED,
                 ("carries", "(carries S J N)"),
                 SENT,
+                BEHIND,
                 ("data before flag", "(not (landed@ S J N))"),
             ],
             Self::Land => &[
                 EXPECTED,
                 SENT,
+                BEHIND,
                 ("hush", "(=> (quiets S J N) (< N (hushed@ (source S J N))))"),
                 ("once", "(not (landed@ S J N))"),
             ],
@@ -205,14 +209,14 @@ impl Harm {
         match self {
             Self::Overwritten => (
                 Step::Write,
-                "(forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (carries S J m)) (< m (ended@ S))))",
+                "(forall ((m Int)) (=> (and (<= 0 m) (reuse S J m N) (carries S J m)) (< m (ended@ S))))",
             ),
             Self::FlagLost => (
                 Step::Land,
-                "(forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (expects S J m)) (cleared@ S J m)))",
+                "(forall ((m Int)) (=> (and (<= 0 m) (reuse S J m N) (expects S J m)) (cleared@ S J m)))",
             ),
             Self::InUse => {
-                (Step::Write, "(forall ((m Int)) (=> (and (<= 0 m) (reuse m N)) (< m (ended@ S))))")
+                (Step::Write, "(forall ((m Int)) (=> (and (<= 0 m) (reuse S J m N)) (< m (ended@ S))))")
             }
             Self::Torn => (Step::Write, "(not (taken@ S J N))"),
             Self::Uncovered => (Step::Read, "(landed@ S J N)"),

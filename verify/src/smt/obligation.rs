@@ -1,6 +1,6 @@
 //! What z3 is asked: the theorem step by step, its instances, and that every guard is needed.
 
-use super::model::{Effect, Guard, Harm, INVARIANT, PREMISE, PREMISE_PROMPT, RIGID, STATE, Step};
+use super::model::{Effect, Guard, Harm, INVARIANT, PREMISE, QUIET_GATE, RIGID, STATE, Step};
 use super::schedule::Schedule;
 use super::z3::{self, Verdict};
 use core::fmt::Write;
@@ -29,20 +29,33 @@ impl Obligation {
     }
 }
 
-/// How late a clear may land.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How a slot is cleared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Clears {
-    /// Up to the next quiet, as the fabric's contract has it.
+    /// By its reader; the clear lands up to the next quiet, as the fabric's contract has it.
     #[default]
     Late,
-    /// At once, as on a strong memory.
+    /// By its reader; the clear lands at once, as on a strong memory.
     Prompt,
+    /// By nobody: a flag holds its operator's number and is over when its reader has ended that operator.
+    Epochs,
+}
+
+impl Clears {
+    /// Whether the flag of an operator is cleared, where that follows from the rest of the state.
+    const fn follows(self) -> Option<&'static str> {
+        match self {
+            Self::Late => None,
+            Self::Prompt => Some("(taken@ s j n)"),
+            Self::Epochs => Some("(< n (ended@ s))"),
+        }
+    }
 }
 
 /// The model, or a variant of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Theory {
-    /// How late a clear may land.
+    /// How slots are cleared.
     pub clears: Clears,
     /// A guard that is left out of every step that has it, by name.
     pub dropped: Option<&'static str>,
@@ -58,8 +71,13 @@ impl Theory {
     }
 
     pub fn steps(&self) -> impl Iterator<Item = Step> {
-        let prompt = self.clears == Clears::Prompt;
-        Step::ALL.into_iter().filter(move |&step| !(prompt && step == Step::Clear))
+        let follows = self.clears != Clears::Late;
+        Step::ALL.into_iter().filter(move |&step| !(follows && step == Step::Clear))
+    }
+
+    /// The premise of the theorem.
+    pub fn premise(&self) -> String {
+        if self.clears == Clears::Late { PREMISE.to_owned() } else { PREMISE.replace(QUIET_GATE, "") }
     }
 
     /// Sorts, what is rigid, and the premise.
@@ -71,8 +89,7 @@ impl Theory {
         text.push_str("(declare-fun gate (Rank Slot Int Int) Int)\n");
         text.push_str("(declare-fun told (Rank Slot Int Int) Slot)\n");
         if !self.no_premise {
-            let premise = if self.clears == Clears::Late { PREMISE } else { PREMISE_PROMPT };
-            let _ = writeln!(text, "(assert {premise})");
+            let _ = writeln!(text, "(assert {})", self.premise());
         }
         text
     }
@@ -82,11 +99,12 @@ impl Theory {
         let mut text = String::new();
         for (name, signature, _, meaning) in STATE {
             let (parameters, kind) = split(signature);
-            if self.clears == Clears::Prompt && name == "cleared" {
-                let _ = writeln!(text, "(define-fun {name} {parameters} {kind} (taken s j n)) ; at once");
-            } else {
-                let _ = writeln!(text, "(declare-fun {name} {} {kind}) ; {meaning}", types(parameters));
-            }
+            let _ = match self.clears.follows().filter(|_| name == "cleared") {
+                Some(value) => {
+                    writeln!(text, "(define-fun {name} {parameters} {kind} {})", value.replace('@', ""))
+                }
+                None => writeln!(text, "(declare-fun {name} {} {kind}) ; {meaning}", types(parameters)),
+            };
         }
         text
     }
@@ -96,8 +114,9 @@ impl Theory {
         let mut text = String::new();
         for (name, signature, _, _) in STATE {
             let (parameters, kind) = split(signature);
+            let follows = self.clears.follows().filter(|_| name == "cleared");
             let value = match (step.effect(), kind) {
-                _ if self.clears == Clears::Prompt && name == "cleared" => "(taken_1 s j n)".to_owned(),
+                _ if follows.is_some() => follows.unwrap_or_default().replace('@', "_1"),
                 (Effect::Count(changed, to), _) if changed == name => {
                     format!("(ite (= r S) {to} ({name} r))")
                 }
@@ -138,7 +157,7 @@ impl Theory {
     pub fn init(&self) -> Obligation {
         let mut init = String::new();
         for (name, signature, value, _) in STATE {
-            if self.clears == Clears::Prompt && name == "cleared" {
+            if self.clears != Clears::Late && name == "cleared" {
                 continue;
             }
             let (parameters, _) = split(signature);
@@ -167,15 +186,28 @@ impl Theory {
 
     /// While some rank has not ended an operator, a rank can take a step of that operator or an earlier one which changes
     /// something. Every such step raises a count of a rank, or makes true one of finitely many facts of these operators: so if
-    /// none is put off for ever, all ranks end the operator. For any number of ranks one of them has ended fewest.
+    /// none is put off for ever, all ranks end the operator. For any number of ranks one of them has ended fewest. What flags
+    /// are behind is no circle: each lies lower, so one that is missing lies lowest.
     pub fn goes_on(&self) -> Obligation {
-        let mut stuck = "(declare-const least Rank) (declare-const goal Int)
+        let mut stuck = "(declare-fun height (Rank Slot Int) Int)
+(assert (forall ((s Rank) (j Slot) (n Int) (i Slot)) (=> (behind s j n i)
+  (and (expects (source s j n) i n) (< (height (source s j n) i n) (height s j n))))))
+(declare-const least Rank) (declare-const low Rank) (declare-const lowest Slot) (declare-const goal Int)
+(define-fun misses ((r Rank) (j Slot)) Bool (and (expects r j (ended least)) (not (taken r j (ended least)))))
+(define-fun sender () Rank (source low lowest (ended least)))
 (assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
+(assert (forall ((r Rank) (j Slot)) (=> (misses r j) (and (misses low lowest)
+  (<= (height low lowest (ended least)) (height r j (ended least))))))) ; and misses the lowest flag, if any
 (assert (and (<= 0 (ended least)) (<= (ended least) goal)))\n"
             .to_owned();
         for step in self.steps().filter(|step| step.effect() != Effect::None) {
-            // To be quiet once more changes nothing.
-            let changes = if step == Step::Quiet { "(< (hushed S) (begun S))" } else { "true" };
+            let changes = match step {
+                Step::Land | Step::Take => "(= S low) (= J lowest)",
+                // To be quiet once more changes nothing.
+                Step::Quiet => "(or (= S least) (= S low) (= S sender)) (< (hushed S) (begun S))",
+                Step::Clear => "true",
+                _ => "(or (= S least) (= S low) (= S sender))",
+            };
             let guards: String = self.guards(step).map(|(_, formula)| formula.replace('@', "")).collect();
             let _ = writeln!(
                 stuck,
@@ -198,9 +230,9 @@ impl Theory {
     /// A state with the invariant in which a step can be taken although others are far on: the invariant and
     /// the guards do not contradict each other.
     pub fn can_be_taken(&self, step: Step) -> Obligation {
-        let lively = "(declare-const other Rank) (declare-const earlier Int)
-(assert (distinct S other))
-(assert (and (<= 0 earlier) (< earlier (- N 1)) (reuse earlier N) (expects S J N) (quiets S J (- N 1))))
+        let lively = "(declare-const other Rank) (declare-const earlier Int) (declare-const own Slot)
+(assert (and (distinct S other) (behind S J N own)))
+(assert (and (<= 0 earlier) (< earlier (- N 1)) (reuse S J earlier N) (expects S J N) (quiets S J (- N 1))))
 (assert (and (<= 2 N) (< N (begun other)) (landed S J earlier) (cleared S J earlier)))\n";
         let parts = [&self.invariant(), &self.guard(step), lively];
         self.obligation(format!("{step} can be taken"), Verdict::Sat, &parts)
@@ -234,13 +266,47 @@ pub fn wait_all_is_a_gate() -> Obligation {
 (declare-fun word_of (Rank Rank Int) Slot) ; the slot of r in which it awaits s in n
 (assert (forall ((s Rank) (r Rank) (n Int)) (=> (waits_for_all n)
   (and (quiets r (word_of s r n) n) (expects r (word_of s r n) n) (= s (source r (word_of s r n) n))))))
-(assert (forall ((m Int) (n Int)) (=> (reuse m n)
+(assert (forall ((s Rank) (j Slot) (m Int) (n Int)) (=> (reuse s j m n)
   (and (< m (between m n)) (< (between m n) n) (waits_for_all (between m n))))))
 (assert (not {premise}))
 (check-sat)
 "
     );
     Obligation { name, script, expect: Verdict::Unsat }
+}
+
+/// The hierarchy's slots keep the premise: namesakes hear from each other by end flags in every operator, and their slots have
+/// two partitions; near ranks write behind the word that their owner has entered. Its twins have fewer partitions, or a write
+/// that is not behind that word.
+pub fn hierarchy_has_gates(partitions: u32, is_behind: bool) -> Obligation {
+    let theory = Theory { no_premise: true, clears: Clears::Epochs, ..Theory::default() };
+    let premise = theory
+        .premise()
+        .replace("(gate s j m n)", "(ite (near (source s j n) s) n (- n 1))")
+        .replace("(told s j m n)", "(ite (near (source s j n) s) (entered s) (end s))");
+    let behind = if is_behind { "(behind s j n (entered s))" } else { "" };
+    let expect = if partitions > 1 && is_behind { Verdict::Unsat } else { Verdict::Sat };
+    let name =
+        format!("hierarchy, {partitions} partitions, near writes behind entered: {is_behind} => premise");
+    let script = format!(
+        "; {name}
+{}
+(declare-fun near (Rank Rank) Bool)
+(declare-fun namesake (Rank Rank) Bool)
+(declare-fun entered (Rank) Slot) ; in which its near ranks hear that this one has entered
+(declare-fun end (Rank) Slot) ; in which its namesakes get the end flag of its stream
+(assert (forall ((r Rank) (s Rank) (n Int)) (and
+  (=> (near r s) (and (expects r (entered s) n) (= s (source r (entered s) n))))
+  (=> (namesake r s) (and (expects r (end s) n) (= s (source r (end s) n)))))))
+(assert (forall ((s Rank) (j Slot) (m Int) (n Int)) (=> (and (expects s j n) (reuse s j m n))
+  (ite (near (source s j n) s) (and (< m n) {behind})
+       (and (namesake (source s j n) s) (<= (+ m {partitions}) n))))))
+(assert (not {premise}))
+(check-sat)
+",
+        theory.prelude()
+    );
+    Obligation { name, script, expect }
 }
 
 /// In any order of operators whatever, a kind that waits for all needs two partitions: its own operators are
@@ -293,11 +359,12 @@ pub fn instances() -> Vec<Obligation> {
     all
 }
 
-/// The theorem as one file, for people and for other solvers: `verify/smt/theorem.smt2`.
-pub fn theorem_file() -> String {
-    let theory = Theory::default();
+/// The theorem as one file, for people and for other solvers: `verify/smt/NAME.smt2`. Where flags are epochs it ends with what links
+/// the hierarchy to it.
+pub fn theorem_file(name: &str, clears: Clears) -> String {
+    let theory = Theory { clears, ..Theory::default() };
     let mut text = format!(
-        "; Written by veriep_verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/theorem.smt2
+        "; Written by veriep_verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/{name}.smt2
 ; Any number of ranks: between two uses of a slot whoever writes it next has waited for its owner.
 ; A slot (s, j) is a flag word of rank s and the rows it covers; operators n are numbered as every rank runs them.
 ; The answer to every question is unsat.\n\n{}\n{}",
@@ -308,6 +375,10 @@ pub fn theorem_file() -> String {
     for Obligation { name, script, .. } in theory.theorem().into_iter().chain([theory.goes_on()]) {
         let own = script.replace(&shared, "").replace(&format!("; {name}\n"), "");
         let _ = write!(text, "\n; ---- {name}\n(push)\n{own}(pop)\n");
+    }
+    if clears == Clears::Epochs {
+        text.push_str("\n(reset)\n");
+        text.push_str(&hierarchy_has_gates(2, true).script);
     }
     text
 }

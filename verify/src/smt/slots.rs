@@ -109,22 +109,24 @@ pub fn a3_dispatch(
     if choices.receive.is_direct() {
         let word = |word: Direct| {
             let last = word == Direct::TokenFlags;
-            (0..ranks).map(move |source| Some(Expected { source, carries: !last, quiets: last }))
+            (0..ranks).map(move |source| {
+                Some(Expected { source, carries: !last, quiets: last, ..Expected::default() })
+            })
         };
         return Direct::ALL.into_iter().flat_map(word).collect();
     }
     let of = |i: u32| ((i as usize) % ranks, rows(i / ranks as u32, i as usize % ranks));
     let all = 0..pairs(shape, rank);
     let status = |covers: bool, quiets: bool| {
-        all.clone()
-            .map(of)
-            .map(move |(source, rows)| Some(Expected { source, carries: covers && rows > 0, quiets }))
+        all.clone().map(of).map(move |(source, rows)| {
+            Some(Expected { source, carries: covers && rows > 0, quiets, ..Expected::default() })
+        })
     };
     match (blocks(shape), choices.flags) {
         (Some(blocks), _) => {
             let record = |(source, rows): (usize, u32)| {
                 (0..shape.bs_max() * blocks).map(move |i| {
-                    (i / blocks < rows).then_some(Expected { source, carries: true, quiets: false })
+                    (i / blocks < rows).then_some(Expected { source, carries: true, ..Expected::default() })
                 })
             };
             status(false, true).chain(all.clone().map(of).flat_map(record)).collect()
@@ -136,7 +138,8 @@ pub fn a3_dispatch(
 
 /// What a rank expects in an operator of A2, by slot.
 pub fn a2_window(kind: Operator, ranks: usize) -> Vec<Option<Expected>> {
-    let expected = |slot: usize| Expected { source: slot / 2, carries: true, quiets: true };
+    let expected =
+        |slot: usize| Expected { source: slot / 2, carries: true, quiets: true, ..Expected::default() };
     (0..2 * ranks).map(|slot| (kind == Operator::Dispatch || slot % 2 == 1).then(|| expected(slot))).collect()
 }
 

@@ -150,7 +150,7 @@ impl Search {
                 let (began, ended) = (at(Step::Begin, rank, 0, n - 1), at(Step::End, rank, 0, n - 1));
                 vec![("in order", format!("(< {began} {e})")), ("join", format!("(< {ended} {e})"))]
             }
-            Step::Quiet if self.clears == Clears::Prompt => vec![begun, inside],
+            Step::Quiet if self.clears != Clears::Late => vec![begun, inside],
             Step::Quiet => {
                 let cleared = (0..n).flat_map(own).map(|(s, j, m)| {
                     let (take, clear) = (at(Step::Take, s, j, m), at(Step::Clear, s, j, m));
@@ -199,6 +199,7 @@ impl Search {
                     // own late clear. Looking at other ranks' flags only, nothing depends on that.
                     Clears::Late => format!("{} (not (= source_{s}_{j}_{n} {s}))", not_yet(Step::Clear, j)),
                     Clears::Prompt => not_yet(Step::Take, j),
+                    Clears::Epochs => not_yet(Step::End, 0),
                 };
                 let _ = write!(harms, "\n (and {} (< {land} {NEVER}) {late})", both(m));
                 if !self.schedule.waits_for_all(n) {
@@ -220,10 +221,11 @@ impl Search {
                 let source = number(&format!("source_{s}_{j}_{n}")) as usize;
                 // Rows are only looked at in combine: what is lost in dispatch is a flag.
                 let quiets = self.schedule.waits_for_all(n);
-                expected[n as usize][s][j] = Some(Expected { source, carries: !quiets, quiets });
+                expected[n as usize][s][j] =
+                    Some(Expected { source, carries: !quiets, quiets, ..Expected::default() });
             }
         }
-        let instance = Instance { schedule: self.schedule, expected };
+        let instance = Instance { schedule: self.schedule, clears: self.clears, expected };
         let mut events: Vec<_> = self.events().into_iter().map(|e| (number(&time(&e)), e)).collect();
         events.retain(|(time, _)| *time < NEVER);
         events.sort();
@@ -245,7 +247,6 @@ impl Search {
     fn replay(&self, instance: &Instance, events: &[Event]) -> Option<(usize, Wrong)> {
         let mut run = Run::new(instance);
         run.dropped = self.dropped;
-        run.clears = self.clears;
         events.iter().enumerate().find_map(|(i, &event)| Some((i, run.take(event).err()?)))
     }
 

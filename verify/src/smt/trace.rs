@@ -35,14 +35,29 @@ pub struct Event {
     pub n: u32,
 }
 
+/// Which earlier operators have used a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reuse {
+    /// Those of the same partition.
+    #[default]
+    Partition,
+    /// All.
+    Every,
+    /// None: a word that counts on loses nothing when it goes on.
+    Never,
+}
+
 /// A flag that a rank expects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Expected {
     pub source: usize,
     /// Whether rows come with it.
     pub carries: bool,
     /// Whether its sender is quiet before it sends it.
     pub quiets: bool,
+    /// The slots of its sender, as bits, whose flags that takes in the same operator before it sends this one or its rows.
+    pub behind: u64,
+    pub reuse: Reuse,
 }
 
 /// A finite instance of what is rigid in the model: operators in an order, and who expects what of whom.
@@ -50,6 +65,7 @@ pub struct Expected {
 pub struct Instance {
     /// The operators and their partitions.
     pub schedule: Schedule,
+    pub clears: Clears,
     /// By operator, rank, slot.
     pub expected: Vec<Vec<Vec<Option<Expected>>>>,
 }
@@ -73,21 +89,60 @@ impl Instance {
         self.expected.len() as u32
     }
 
+    /// All flags: rank, slot, operator.
+    fn flags(&self) -> impl Iterator<Item = (usize, usize, u32, Expected)> + '_ {
+        let all = (0..self.operators()).flat_map(|n| (0..self.ranks()).map(move |rank| (n, rank)));
+        all.flat_map(|(n, rank)| {
+            let slots = (0..).zip(self.slots(rank, n));
+            slots.filter_map(move |(slot, expected)| Some((rank, slot, n, (*expected)?)))
+        })
+    }
+
+    /// Whether operator `n` uses a slot of the earlier operator `m`.
+    pub fn reuse(&self, (rank, slot): (usize, usize), m: u32, n: u32) -> bool {
+        m < n
+            && match self.expected(rank, slot, n).map(|expected| expected.reuse) {
+                Some(Reuse::Partition) => self.schedule.reuse(m, n),
+                Some(Reuse::Every) => true,
+                Some(Reuse::Never) | None => false,
+            }
+    }
+
     /// The premise of the theorem, for this traffic: between two uses of a slot its next writer has waited
     /// for a flag before which the owner was quiet. Returns the first use without.
     pub fn ungated(&self) -> Option<Event> {
-        let all = (0..self.operators()).flat_map(|n| (0..self.ranks()).map(move |rank| (n, rank)));
-        for (n, rank) in all {
-            for (slot, expected) in self.slots(rank, n).iter().enumerate() {
-                let Some(Expected { source, .. }) = *expected else { continue };
-                let tells = |e: &Expected| e.source == rank && e.quiets;
-                let gate = |m: u32| (m + 1..n).any(|w| self.slots(source, w).iter().flatten().any(tells));
-                if (0..n).any(|m| self.schedule.reuse(m, n) && !gate(m)) {
-                    return Some(Event { step: Step::Write, rank, slot, n });
-                }
+        let is_ungated = |&(rank, slot, n, e): &(usize, usize, u32, Expected)| {
+            let told = |w: u32, (i, told): (usize, &Option<Expected>)| {
+                let tells =
+                    |told: Expected| told.source == rank && (told.quiets || self.clears != Clears::Late);
+                told.is_some_and(tells) && (w < n || e.behind >> i & 1 == 1)
+            };
+            let gate = |m: u32| {
+                (m + 1..=n).any(|w| self.slots(e.source, w).iter().enumerate().any(|slot| told(w, slot)))
+            };
+            (0..n).any(|m| self.reuse((rank, slot), m, n) && !gate(m))
+        };
+        let (rank, slot, n, _) = self.flags().find(is_ungated)?;
+        Some(Event { step: Step::Write, rank, slot, n })
+    }
+
+    /// What progress needs: what a flag is behind is expected, and is not behind that flag in turn. Returns a flag that can never
+    /// be sent.
+    pub fn unsent(&self) -> Option<Event> {
+        let mut left: Vec<_> = self.flags().collect();
+        let mut sent = BTreeSet::new();
+        loop {
+            let is_free = |&(_, _, n, e): &(usize, usize, u32, Expected)| {
+                bits(e.behind).all(|i| sent.contains(&(e.source, i, n)))
+            };
+            let (free, others): (Vec<_>, Vec<_>) = left.into_iter().partition(is_free);
+            if free.is_empty() {
+                let (rank, slot, n, _) = *others.first()?;
+                return Some(Event { step: Step::Land, rank, slot, n });
             }
+            sent.extend(free.into_iter().map(|(rank, slot, n, _)| (rank, slot, n)));
+            left = others;
         }
-        None
     }
 }
 
@@ -130,8 +185,6 @@ pub struct Run<'i> {
     pub instance: &'i Instance,
     /// Guards that are left out, by name.
     pub dropped: &'i [&'static str],
-    /// Whether a clear lands when it is issued.
-    pub clears: Clears,
     pub facts: Facts,
 }
 
@@ -156,7 +209,7 @@ impl<'i> Run<'i> {
 
     /// A run that has come to this state.
     pub const fn from(instance: &'i Instance, facts: Facts) -> Self {
-        Self { instance, dropped: &[], clears: Clears::Late, facts }
+        Self { instance, dropped: &[], facts }
     }
 
     /// Takes a step.
@@ -164,17 +217,28 @@ impl<'i> Run<'i> {
     /// # Errors
     /// A guard does not hold, or the step does harm; the state is then as before.
     pub fn take(&mut self, event: Event) -> Result<(), Wrong> {
+        self.may(event)?;
+        self.apply(&event);
+        Ok(())
+    }
+
+    /// Whether a step can be taken, and does no harm.
+    ///
+    /// # Errors
+    /// A guard does not hold, or the step does harm.
+    pub fn may(&self, event: Event) -> Result<(), Wrong> {
         for &(guard, _) in event.step.guards() {
             if !self.dropped.contains(&guard) && !self.holds(guard, &event) {
                 return Err(Wrong::Refused(event, guard));
             }
         }
-        for harm in Harm::ALL.into_iter().filter(|harm| *harm != Harm::InUse) {
+        // Slots of the hierarchy overlap, so that an idle one there must not be written either.
+        let overlap = self.instance.clears == Clears::Epochs;
+        for harm in Harm::ALL.into_iter().filter(|harm| *harm != Harm::InUse || overlap) {
             if self.is_harm(harm, &event) {
                 return Err(Wrong::Harmful(event, harm));
             }
         }
-        self.apply(&event);
         Ok(())
     }
 
@@ -192,6 +256,9 @@ impl<'i> Run<'i> {
             "expected" => expected.is_some(),
             "carries" => expected.is_some_and(|e| e.carries),
             "sent" => expected.is_some_and(|e| n < self.begun[e.source]),
+            "behind" => {
+                expected.is_none_or(|e| bits(e.behind).all(|i| self.taken.contains(&(e.source, i, n))))
+            }
             "hush" => expected.is_none_or(|e| !e.quiets || n < self.hushed[e.source]),
             "data before flag" => !self.landed.contains(&key),
             "flag" => self.landed.contains(&key),
@@ -219,7 +286,7 @@ impl<'i> Run<'i> {
         if step != harm.absent().0 {
             return false;
         }
-        let earlier = || (0..n).filter(|&m| self.instance.schedule.reuse(m, n));
+        let earlier = || (0..n).filter(|&m| self.instance.reuse((rank, slot), m, n));
         let expected = |m| self.instance.expected(rank, slot, m);
         match harm {
             Harm::Overwritten => {
@@ -240,11 +307,17 @@ impl<'i> Run<'i> {
         match step {
             Step::Begin => self.begun[rank] += 1,
             Step::Quiet => self.hushed[rank] = self.begun[rank],
-            Step::End => self.ended[rank] += 1,
+            Step::End => {
+                self.ended[rank] += 1;
+                if self.instance.clears == Clears::Epochs {
+                    let Facts { taken, cleared, .. } = &mut self.facts;
+                    cleared.extend(taken.iter().filter(|flag| (flag.0, flag.2) == (rank, n)));
+                }
+            }
             Step::Land => drop(self.landed.insert((rank, slot, n))),
             Step::Take => {
                 self.taken.insert((rank, slot, n));
-                if self.clears == Clears::Prompt {
+                if self.instance.clears == Clears::Prompt {
                     self.cleared.insert((rank, slot, n));
                 }
             }
@@ -252,6 +325,11 @@ impl<'i> Run<'i> {
             Step::Write | Step::Read => {}
         }
     }
+}
+
+/// The numbers of the bits that are set.
+pub fn bits(set: u64) -> impl Iterator<Item = usize> {
+    (0..u64::BITS as usize).filter(move |&i| set >> i & 1 == 1)
 }
 
 /// Takes all steps of a trace.

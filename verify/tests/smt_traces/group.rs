@@ -19,6 +19,7 @@ use veriep_core::sim::storage::region_sizes;
 use veriep_core::sim::{Actor, Dense, Memory};
 use veriep_core::units::RankId;
 use veriep_verify::smt::model::Step;
+use veriep_verify::smt::obligation::Clears;
 use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::slots;
 use veriep_verify::smt::trace::{Event, Expected, Instance};
@@ -166,13 +167,19 @@ fn instance(case: &Case, shape: &Shape, batches: &[Vec<Batch>]) -> Instance {
                 slots::a3_dispatch(shape, case.choices(), RankId(rank as u32), rows)
             }
             Operator::Combine => (0..(BS * case.k) as usize)
-                .map(|i| batch[rank].home(i).map(|source| Expected { source, carries: true, quiets: false }))
+                .map(|i| {
+                    batch[rank].home(i).map(|source| Expected {
+                        source,
+                        carries: true,
+                        ..Expected::default()
+                    })
+                })
                 .collect(),
         }
     };
     let operators = case.times * case.schedule.len();
     let expected = (0..operators).map(|n| (0..ranks).map(|rank| of(n, rank)).collect());
-    Instance { schedule: case.schedule, expected: expected.collect() }
+    Instance { schedule: case.schedule, clears: Clears::Late, expected: expected.collect() }
 }
 
 /// What stands around the machines.
