@@ -150,6 +150,10 @@ pub enum Twin {
     NoTpClear,
     /// A word of a near rank that is an operator ahead passes for one that has not come: `==` in place of `>=` (hierarchy).
     Equal,
+    /// Nobody waits for near ranks to return their rows (hierarchy).
+    NoRowsDone,
+    /// A relay waits in dispatch for no record and no end flag (hierarchy).
+    NoStreams,
 }
 
 /// A group to explore.
@@ -203,7 +207,7 @@ pub struct Model {
     pub stage: Stage,
     pub twin: Twin,
     /// Whether every move must be a step of the model for any number of ranks: for some rounds of A3 whose rows are copied or
-    /// placed directly, or of A2's full mesh.
+    /// placed directly, or of A2.
     pub refined: bool,
     /// Give up beyond so many states.
     pub states_max: usize,

@@ -12,9 +12,10 @@ use super::state::{Bytes, Core, State};
 use super::violation::Violation;
 use crate::smt::model::Step;
 use crate::smt::obligation::Clears;
+use crate::smt::relay;
 use crate::smt::schedule::{Partitions, Schedule};
 use crate::smt::slots;
-use crate::smt::trace::{Event, Expected, Facts, Instance, Run};
+use crate::smt::trace::{Event, Expected, Facts, Instance, Run, Wrong};
 use core::hash::Hash;
 use veriep_core::place::Place;
 use veriep_core::protocol::Operator;
@@ -38,6 +39,8 @@ pub(super) enum At {
     Place(Place),
     /// The slot of that number, of that operator.
     Slot(usize, u32),
+    /// The same, and it is only issued: from now on it can happen.
+    Issued(usize, u32),
 }
 
 /// What stands beside a state.
@@ -74,6 +77,21 @@ impl<M, O: Clone + Default> State<M, O> {
     pub(super) fn note_begin(&mut self, setup: &Setup<'_>, rank: usize, op: u32) {
         if self.beside.as_ref().is_some_and(|beside| beside.facts.begun[rank] <= op) {
             self.step_of_rank(setup, Step::Begin, rank, op);
+            self.take_flags(setup, rank);
+        }
+    }
+
+    /// Takes the flags that have landed for the operator of a rank, in the hierarchy: that a core has seen one shows in no state,
+    /// and the model may take it at any time.
+    fn take_flags(&mut self, setup: &Setup<'_>, rank: usize) {
+        let Some(facts) = self.beside.as_ref().map(|beside| &beside.facts) else { return };
+        if setup.model.product != Product::Hierarchy || facts.begun[rank] == facts.ended[rank] {
+            return;
+        }
+        let here = |flag: &&(usize, usize, u32)| (flag.0, flag.2) == (rank, facts.ended[rank]);
+        let seen = facts.landed.difference(&facts.taken).filter(here).copied().collect::<Vec<_>>();
+        for (rank, slot, n) in seen {
+            self.take(setup, Event { step: Step::Take, rank, slot, n });
         }
     }
 
@@ -102,7 +120,7 @@ impl<M, O: Clone + Default> State<M, O> {
                 continue;
             }
             let found = match at {
-                At::Slot(slot, n) => Some((slot, n)),
+                At::Slot(slot, n) | At::Issued(slot, n) => Some((slot, n)),
                 At::Place(at) => setup.slot(rank, at, begun),
             };
             let Some((slot, n)) = found else { continue };
@@ -113,8 +131,12 @@ impl<M, O: Clone + Default> State<M, O> {
                 (Step::Clear, At::Slot(..)) => beside.quiet[rank.index()] & 1 << core.0 != 0,
                 _ => false,
             };
-            if !is_known {
-                self.take(setup, Event { step, rank: rank.index(), slot, n });
+            let event = Event { step, rank: rank.index(), slot, n };
+            if matches!(at, At::Issued(..)) {
+                self.hold(setup, |run| run.may(event));
+            } else if !is_known {
+                self.take(setup, event);
+                self.take_flags(setup, rank.index());
             }
         }
         self.forget_facts(setup);
@@ -134,10 +156,15 @@ impl<M, O: Clone + Default> State<M, O> {
     }
 
     fn take(&mut self, setup: &Setup<'_>, event: Event) {
+        self.hold(setup, |run| run.take(event));
+    }
+
+    /// Holds what happens against the model.
+    fn hold(&mut self, setup: &Setup<'_>, what: impl FnOnce(&mut Run<'_>) -> Result<(), Wrong>) {
         let Some(mut beside) = self.beside.take() else { return };
         let instance = self.instance(setup, &beside.facts);
         let mut run = Run::from(&instance, core::mem::take(&mut beside.facts));
-        if let Err(wrong) = run.take(event) {
+        if let Err(wrong) = what(&mut run) {
             beside.broken.get_or_insert(wrong.to_string());
         }
         beside.facts = run.facts;
@@ -183,14 +210,23 @@ impl<M, O: Clone + Default> State<M, O> {
             let over = setup.operator(n).1 < self.first_round;
             let all = match setup.operator(n).0 {
                 kind if setup.model.product == Product::A2 => slots::a2_window(kind, ranks),
+                kind if setup.model.product == Product::Hierarchy => {
+                    let ids = |rank| inputs(n, rank).map_or(&[][..], |inputs| inputs.expert_ids);
+                    relay::expected(
+                        shape,
+                        kind,
+                        RankId(rank as u32),
+                        &(0..ranks).map(ids).collect::<Vec<_>>(),
+                    )
+                }
                 Operator::Dispatch => {
                     let first = rank as u32 * setup.model.experts;
                     let rows = |expert, source| rows(n, source, first + expert);
                     slots::a3_dispatch(shape, setup.model.choices(), RankId(rank as u32), rows)
                 }
-                Operator::Combine if setup.model.receive.is_direct() => (0..ranks)
-                    .map(|source| Some(Expected { source, ..Expected::default() }))
-                    .collect(),
+                Operator::Combine if setup.model.receive.is_direct() => {
+                    (0..ranks).map(|source| Some(Expected { source, ..Expected::default() })).collect()
+                }
                 Operator::Combine => (0..setup.model.tokens * setup.model.k)
                     .map(|pair| {
                         let (token, k) = (Token(pair / setup.model.k), pair % setup.model.k);
@@ -213,8 +249,11 @@ impl<M, O: Clone + Default> State<M, O> {
             Product::A3 => Partitions::PerKind(dispatch, combine),
             Product::A2 | Product::Hierarchy => Partitions::Shared(dispatch),
         };
-        let schedule = Schedule { word: setup.word, partitions };
-        Instance { schedule, clears: Clears::Late, expected }
+        let clears = match setup.model.product {
+            Product::Hierarchy => Clears::Epochs,
+            Product::A3 | Product::A2 => Clears::Late,
+        };
+        Instance { schedule: Schedule { word: setup.word, partitions }, clears, expected }
     }
 }
 

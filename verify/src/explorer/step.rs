@@ -318,11 +318,12 @@ impl<'a, P: Protocol> Known<'a, P> {
         if !matches!(came, Ok(Progress::Pending(_))) {
             state.story.iter_mut().for_each(|story| story.steps.push(core));
         }
+        // First by the theorem's model, where it is asked.
+        state.note(self.setup, noted);
+        state.refines()?;
         if let Some(violation) = violation {
             return Err(violation);
         }
-        state.note(self.setup, noted);
-        state.refines()?;
         match came {
             Ok(Progress::Pending(_)) => Ok(false),
             Ok(Progress::Stepped) => Ok(true),
@@ -351,8 +352,9 @@ impl<'a, P: Protocol> Known<'a, P> {
         if seen != expected && self.setup.model.twin != Twin::NoJoin {
             return Err(Violation::Incomplete { rank: rank_id, seen, expected });
         }
-        self.protocol.ended(state, rank, op).map_or(Ok(()), Err)?;
         state.note_end(self.setup, rank, op);
+        state.refines()?;
+        self.protocol.ended(state, rank, op).map_or(Ok(()), Err)?;
         state.retire(self.setup);
         state.forget_facts(self.setup);
         state.refines()

@@ -59,6 +59,49 @@ fn windows_of_a2_are_slots() {
     safe("refinement, A2, D once, explicit", &explicit.units(1).traffic(Traffic::NoSelf));
 }
 
+/// In servers of that many ranks.
+fn hierarchy(ranks: u32, server_ranks: u32, schedule: &str, units: u32) -> Model {
+    Model::new(ranks, schedule).hierarchy(server_ranks).refined().weak().units(units)
+}
+
+#[test]
+fn words_of_the_hierarchy_are_epochs() {
+    let two = |schedule, units| hierarchy(2, 1, schedule, units);
+    safe_in_reuse("refinement, hierarchy, 2 x 1, DC twice, weak", &two("DC", 2));
+    safe_in_reuse("refinement, hierarchy, 2 x 1, DDCC once, weak", &two("DDCC", 1));
+    safe_in_reuse("refinement, hierarchy, 1 x 2, DC twice, weak", &hierarchy(2, 2, "DC", 2));
+    let stage_two = two("DC", 2).stage_two().traffic(EACH_OTHER);
+    safe_in_reuse("refinement, hierarchy, stage 2, DC twice, weak", &stage_two);
+    let streams = Model { experts: 2, tokens: 2, ..two("D", 1) };
+    safe("refinement, hierarchy, two tokens, D once, weak", &streams);
+    let across = hierarchy(4, 2, "D", 1).traffic(ACROSS);
+    safe("refinement, hierarchy, 2 x 2, D once, weak", &across);
+    safe("refinement, hierarchy, 1 x 2 of 2 cores, D once, weak", &hierarchy(2, 2, "D", 1).cores(2));
+}
+
+/// Two ranks send to each other.
+const EACH_OTHER: Traffic = Traffic::Given(&[&[1, 0]]);
+
+/// Everybody sends across, to another number.
+const ACROSS: Traffic = Traffic::Given(&[&[3, 2, 1, 0]]);
+
+#[test]
+fn catches_a_hierarchy_that_does_not_wait_by_what_it_ought_to_be_behind() {
+    let is = |name: &str, model: &Model, guard: &str| {
+        let seen = caught(&format!("refinement, hierarchy, {name}"), model);
+        let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
+        assert!(why.contains(guard), "{seen}");
+    };
+    let two = |twin| hierarchy(2, 1, "DC", 2).twin(twin);
+    is("near rows ahead of entered", &hierarchy(2, 2, "D", 1).twin(Twin::NoEntered), "behind");
+    is("counts ahead of the end flag", &two(Twin::NoStreams), "behind");
+    is("an end flag ahead of rows done", &two(Twin::NoRowsDone), "behind");
+    is("partial wait", &two(Twin::PartialWait), "waits");
+    is("one partition", &two(Twin::None).partitions(1, 1), "overwritten");
+    let streams = |twin| Model { experts: 2, tokens: 2, ..hierarchy(2, 1, "D", 1).twin(twin) };
+    is("own front flag", &streams(Twin::OwnFront), "covered");
+}
+
 #[test]
 fn catches_a_guard_that_only_the_later_of_two_ways_breaks() {
     // Row and flag land in either order, and nobody has looked: both ways meet in one state, first the one that is right.

@@ -331,11 +331,12 @@ impl Memory {
         seen.is_some_and(|seen| seen[usize::from(part == Part::End)])
     }
 
-    /// Somebody sees (a part of) effect number `i`: it has landed, and all that must land before it.
-    pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part) {
+    /// Somebody sees (a part of) effect number `i`: it has landed, and all that must land before it. Returns what has landed as a
+    /// whole.
+    pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part) -> Vec<Effect> {
         let seen = self.flight[i];
         let mut before = true;
-        self.land(|at, effect| {
+        let landed = self.land(|at, effect| {
             before &= at != i;
             let is_before =
                 before && scene.follows(&seen.issued, &effect.issued) && !scene.is_overtaken(effect);
@@ -346,11 +347,12 @@ impl Memory {
         {
             effect.seen[usize::from(part == Part::End)] = true;
         }
+        landed
     }
 
     /// A core is quiet: all that it issued has landed, but for messages.
-    pub(super) fn quiet(&mut self, core: (RankId, CoreId)) {
-        self.land(|_, effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_)));
+    pub(super) fn quiet(&mut self, core: (RankId, CoreId)) -> Vec<Effect> {
+        self.land(|_, effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_)))
     }
 
     /// The ranks at which something of a core has perhaps not landed that quiet speaks for, as bits.
@@ -360,15 +362,17 @@ impl Memory {
         self.flight.iter().filter(waits).fold(0, |ranks, effect| ranks | 1 << effect.issued.to.0)
     }
 
-    fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool) {
-        let flight = core::mem::take(&mut self.flight);
+    fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool) -> Vec<Effect> {
+        let (flight, mut landed) = (core::mem::take(&mut self.flight), Vec::new());
         for (i, effect) in flight.into_iter().enumerate() {
             if which(i, &effect) {
                 self.set(effect.issued.to, effect.spot, effect.value);
+                landed.push(effect);
             } else {
                 self.flight.push(effect);
             }
         }
+        landed
     }
 
     /// Takes in an effect of a core that has heard `heard`; its target is in operator `at`, by the slowest of its cores.

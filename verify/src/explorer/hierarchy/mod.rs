@@ -39,6 +39,7 @@
 
 mod agent;
 mod memory;
+mod noted;
 mod view;
 
 use super::liveness::Mover;

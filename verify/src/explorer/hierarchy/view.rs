@@ -119,13 +119,18 @@ impl<'v, 'a> View<'v, 'a> {
         let value = match late {
             _ if settled.is_some() => settled,
             Some(i) => {
-                let value = self.memory.borrow().flight[i].value;
+                let effect = self.memory.borrow().flight[i];
+                let value = effect.value;
                 if !seen {
                     self.touch(at, 0)?;
                 }
                 if seen || self.step.tape.borrow_mut().choose((spot, part == Part::End)) {
                     if !seen {
-                        self.memory.borrow_mut().see(self.scene, i, part);
+                        let landed = self.memory.borrow_mut().see(self.scene, i, part);
+                        self.note_landed(&landed);
+                        if part == Part::Front {
+                            self.note_front(&effect);
+                        }
                         self.step.say_read(self.step.rank, || {
                             format!("sees {}", self.name(self.step.rank, spot, value, part))
                         });
@@ -190,8 +195,15 @@ impl<'v, 'a> View<'v, 'a> {
             format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole))
         });
         let at = self.step.at[to.index()];
+        self.note_issued(&effect);
+        if self.strong() {
+            self.note_landed(&[effect]);
+        }
         let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
-        violation.into_iter().for_each(|violation| self.step.blame(violation));
+        // Whether somebody still reads there, the theorem's model says by itself, where it is asked.
+        let is_asked =
+            |it: &Violation| self.scene.setup.model.refined && matches!(it, Violation::Unheard { .. });
+        violation.filter(|it| !is_asked(it)).into_iter().for_each(|violation| self.step.blame(violation));
         Ok(())
     }
 
@@ -208,6 +220,7 @@ impl<'v, 'a> View<'v, 'a> {
     /// What a machine may read there: it has landed.
     pub(super) fn body(&self, at: Place, len: u64) -> Result<Option<&[u8]>, Fault> {
         let (spot, inside) = self.spot(at, len as usize)?;
+        self.note_read(spot);
         let body = self.landed(at, spot).and_then(|value| value.body);
         // The body of a record begins behind its front flag.
         let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
@@ -254,9 +267,12 @@ impl<'v, 'a> View<'v, 'a> {
         self.twin() == Twin::InStep && other.is_some_and(|other| other != op)
     }
 
-    /// Whether combine goes on without an end flag, as if it had come: its tokens have no expert on that server.
+    /// Whether a core goes on without an end flag, as if it had come: in combine if its tokens have no expert on that server.
     fn needs_nothing_of(&self, spot: Spot) -> bool {
         let combines = self.step.operator == Operator::Combine;
+        if self.twin() == Twin::NoStreams && !combines && spot.area == Area::End {
+            return true;
+        }
         let is_end = self.twin() == Twin::PartialWait && combines && spot.area == Area::End;
         let (shape, inputs) =
             (self.scene.setup.shape, self.step.round.tensors[self.step.rank.index()].inputs());
@@ -321,7 +337,8 @@ impl Fabric for View<'_, '_> {
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
         let quiet = self.step.tape.get_mut().choose((spot, false));
         if quiet {
-            self.memory.get_mut().quiet(me);
+            let landed = self.memory.get_mut().quiet(me);
+            self.note_landed(&landed);
             self.step.say(|| "is quiet".to_owned());
         }
         Ok(quiet)
@@ -343,6 +360,7 @@ impl Fabric for View<'_, '_> {
                 return Ok(word.map_or(0, |word| u64::from_le_bytes(*word)));
             }
             (Area::Entered, _) if self.twin() == Twin::NoEntered => return Ok(self.own_epoch()),
+            (Area::RowsDone, _) if self.twin() == Twin::NoRowsDone => return Ok(self.own_epoch()),
             (Area::Entered, _) if self.twin() == Twin::NoThirdEntered && spot.number == 2 => {
                 return Ok(self.own_epoch());
             }
