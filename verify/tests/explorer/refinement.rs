@@ -86,7 +86,7 @@ const EACH_OTHER: Traffic = Traffic::Given(&[&[1, 0]]);
 const ACROSS: Traffic = Traffic::Given(&[&[3, 2, 1, 0]]);
 
 #[test]
-fn catches_a_hierarchy_that_does_not_wait_by_what_it_ought_to_be_behind() {
+fn catches_a_hierarchy_that_goes_on_before_it_has_heard() {
     let is = |name: &str, model: &Model, guard: &str| {
         let seen = caught(&format!("refinement, hierarchy, {name}"), model);
         let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
