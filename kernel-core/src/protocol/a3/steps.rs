@@ -281,9 +281,7 @@ pub(crate) fn write_payload<V: Vector>(
                 .map_err(|_| ProtocolError::NotFinite { token: token.0 })?
         }
     };
-    if shape.row_format().element != RowElement::Dtype {
-        *staged = Some(Staged { token, expert_row, scale: scale.to_bits() });
-    }
+    *staged = Some(Staged { token, expert_row, scale: scale.to_bits() });
     Ok(scale)
 }
 
