@@ -186,7 +186,7 @@ impl Machine {
     }
 
     /// Returns the name of the machine's phase, for reports and traces. A part's phase follows the name of the part:
-    /// `Exchange.Await`. Machines that poll their roles in turn return the phase of the role whose turn is next.
+    /// `Exchange.Await`. Machines with several roles return the phase of the one that moved last.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match self {

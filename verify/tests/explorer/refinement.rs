@@ -97,7 +97,7 @@ fn catches_a_hierarchy_that_goes_on_before_it_has_heard() {
     is("counts ahead of the end flag", &two(Twin::NoStreams), "behind");
     is("an end flag ahead of rows done", &two(Twin::NoRowsDone), "behind");
     is("partial wait", &two(Twin::PartialWait), "waits");
-    is("one partition", &two(Twin::None).partitions(1, 1), "overwritten");
+    is("one partition", &two(Twin::None).partitions(1, 1), "still in use");
     let streams = |twin| Model { experts: 2, tokens: 2, ..hierarchy(2, 1, "D", 1).twin(twin) };
     is("own front flag", &streams(Twin::OwnFront), "covered");
 }

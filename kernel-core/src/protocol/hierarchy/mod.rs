@@ -5,9 +5,9 @@
 //! Cores issue all messages themselves, or gather them for an agent ([`Stage`]). `docs/spec/hierarchy.md` explains which words
 //! each step awaits, and why that is safe.
 //!
-//! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can move, so
-//! no role waits while another could move. Only the agent's doorbell needs a core barrier: cores announce everything else
-//! to each near rank by words of their own, and each core reads all counts itself.
+//! A machine has several **roles**: it sends, forwards, receives, sums. A role takes steps until it must wait; then the next
+//! one that can move takes its turn, so no role waits while another could move. Only the agent's doorbell needs a core
+//! barrier: cores announce everything else to each near rank by words of their own, and each core reads all counts itself.
 //!
 //! The driver must provide the **join**, as on A3: a core begins an operator only after every core of its rank has ended
 //! the one before.
@@ -258,8 +258,9 @@ impl Epoch {
     }
 }
 
-/// Lets the roles move in turn, beginning with number `turn`; returns [`Progress::Done`] once all have ended. If all wait,
-/// it reports a wait for another rank than `own` rather than one for `own` itself.
+/// Lets a role move, number `turn` if it can, else the next one that can, whose turn it is from then on: looking at what the
+/// others wait for costs more than most steps. Returns [`Progress::Done`] once all have ended. If all wait, it reports a wait
+/// for another rank than `own` rather than one for `own` itself.
 // Inlined into each machine's step, where the compiler sees the few roles.
 #[inline(always)]
 fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usize) -> Outcome) -> Outcome {
@@ -270,7 +271,7 @@ fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usi
         next = if i + 1 >= N { 0 } else { i + 1 };
         match role(i)? {
             Progress::Stepped => {
-                *turn = next as u8;
+                *turn = i as u8;
                 return Ok(Progress::Stepped);
             }
             Progress::Pending(wait) => {

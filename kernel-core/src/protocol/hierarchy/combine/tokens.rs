@@ -127,38 +127,41 @@ fn number_of<V>(env: Now<'_, V>, numbers: &[u32], token: Token) -> u32 {
     numbers.get((token.0 - env.work.tokens.start) as usize).copied().unwrap_or(0)
 }
 
-/// Processes the next record of a stream, or its end. Returns the wait if neither has arrived.
+/// Processes all records of a stream that have arrived, and its end. Returns the wait if there is nothing to process.
 fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>, ProtocolError> {
     let Turn { env, fabric, inputs, words, .. } = cx;
     let (env, fabric) = (*env, &**fabric);
     let shape = env.shape;
     let (taken, numbers) = words.followed(env, server)?;
-    let record = *taken;
+    let before = *taken;
     let needed = |token: u32| plan::pairs(shape, inputs.ids(shape, Token(token)), server);
-    match stream::next(env, fabric, server, record)? {
-        Next::Missing(wait) => return Ok(Some(wait)),
-        Next::End => {
-            let all = (0..shape.bs(env.rank)).filter(|&token| needed(token) > 0).count() as u32;
-            if record != all {
-                return Err(stream::wrong(env, server, record, "records", record));
+    loop {
+        let record = *taken;
+        match stream::next(env, fabric, server, record)? {
+            Next::Missing(wait) => return Ok((record == before).then_some(wait)),
+            Next::End => {
+                let all = (0..shape.bs(env.rank)).filter(|&token| needed(token) > 0).count() as u32;
+                if record != all {
+                    return Err(stream::wrong(env, server, record, "records", record));
+                }
+                *taken = ENDED;
+                return Ok(None);
             }
-            *taken = ENDED;
-        }
-        Next::Record => {
-            let (token, pairs) = stream::token_and_pairs(env, fabric, server, record)?;
-            if token >= shape.bs(env.rank) || pairs == 0 || pairs != needed(token) {
-                return Err(stream::wrong(env, server, record, "token", token));
-            }
-            if env.work.tokens.contains(&token) {
-                let entry = numbers.get_mut((token - env.work.tokens.start) as usize);
-                let entry = entry.ok_or(given("scratch is shorter than scratch_words"))?;
-                if *entry != 0 {
+            Next::Record => {
+                let (token, pairs) = stream::token_and_pairs(env, fabric, server, record)?;
+                if token >= shape.bs(env.rank) || pairs == 0 || pairs != needed(token) {
                     return Err(stream::wrong(env, server, record, "token", token));
                 }
-                *entry = record + 1;
+                if env.work.tokens.contains(&token) {
+                    let entry = numbers.get_mut((token - env.work.tokens.start) as usize);
+                    let entry = entry.ok_or(given("scratch is shorter than scratch_words"))?;
+                    if *entry != 0 {
+                        return Err(stream::wrong(env, server, record, "token", token));
+                    }
+                    *entry = record + 1;
+                }
+                *taken = record + 1;
             }
-            *taken = record + 1;
         }
     }
-    Ok(None)
 }

@@ -3,7 +3,7 @@
 //! A core reads the counts of all slots in order, since its share begins after the rows of earlier shares. Rows of a slot
 //! are copied as soon as the counts of it and of all earlier slots have arrived.
 
-use super::super::Bound;
+use super::super::{Bound, Now};
 use super::Turn;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
@@ -12,8 +12,8 @@ use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::Place;
 use crate::protocol::a3::steps;
 use crate::protocol::{Outcome, Types};
-use crate::shape::TokenNums;
-use crate::units::{RankId, div_rem};
+use crate::shape::{Shape, TokenNums};
+use crate::units::RankId;
 
 /// The role of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,24 +69,10 @@ impl Receive {
             return Ok(Progress::Done);
         }
         let shape = env.shape;
-        let (local_expert, source) = div_rem(self.slot, shape.ep_world_size());
-        let source = RankId(source);
+        let (local_expert, source) = self.slot_of(shape);
         let is_last = source.0 + 1 == shape.ep_world_size();
         self.phase = match self.phase {
-            Phase::Count => {
-                let at = relay::count(shape, env.epoch.partition(), local_expert, source);
-                let Some(rows) = env.epoch.number(fabric, at)? else {
-                    let relay = shape.relay(source, env.work.server);
-                    let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
-                    return Ok(Progress::Pending(awaited));
-                };
-                self.take(*env, local_expert, source, rows)?;
-                if !env.work.slots.contains(&self.slot) {
-                    self.next_slot();
-                    return Ok(Progress::Stepped);
-                }
-                Phase::Entry
-            }
+            Phase::Count => return self.count(env, fabric),
             Phase::Entry => {
                 let sum = self.before + self.rows;
                 fabric.write(outputs::ep_recv_count(self.slot), &sum.to_le_bytes())?;
@@ -132,6 +118,32 @@ impl Receive {
             }
         };
         Ok(Progress::Stepped)
+    }
+
+    /// Takes the count of an own slot, or all that have arrived of the slots before them.
+    fn count<F: Fabric + ?Sized, V>(&mut self, env: Now<'_, V>, fabric: &F) -> Outcome {
+        let (shape, first) = (env.shape, self.slot);
+        loop {
+            let (local_expert, source) = self.slot_of(shape);
+            let at = relay::count(shape, env.epoch.partition(), local_expert, source);
+            let Some(rows) = env.epoch.number(fabric, at)? else {
+                let relay = shape.relay(source, env.work.server);
+                let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
+                return Ok(if self.slot == first { Progress::Pending(awaited) } else { Progress::Stepped });
+            };
+            self.take(*env, local_expert, source, rows)?;
+            if env.work.slots.contains(&self.slot) {
+                self.phase = Phase::Entry;
+                return Ok(Progress::Stepped);
+            }
+            self.next_slot();
+        }
+    }
+
+    /// Returns local expert and source of the slot.
+    const fn slot_of(&self, shape: &Shape) -> (u32, RankId) {
+        let (local_expert, source) = shape.by_ranks(self.slot);
+        (local_expert, RankId(source))
     }
 
     fn take<V>(
