@@ -90,10 +90,7 @@ pub fn fastest(
     (case, choices): (&Case, Choices),
     threads: usize,
 ) -> Result<SharedMemory, Error> {
-    match case.shape.product() {
-        Product::A2 => Ok(memory),
-        Product::A3 => Traffic::new(case, Batch::new(case), choices)?.fastest(memory, threads),
-    }
+    Traffic::new(case, Batch::new(case), choices)?.fastest(memory, threads)
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -121,7 +118,7 @@ impl<'a> Traffic<'a> {
         Ok(Self { case, receive, batch, rounds, ranks, experts_write: receive.overwrites(), is_blank: false })
     }
 
-    /// Bytes that dispatch sends.
+    /// Bytes that dispatch sends itself, without an agent.
     fn bytes_sent(&self) -> u64 {
         let of_dispatch = self.rounds[0].iter().filter(|phase| phase.operator == Some(Operator::Dispatch));
         let copies = of_dispatch.flat_map(|phase| phase.copies.iter().flatten());
@@ -129,13 +126,13 @@ impl<'a> Traffic<'a> {
     }
 
     /// The memory of a group that copies rows in the way in which these copies take least time on it: each way by turns, on as
-    /// many threads as the group has workers. The memory must be new, and is as it was afterwards. On A2, whose rows an interface
-    /// carries, and of few bytes nothing is measured, and it stays as it is.
+    /// many threads as the group has workers. The memory must be new, and is as it was afterwards. Of few bytes, and where
+    /// agents carry all rows, nothing is measured, and it stays as it is.
     ///
     /// # Errors
     /// As of [`times`](Self::times).
     pub fn fastest(&mut self, memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
-        if self.case.shape.product() == Product::A2 || self.bytes_sent() < MEASURED_FROM {
+        if self.bytes_sent() < MEASURED_FROM {
             return Ok(memory);
         }
         let experts_write = core::mem::replace(&mut self.experts_write, self.receive.is_direct());
@@ -310,6 +307,7 @@ mod tests {
     use veriep_core::fabric::Fabric;
     use veriep_core::layout::outputs::capacity;
     use veriep_core::place::{Place, Tensor};
+    use veriep_core::protocol::Stage;
 
     fn case(set: &[&str]) -> Case {
         let (mut config, _) = preset("tiny").unwrap();
@@ -360,15 +358,30 @@ mod tests {
 
     #[test]
     fn memory_on_which_copies_were_measured_is_as_new() {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let servers = ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=16", "h=7168"];
+        let servers = case(&[&servers[..], &["hccl_buffsize_mb=200"]].concat());
+        assert!(
+            Traffic::new(&servers, Batch::new(&servers), Choices::default()).unwrap().bytes_sent()
+                > MEASURED_FROM
+        );
         let case = case(&["h=7168", "bs=48", "hccl_buffsize_mb=64"]);
         let direct = [Receive::Direct { areas: 1 }, Receive::Overwrite { areas: 1 }];
-        for receive in [Receive::Copy, Receive::InPlace].into_iter().chain(direct) {
-            let choices = Choices { receive, ..Choices::default() };
-            let memory = fastest(SharedMemory::new(&case, 1).unwrap(), (&case, choices), 2).unwrap();
+        let ways = [Receive::Copy, Receive::InPlace].into_iter().chain(direct);
+        let of_way = |receive| (&case, Choices { receive, ..Choices::default() });
+        let in_stage = |stage| (&servers, Choices { stage, ..Choices::default() });
+        for (case, choices) in ways.map(of_way).chain([Stage::Two, Stage::Three].map(in_stage)) {
+            let memory = fastest(SharedMemory::new(case, 1).unwrap(), (case, choices), 2).unwrap();
             for rank in global_rank::all(&case.shape) {
                 let fabric = memory.fabric(rank, CoreId(0), 0);
-                let is_zero = |bytes: &[u8]| assert!(bytes.iter().all(|&byte| byte == 0), "{receive:?}");
+                let is_zero = |bytes: &[u8]| {
+                    assert!(
+                        bytes.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]),
+                        "{choices:?}"
+                    );
+                };
                 is_zero(fabric.bytes(Place::window(0), case.shape.window_bytes()).unwrap());
+                is_zero(fabric.bytes(Place::window_out(0), case.shape.window_out_bytes()).unwrap());
                 for tensor in Tensor::ALL {
                     let len = capacity(&case.shape, rank, tensor) as usize;
                     memory.read_output(rank, 0, tensor, len, &mut |bytes| is_zero(bytes));
