@@ -131,27 +131,3 @@ fn tell(what: Move) -> String {
         Move::Next { rank } => format!("rank {rank} has heard from all ranks and begins its next operator"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_halves_are_safe_for_ever() {
-        for ranks in 2..=3 {
-            let report = explore(ranks, 2, None, 1_000_000, || false);
-            assert!(report.complete && report.counterexample.is_none(), "{ranks} ranks: {report:?}");
-        }
-    }
-
-    #[test]
-    fn catches_one_half() {
-        let report = explore(2, 1, None, 1_000_000, || false);
-        assert!(report.counterexample.is_some());
-    }
-
-    #[test]
-    fn one_half_is_enough_for_one_operator() {
-        assert!(explore(2, 1, Some(1), 1000, || false).counterexample.is_none());
-    }
-}

@@ -16,3 +16,4 @@ mod receive;
 mod refinement;
 mod small;
 mod twins;
+mod windows;
