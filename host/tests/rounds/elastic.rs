@@ -184,7 +184,9 @@ fn elastic_info_of_a_wrong_type_shape_or_content_is_told_with_its_rule() {
     let folder = edited(|tensors| {
         tensors.iter_mut().find(|tensor| tensor.name == "elastic_info").unwrap().dtype = Dtype::F32;
     });
-    assert!(lines(folder.path())[0].ends_with("elastic_info: dtype F32: must be I32; hint: .to(torch.int32)"));
+    assert!(
+        lines(folder.path())[0].ends_with("elastic_info: dtype F32: must be I32; hint: .to(torch.int32)")
+    );
     let mut info = FOUR_LEFT;
     (info[2], info[3]) = (1, 0);
     let folder = edited(|tensors| set_info(tensors, &info));
