@@ -331,28 +331,31 @@ impl Memory {
         seen.is_some_and(|seen| seen[usize::from(part == Part::End)])
     }
 
-    /// Somebody sees (a part of) effect number `i`: it has landed, and all that must land before it. Returns what has landed as a
-    /// whole.
-    pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part) -> Vec<Effect> {
+    /// Somebody sees (a part of) effect number `i`: it has landed, and all that must land before it. Tells `landed` of what has
+    /// landed as a whole.
+    pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part, landed: impl FnMut(&Effect)) {
         let seen = self.flight[i];
         let mut before = true;
-        let landed = self.land(|at, effect| {
+        let which = |at, effect: &Effect| {
             before &= at != i;
             let is_before =
                 before && scene.follows(&seen.issued, &effect.issued) && !scene.is_overtaken(effect);
             is_before || at == i && part == Part::Whole
-        });
+        };
+        self.land(which, landed);
         if part != Part::Whole
             && let Some(effect) = self.flight.iter_mut().find(|effect| effect.issued == seen.issued)
         {
             effect.seen[usize::from(part == Part::End)] = true;
         }
-        landed
     }
 
     /// A core is quiet: all that it issued has landed, but for messages.
-    pub(super) fn quiet(&mut self, core: (RankId, CoreId)) -> Vec<Effect> {
-        self.land(|_, effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_)))
+    pub(super) fn quiet(&mut self, core: (RankId, CoreId), landed: impl FnMut(&Effect)) {
+        let which = |_, effect: &Effect| {
+            effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_))
+        };
+        self.land(which, landed);
     }
 
     /// The ranks at which something of a core has perhaps not landed that quiet speaks for, as bits.
@@ -362,17 +365,16 @@ impl Memory {
         self.flight.iter().filter(waits).fold(0, |ranks, effect| ranks | 1 << effect.issued.to.0)
     }
 
-    fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool) -> Vec<Effect> {
-        let (flight, mut landed) = (core::mem::take(&mut self.flight), Vec::new());
+    fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool, mut landed: impl FnMut(&Effect)) {
+        let flight = core::mem::take(&mut self.flight);
         for (i, effect) in flight.into_iter().enumerate() {
             if which(i, &effect) {
                 self.set(effect.issued.to, effect.spot, effect.value);
-                landed.push(effect);
+                landed(&effect);
             } else {
                 self.flight.push(effect);
             }
         }
-        landed
     }
 
     /// Takes in an effect of a core that has heard `heard`; its target is in operator `at`, by the slowest of its cores.

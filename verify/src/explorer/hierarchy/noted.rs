@@ -69,9 +69,9 @@ impl View<'_, '_> {
         }
     }
 
-    pub(super) fn note_landed(&self, effects: &[Effect]) {
+    pub(super) fn note_landed(&self, effect: &Effect) {
         if self.scene.setup.model.refined {
-            effects.iter().for_each(|effect| self.note(effect, self.scene.arrival(effect, false), At::Slot));
+            self.note(effect, self.scene.arrival(effect, false), At::Slot);
         }
     }
 
@@ -83,9 +83,10 @@ impl View<'_, '_> {
 
     /// What lies at a spot is read.
     pub(super) fn note_read(&self, spot: Spot) {
-        let slot = self.scene.slot(spot, self.step.op).filter(|_| self.scene.setup.model.refined);
-        let (rank, by) = (self.step.rank, (self.step.rank, self.step.core));
-        let noted = slot.map(|slot| Noted { step: Step::Read, rank, at: At::Slot(slot, self.step.op), by });
-        self.step.noted.borrow_mut().extend(noted);
+        if self.scene.setup.model.refined {
+            let (rank, by) = (self.step.rank, (self.step.rank, self.step.core));
+            let read = |slot| Noted { step: Step::Read, rank, at: At::Slot(slot, self.step.op), by };
+            self.step.noted.borrow_mut().extend(self.scene.slot(spot, self.step.op).map(read));
+        }
     }
 }

@@ -126,8 +126,8 @@ impl<'v, 'a> View<'v, 'a> {
                 }
                 if seen || self.step.tape.borrow_mut().choose((spot, part == Part::End)) {
                     if !seen {
-                        let landed = self.memory.borrow_mut().see(self.scene, i, part);
-                        self.note_landed(&landed);
+                        let landed = |effect: &Effect| self.note_landed(effect);
+                        self.memory.borrow_mut().see(self.scene, i, part, landed);
                         if part == Part::Front {
                             self.note_front(&effect);
                         }
@@ -197,7 +197,7 @@ impl<'v, 'a> View<'v, 'a> {
         let at = self.step.at[to.index()];
         self.note_issued(&effect);
         if self.strong() {
-            self.note_landed(&[effect]);
+            self.note_landed(&effect);
         }
         let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
         // Whether somebody still reads there, the theorem's model says by itself, where it is asked.
@@ -337,8 +337,7 @@ impl Fabric for View<'_, '_> {
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
         let quiet = self.step.tape.get_mut().choose((spot, false));
         if quiet {
-            let landed = self.memory.get_mut().quiet(me);
-            self.note_landed(&landed);
+            self.memory.borrow_mut().quiet(me, |effect| self.note_landed(effect));
             self.step.say(|| "is quiet".to_owned());
         }
         Ok(quiet)
