@@ -163,7 +163,7 @@ impl Error {
     }
 
     /// The system does not give a group its memory.
-    pub(crate) fn of_memory(error: &std::io::Error) -> Self {
+    pub(crate) fn of_memory(error: std::io::Error) -> Self {
         // The standard library has no kind for it.
         let decides = if error.to_string().contains("open files") {
             "ulimit -n decides how many may be open"

@@ -7,7 +7,7 @@
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 #![cfg_attr(
     not(feature = "commands"),
-    allow(dead_code, unused_imports, reason = "only commands use some of it")
+    allow(dead_code, unused_imports, reason = "commands use it, and builds with them refuse what is dead")
 )]
 
 pub mod atomic_file;

@@ -251,7 +251,7 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
 fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(case, batches).map_err(|e| Error::of_memory(&e))?;
+    let memory = SharedMemory::new(case, batches).map_err(Error::of_memory)?;
     let memory = copying(job, memory.with_row_copy(unmeasured(job)), job.workers.count)?;
     let _ = job.row_copy.set(memory.row_copy());
     let mapped = memory.mapped();
@@ -325,7 +325,7 @@ fn drive_threads<B: Backend>(
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| Error::of_memory(&e))?;
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(Error::of_memory)?;
     let mapped = lockstep.mapped();
     let log = record::begin(
         &args.record,

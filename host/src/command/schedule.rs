@@ -13,7 +13,7 @@ use crate::report::{Report, note, progress, styled};
 use anstyle::AnsiColor;
 use indicatif::ProgressBar;
 use serde::Serialize;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_verify::schedule::{Answer, Product, Question, Subject, Traffic, Witness, answer};
 
@@ -58,7 +58,7 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     }
     let calls = Calls::default();
     let searching = progress(0, "searching states");
-    *SEARCH.lock().unwrap_or_else(PoisonError::into_inner) = Some(searching.bar());
+    let _ = SEARCH.set(searching.bar());
     let answer = answer(&question, args.events.is_some().then_some(&calls as &dyn Witness));
     drop(searching);
     if answer.safe {
@@ -214,12 +214,12 @@ fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], balanced: bool) 
     }
 }
 
-/// The search that runs.
-static SEARCH: Mutex<Option<ProgressBar>> = Mutex::new(None);
+/// The search of this process.
+static SEARCH: OnceLock<ProgressBar> = OnceLock::new();
 
 /// Counts a state that was searched, and asks whether somebody wants the end.
 fn count_and_ask() -> bool {
-    if let Some(bar) = &*SEARCH.lock().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(bar) = SEARCH.get() {
         bar.inc(1);
     }
     interrupt::is_asked()

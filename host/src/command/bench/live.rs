@@ -100,7 +100,7 @@ impl<'c> Group<'c> {
         pages: Pages,
     ) -> Result<Self, Error> {
         let workers = workers(args, threads(args));
-        let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| Error::of_memory(&e))?;
+        let memory = SharedMemory::with_pages(case, 1, pages).map_err(Error::of_memory)?;
         let world = Arc::new(World::alone(global_rank::count(&case.shape), workers.count));
         let mut copies = Traffic::new(case, Batch::new(case), choices(receive))?;
         let mut memory = memory.with_row_copy(traffic::unmeasured(case, receive, row_copy));

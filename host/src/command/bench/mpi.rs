@@ -101,10 +101,10 @@ impl Job {
         let map = |memory: &GroupMemory| {
             SharedMemory::within(memory.map(), GroupMemory::start(processes, workers), case, 1)
         };
-        let bytes = SharedMemory::bytes(case, 1).map_err(|e| Error::of_memory(&e))?;
+        let bytes = SharedMemory::bytes(case, 1).map_err(Error::of_memory)?;
         let members: Vec<Option<RankId>> = global_rank::all(&case.shape).map(Some).collect();
-        let cluster = Cluster::begin(greeted, me, bytes, map, (&case.shape, &members))
-            .map_err(|e| Error::of_memory(&e))?;
+        let cluster =
+            Cluster::begin(greeted, me, bytes, map, (&case.shape, &members)).map_err(Error::of_memory)?;
         let at = live::of_sizes(case);
         Ok(Rc::new(Point {
             cluster,
@@ -251,8 +251,7 @@ impl Point {
         let way = traffic::unmeasured(case, receive, row_copy);
         let (world, workers) = (cluster.world.clone(), live::workers(args, cluster.workers()));
         let start = GroupMemory::start(world.processes(), cluster.workers());
-        let near =
-            SharedMemory::within(cluster.memory.map(), start, case, 1).map_err(|e| Error::of_memory(&e))?;
+        let near = SharedMemory::within(cluster.memory.map(), start, case, 1).map_err(Error::of_memory)?;
         let (near, point) = (near.with_row_copy(way), self.clone());
         let system: Box<dyn System> = if cluster.is_one_node() {
             Box::new(Machines {

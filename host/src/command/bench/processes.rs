@@ -59,11 +59,11 @@ impl<'c> Processes<'c> {
     ) -> Result<Self, Error> {
         let (processes, ranks) = (count(case), global_rank::count(&case.shape));
         let workers = workers(args, processes);
-        let bytes = SharedMemory::bytes(case, 1).map_err(|e| Error::of_memory(&e))?;
-        let memory = GroupMemory::new(processes, workers, bytes).map_err(|e| Error::of_memory(&e))?;
+        let bytes = SharedMemory::bytes(case, 1).map_err(Error::of_memory)?;
+        let memory = GroupMemory::new(processes, workers, bytes).map_err(Error::of_memory)?;
         let world = World::watched(&memory, processes, workers, ranks);
         let start = GroupMemory::start(processes, workers);
-        let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(|e| Error::of_memory(&e))?;
+        let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(Error::of_memory)?;
         let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
         world.copy_rows(row_copy);
         let members = Members::start(&memory, &world, (live::fingerprint(case), group), None)
@@ -167,7 +167,7 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
     }
     let world = seat.world(memory, global_rank::count(&case.shape));
     let start = GroupMemory::start(seat.processes, seat.workers);
-    let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(|e| Error::of_memory(&e))?;
+    let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(Error::of_memory)?;
     let workers = live::workers(args, seat.workers);
     let row_copy = world.copies_rows().ok_or_else(missing)?;
     let shared = shared.with_row_copy(row_copy);

@@ -46,9 +46,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let ((mut job, schedule), greeted) = launched::meet(&launched, wire, args.all_far, asked)?;
     job.workers.count = greeted.workers();
     let record = flight::join(&job, &greeted.name(), me)?;
-    let cluster = begin(&job, greeted, me).map_err(|e| Error::of_memory(&e))?;
+    let cluster = begin(&job, greeted, me).map_err(Error::of_memory)?;
     if let Some(folder) = &record {
-        cluster.note_deaths(folder.path()).map_err(|e| Error::of_memory(&e))?;
+        cluster.note_deaths(folder.path()).map_err(Error::of_memory)?;
     }
     take_part(&job, &schedule, (&cluster, record.as_ref()), me, report)
 }

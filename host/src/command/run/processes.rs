@@ -152,8 +152,7 @@ pub(super) fn shared(
     job: &Job<'_>,
 ) -> Result<SharedMemory, Error> {
     let (start, batches) = (GroupMemory::start(processes, workers), job.plan.unit.batches());
-    let shared =
-        SharedMemory::within(memory.map(), start, &job.case, batches).map_err(|e| Error::of_memory(&e))?;
+    let shared = SharedMemory::within(memory.map(), start, &job.case, batches).map_err(Error::of_memory)?;
     Ok(shared.with_row_copy(super::unmeasured(job)))
 }
 
@@ -166,8 +165,8 @@ pub(super) fn run(
     let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
     let ranks = global_rank::count(&case.shape);
-    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(|e| Error::of_memory(&e))?;
-    let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| Error::of_memory(&e))?;
+    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(Error::of_memory)?;
+    let memory = GroupMemory::new(processes, workers.count, bytes).map_err(Error::of_memory)?;
     let world = World::watched(&memory, processes, workers.count, ranks);
     let view =
         super::copying(job, shared(&memory, processes, workers.count, job)?, processes * workers.count)?;
