@@ -4,55 +4,22 @@
 use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
 use crate::global_rank;
-use half::{bf16, f16};
 use veriep_core::fabric::{Fabric, Fault, ProtocolError};
 use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::layout::row_table;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::{Dtype, RowElement, Shape};
+use veriep_core::reference::numerics;
+use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
 /// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
     // TP peers return as much each as makes the whole together.
     let share = if shape.tp_world_size() == 2 { 0.5 } else { 1.0 };
-    match shape.dtype() {
-        Dtype::Bf16 => each_value(
-            shape,
-            (row, scale),
-            |element| bf16::from_le_bytes(element).to_f32(),
-            |value| y.extend(bf16_bytes(value * gain * share)),
-        ),
-        Dtype::F16 => each_value(
-            shape,
-            (row, scale),
-            |element| f16::from_le_bytes(element).to_f32(),
-            |value| y.extend(f16_bytes(value * gain * share)),
-        ),
-    }
-}
-
-/// Calls `put` with the value of every element of a received row.
-fn each_value(
-    shape: &Shape,
-    (row, scale): (&[u8], f32),
-    widen: impl Fn([u8; 2]) -> f32,
-    mut put: impl FnMut(f32),
-) {
-    match shape.row_format().element {
-        RowElement::Dtype => row.as_chunks().0.iter().for_each(|&element| put(widen(element))),
-        RowElement::Int8 => row.iter().for_each(|&q| put(f32::from(q.cast_signed()) * scale)),
-    }
-}
-
-fn bf16_bytes(value: f32) -> [u8; 2] {
-    if value.is_nan() { 0x7FC0_u16.to_le_bytes() } else { bf16::from_f32(value).to_le_bytes() }
-}
-
-fn f16_bytes(value: f32) -> [u8; 2] {
-    if value.is_nan() { 0x7E00_u16.to_le_bytes() } else { f16::from_f32(value).to_le_bytes() }
+    let put = |value| y.extend(numerics::to_bytes(shape.dtype(), value * gain * share));
+    numerics::received(shape, row, scale, put);
 }
 
 /// Reads bytes of what dispatch has put out: of an output, as far as it goes, or of the window.
@@ -168,6 +135,7 @@ fn ends_of(shape: &Shape, rank: RankId, counts: &[i32]) -> Result<Vec<usize>, Pr
 mod tests {
     use super::*;
     use crate::presets::preset;
+    use half::{bf16, f16};
     use veriep_core::shape::{Given, Limits};
 
     fn tiny(set: &[&str]) -> Shape {

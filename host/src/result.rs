@@ -3,12 +3,12 @@
 use crate::case::Case;
 use crate::error::Error;
 use crate::global_rank;
-use crate::store::{Tensor, write_tensors};
+use crate::store::{Tensor, type_named, write_tensors};
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
 use veriep_core::place::Tensor as Output;
-use veriep_core::shape::{Dtype as Element, Op, Protocol, RowElement, Shape};
+use veriep_core::shape::{Op, Protocol, RowElement, Shape};
 use veriep_core::units::RankId;
 
 /// What one rank got, by reference: little-endian bytes, `rows` rows of what dispatch received.
@@ -20,7 +20,7 @@ pub struct RankResult<'a> {
     pub tokens: usize,
     /// n: rows really received, not the capacity. With TP both peers' rows.
     pub rows: usize,
-    /// `[n, h]` dtype, or int8 when quantised.
+    /// `[n, h]`, as rows travel.
     pub expand_x: &'a [u8],
     /// `[n]` f32, `quant_mode = 2`.
     pub dynamic_scales: Option<&'a [u8]>,
@@ -110,12 +110,13 @@ pub(crate) fn tensors_of<'a>(
     Ok(tensors)
 }
 
-/// The type of rows of `dtype` in files.
+/// The type of tokens and results in files.
 pub(crate) fn element(shape: &Shape) -> Dtype {
-    match shape.dtype() {
-        Element::Bf16 => Dtype::BF16,
-        Element::F16 => Dtype::F16,
-    }
+    in_files(shape, RowElement::Dtype)
+}
+
+fn in_files(shape: &Shape, element: RowElement) -> Dtype {
+    type_named(element.name(shape.dtype())).expect("files have all types of rows")
 }
 
 fn push_rank<'a>(
@@ -128,10 +129,7 @@ fn push_rank<'a>(
     let (k, h) = (shape.k() as usize, shape.h() as usize);
     let bs = result.tokens;
     let element = element(shape);
-    let received = match shape.row_format().element {
-        RowElement::Dtype => element,
-        RowElement::Int8 => Dtype::I8,
-    };
+    let received = in_files(shape, shape.row_format().element);
     let list = |bytes: &[u8], size: usize| vec![bytes.len() / size];
     let mut push = |name: &str, dtype: Dtype, dims: Vec<usize>, data: &'a [u8]| {
         if !is_asked(name) {

@@ -243,18 +243,25 @@ fn laid_out(path: &Path, tensors: &mut [Tensor<'_>]) -> Result<Metadata, Error> 
     Metadata::new(None, infos.collect()).map_err(|e| inconsistent(path, &e))
 }
 
+/// The types of tensors, by the names that NumPy and PyTorch give them.
+const TYPES: [(&str, Dtype); 7] = [
+    ("bfloat16", Dtype::BF16),
+    ("float16", Dtype::F16),
+    ("float32", Dtype::F32),
+    ("int8", Dtype::I8),
+    ("int32", Dtype::I32),
+    ("int64", Dtype::I64),
+    ("bool", Dtype::BOOL),
+];
+
+/// The type of that name.
+pub fn type_named(name: &str) -> Option<Dtype> {
+    TYPES.into_iter().find(|&(of, _)| of == name).map(|(_, dtype)| dtype)
+}
+
 /// What makes a tensor of such values out of another one, where PyTorch wrote it.
-pub fn convert_to(dtype: Dtype) -> Option<&'static str> {
-    Some(match dtype {
-        Dtype::BF16 => ".to(torch.bfloat16)",
-        Dtype::F16 => ".to(torch.float16)",
-        Dtype::F32 => ".to(torch.float32)",
-        Dtype::I8 => ".to(torch.int8)",
-        Dtype::I32 => ".to(torch.int32)",
-        Dtype::I64 => ".to(torch.int64)",
-        Dtype::BOOL => ".to(torch.bool)",
-        _ => return None,
-    })
+pub fn convert_to(dtype: Dtype) -> Option<String> {
+    TYPES.into_iter().find(|&(_, of)| of == dtype).map(|(name, _)| format!(".to(torch.{name})"))
 }
 
 /// 32-bit numbers as little-endian bytes.

@@ -7,7 +7,7 @@ named! {
     /// An output tensor of an operator.
     #[repr(u8)]
     Tensor {
-        /// `expand_x`, rows of dtype or int8.
+        /// `expand_x`, received rows as they travel.
         ExpandX = "expand_x",
         /// `dynamic_scales`, f32 per row.
         DynamicScales = "dynamic_scales",

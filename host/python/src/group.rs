@@ -14,7 +14,7 @@ use veriep::vector::Unit;
 use veriep::world::join::{Rendezvous, Store};
 use veriep_core::inputs::Mask;
 use veriep_core::place::Tensor;
-use veriep_core::shape::Dtype;
+use veriep_core::shape::RowElement;
 use veriep_core::units::RankId;
 
 /// The address of an array and its bytes.
@@ -176,16 +176,16 @@ impl Member {
         Ok(members.into_iter().map(member).collect())
     }
 
-    /// Rank, ranks, `bs`, `k`, `h`, and whether rows are bf16, and received ones int8.
-    fn about(&self) -> PyResult<(u32, usize, u32, u32, u32, bool, bool)> {
+    /// Rank, ranks, `bs`, `k`, `h`, the types of rows and of received ones, and whether these have scales.
+    fn about(&self) -> PyResult<(u32, usize, u32, u32, u32, [&str; 2], bool)> {
         let member = self.free()?;
         let shape = member.shape();
         let ranks = shape.ep_world_size() * shape.tp_world_size();
         let rank = member.rank();
-        let is_bf16 = shape.dtype() == Dtype::Bf16;
+        let types = [RowElement::Dtype, shape.row_format().element].map(|of| of.name(shape.dtype()));
         let bs = (member.x_out_bytes() as u64 / shape.row_bytes()) as u32;
-        let is_quantised = shape.row_format().scale.is_some();
-        Ok((rank.0, ranks as usize, bs, shape.k(), shape.h(), is_bf16, is_quantised))
+        let have_scales = shape.row_format().scale.is_some();
+        Ok((rank.0, ranks as usize, bs, shape.k(), shape.h(), types, have_scales))
     }
 
     /// The MoE experts of the rank.

@@ -292,7 +292,7 @@ impl Reader {
         let mut sound = true;
         if info.dtype != dtype {
             let seen = format!(": dtype {}", info.dtype);
-            let hint = convert_to(dtype).map(str::to_owned);
+            let hint = convert_to(dtype);
             self.problems
                 .add(name, |name| Problem { hint, ..Problem::new(name, &seen, format!("must be {dtype}")) });
             sound = false;

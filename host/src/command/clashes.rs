@@ -134,7 +134,7 @@ struct Rule {
 const H: Parameter = ("h", |s| s.h().into());
 const K: Parameter = ("k", |s| s.k().into());
 const BS: Parameter = ("bs", |s| s.bs_max().into());
-const QUANT_MODE: Parameter = ("quant_mode", |s| if s.payload_bytes() == s.row_bytes() { 0 } else { 2 });
+const QUANT_MODE: Parameter = ("quant_mode", |s| s.row_format().element.mode().cast_unsigned());
 
 const COMBINE_AREA: Rule = Rule {
     parameters: &[H, K, BS],

@@ -39,7 +39,7 @@ pub struct One {
     pub error: Option<String>,
     /// The option that may have been meant.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<&'static str>,
+    pub hint: Option<String>,
 }
 
 /// What is judged, and how strictly.
@@ -132,7 +132,7 @@ impl One {
     }
 
     fn line_with_hint(&self) -> String {
-        self.hint.map_or_else(|| self.line(), |option| format!("{}; hint: {option}", self.line()))
+        self.hint.as_ref().map_or_else(|| self.line(), |option| format!("{}; hint: {option}", self.line()))
     }
 }
 
@@ -238,7 +238,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
             None if !is_whole => continue,
             None => {
                 one.error = Some("missing".to_owned());
-                one.hint = Some(if there.contains(&one.rank) { "--tensors" } else { "--ranks" });
+                one.hint = Some((if there.contains(&one.rank) { "--tensors" } else { "--ranks" }).to_owned());
             }
             Some(info) if info.dtype == must.dtype && fits(&info.shape, must, *padded) => {
                 one.judged = tolerance.judge(must, &result.read(name)?[..must.data.len()]);
@@ -247,7 +247,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
                 one.error =
                     Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
                 one.hint = match info.dtype == must.dtype {
-                    true => fits(&info.shape, must, true).then_some("--padded"),
+                    true => fits(&info.shape, must, true).then(|| "--padded".to_owned()),
                     false => convert_to(must.dtype),
                 };
             }

@@ -13,9 +13,9 @@
 
 use super::{below, unit};
 use core::iter;
-use half::{bf16, f16};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use veriep_core::reference::numerics::to_bytes;
 use veriep_core::shape::{Dtype, Shape};
 
 /// The factors of experts: neighbours differ.
@@ -86,10 +86,9 @@ fn tie(dtype: Dtype, quantised: bool, x: &mut [u8]) {
             0 => 254.0,
             _ => f32::from(bits % 128) - 64.0,
         };
-        *element = match (quantised, dtype) {
-            (false, _) => (bits & !((1 << mantissa) - 1)).to_le_bytes(),
-            (true, Dtype::Bf16) => bf16::from_f32(halves / 2.0).to_le_bytes(),
-            (true, Dtype::F16) => f16::from_f32(halves / 2.0).to_le_bytes(),
+        *element = match quantised {
+            false => (bits & !((1 << mantissa) - 1)).to_le_bytes(),
+            true => to_bytes(dtype, halves / 2.0),
         };
     }
 }

@@ -18,10 +18,10 @@ use crate::error::{Error, Problem};
 use crate::global_rank;
 use crate::hints;
 use crate::parallel;
-use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use routing::Router;
+use veriep_core::reference::numerics::to_bytes;
 use veriep_core::shape::{Dtype, Given, Limits, Op, Shape};
 use veriep_core::units::{RankId, Token};
 
@@ -252,13 +252,6 @@ fn values(rng: &mut ChaCha8Rng, dtype: Dtype, elements: usize) -> Vec<u8> {
         }
     }
     bytes
-}
-
-fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
-    match dtype {
-        Dtype::Bf16 => bf16::from_f32(value).to_le_bytes(),
-        Dtype::F16 => f16::from_f32(value).to_le_bytes(),
-    }
 }
 
 /// A different factor for every expert, in [0.5, 1.5): a row that reaches the wrong expert shows.

@@ -34,7 +34,7 @@ use veriep_core::layout::record::Triple;
 use veriep_core::place::Tensor;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Operator};
-use veriep_core::shape::Product;
+use veriep_core::shape::{Product, RowElement};
 use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure, Planned, World, schedule};
 use veriep_core::sim::storage::region_sizes;
@@ -216,7 +216,7 @@ impl World<Mapped, Timed> for Scene<'_> {
         let (clock, prices, shape) = (&*self.clock, self.prices, &self.plan.case.shape);
         // Of the rows of combine nothing but their sum is looked at.
         let (vector, zeros) = match self.runs(actor.member) {
-            Operator::Dispatch => ([shape.payload_bytes() < shape.row_bytes(), false], &[][..]),
+            Operator::Dispatch => ([shape.row_format().element != RowElement::Dtype, false], &[][..]),
             Operator::Combine => ([shape.result_bytes() != shape.row_bytes(), true], &self.zeros[..]),
         };
         let answer = step(&mut Priced { inner, actor, clock, prices, vector, zeros });

@@ -295,7 +295,7 @@
 #define VERIEP_STATE_BYTES 1048576
 
 /**
- * `expand_x`, rows of dtype or int8.
+ * `expand_x`, received rows as they travel.
  */
 #define VERIEP_EXPAND_X 0
 

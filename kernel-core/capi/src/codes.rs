@@ -138,7 +138,7 @@ pub const VERIEP_OUTPUT: u32 = 16;
 /// Bytes of a state region, also of the TP domain's.
 pub const VERIEP_STATE_BYTES: u64 = 1_048_576;
 
-/// `expand_x`, rows of dtype or int8.
+/// `expand_x`, received rows as they travel.
 pub const VERIEP_EXPAND_X: u32 = 0;
 /// `dynamic_scales`, f32 per row.
 pub const VERIEP_DYNAMIC_SCALES: u32 = 1;

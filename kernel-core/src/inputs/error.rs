@@ -151,7 +151,7 @@ impl fmt::Display for InputError {
                 f,
                 "shared_expert_x given with {shared_experts} shared experts: must be absent when ranks hold shared experts"
             ),
-            Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
+            Self::ScalesUnquantised => f.write_str("scales given without quant_mode = 2: must be absent"),
         }
     }
 }

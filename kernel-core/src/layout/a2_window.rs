@@ -12,7 +12,7 @@
 //!   +96                FLAG1                   +n * 2H + 32 FLAG
 //!   +512               n records
 //!   +512 + n * record + 512   FLAG2
-//! record: H elements of dtype, or H bytes of int8 and a field of 32 B with the f32 scale in its first four
+//! record: the row as it travels and, where rows have scales, a field of 32 B with the f32 scale in its first four
 //! ```
 //!
 //! Flags are 32-bit words in the low half of an aligned word of eight bytes, which is read as a whole. The sent bytes end

@@ -509,7 +509,7 @@ impl Named {
                 at(relay::stream_start(shape, half(p), server))
             }),
             Self::NearSlots => {
-                let used = relay::ROW + shape.relay_row_bytes() + relay::Tail::BYTES;
+                let used = relay::ROW + shape.longest_row_bytes() + relay::Tail::BYTES;
                 told(&[experts, sources, slots], used, &|[e, s, n, ..]| {
                     relay::dispatch_slot(shape, e, RankId(s), n)
                 })

@@ -1,7 +1,7 @@
 //! A token record of the dispatch area.
 //!
 //! ```text
-//! +0                     data      H elements of dtype or int8
+//! +0                     data      the row as it travels
 //! +align(data, 32)       scale     32 B, f32 in the first four; present even when unquantised
 //! +align(data, 32) + 32  triple    12 B: source rank, token, k index (i32)
 //! ```

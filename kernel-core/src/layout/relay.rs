@@ -122,7 +122,7 @@ pub const fn count(shape: &Shape, partition: Partition, local_expert: u32, sourc
 /// Returns the distance in bytes between two relay records.
 #[must_use]
 pub const fn record_pitch(shape: &Shape) -> u64 {
-    relay_record(shape.relay_row_bytes(), shape.k() as u64)
+    relay_record(shape.longest_row_bytes(), shape.k() as u64)
 }
 
 /// Returns the place of the front flag of record number `record` from `server`.
@@ -205,7 +205,7 @@ pub const fn stream_start(shape: &Shape, partition: Partition, server: u32) -> O
 /// Returns the bytes of that memory, with the end flag.
 #[must_use]
 pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
-    relay_stream(shape.bs_max() as u64, shape.relay_row_bytes(), shape.k() as u64)
+    relay_stream(shape.bs_max() as u64, shape.longest_row_bytes(), shape.k() as u64)
 }
 
 /// Returns the offset of record number `record` there. Records are contiguous and end with the first, at the end flag.
@@ -261,7 +261,7 @@ pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u3
 pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
     let inside = row.offset.checked_sub(near(shape, 0).offset + ROW)?;
     let split = |n, by| (div_floor(n, by), n - div_floor(n, by) * by);
-    let (number, rest) = split(inside, near_slot(shape.relay_row_bytes(), shape.k().into()));
+    let (number, rest) = split(inside, near_slot(shape.longest_row_bytes(), shape.k().into()));
     let (token, position) = split(number, pairs_max(shape).into());
     let (server, token) = split(token, shape.bs_max().into());
     let is_slot = rest == 0 && server < shape.servers().into() && row.region == Region::Window;
@@ -269,7 +269,7 @@ pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
 }
 
 const fn near(shape: &Shape, number: u64) -> Place {
-    Place::window(NEAR_AREA + number * near_slot(shape.relay_row_bytes(), shape.k() as u64))
+    Place::window(NEAR_AREA + number * near_slot(shape.longest_row_bytes(), shape.k() as u64))
 }
 
 /// The bytes after a forwarded row.

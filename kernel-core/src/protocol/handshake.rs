@@ -3,7 +3,7 @@
 
 use super::Choices;
 use crate::layout::map::{self, Area};
-use crate::shape::{RowFormat, Shape, hash};
+use crate::shape::{Shape, hash};
 use crate::units::RankId;
 
 /// The number of the layout and of what its words mean. Builds that would not understand each other have different ones: a
@@ -42,8 +42,8 @@ parameters! {
     "k": shape.k().into(),
     "h": shape.h().into(),
     "bs": hash((0..shape.ep_world_size()).map(|rank| shape.bs(RankId(rank)).into())),
-    "quant_mode": format(shape.row_format()),
-    "comm_quant_mode": format(shape.result_format()),
+    "quant_mode": shape.row_format().kind().into(),
+    "comm_quant_mode": shape.result_format().kind().into(),
     "expert_token_nums_type": shape.token_nums() as u64,
     "hccl_buffsize_mb": shape.hccl_buffsize_mb().into(),
     "aiv_num": shape.aiv_num().into(),
@@ -55,10 +55,6 @@ parameters! {
     "stage": choices.stage as u64,
     // Whatever else makes a shape.
     "elastic_info": shape.fingerprint(),
-}
-
-fn format(row: &RowFormat) -> u64 {
-    row.element as u64 + 256 * row.scale.map_or(0, |scale| scale as u64 + 1)
 }
 
 const AREAS: [&str; 34] = [

@@ -15,7 +15,7 @@ pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
 use crate::place::Tensor;
-use crate::shape::{Protocol, RowElement, Shape, TokenNums};
+use crate::shape::{Protocol, Shape, TokenNums};
 use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ struct Domain {
 /// All outputs of dispatch on one rank, without spare capacity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dispatched {
-    /// Received rows, `[rows, h]` in `dtype` or int8.
+    /// Received rows, `[rows, h]`, as they travelled.
     pub expand_x: Vec<u8>,
     /// One per received row; empty when unquantised.
     pub dynamic_scales: Vec<f32>,
@@ -173,17 +173,8 @@ impl Cluster<'_> {
     pub fn sent_row(&self, source: RankId, token: Token, expert_row: u32, out: &mut Vec<u8>) -> f32 {
         let (inputs, h) = (&self.ranks[source.index()], self.shape.h() as usize);
         let x = &inputs.x[token.index() * 2 * h..][..2 * h];
-        match self.shape.row_format().element {
-            RowElement::Dtype => {
-                out.clear();
-                out.extend_from_slice(x);
-                0.0
-            }
-            RowElement::Int8 => {
-                let smooth = inputs.scales.map(|scales| &scales[expert_row as usize * h..][..h]);
-                numerics::quantise(self.shape.dtype(), x, smooth, out)
-            }
-        }
+        let smooth = inputs.scales.map(|scales| &scales[expert_row as usize * h..][..h]);
+        numerics::sent(self.shape, x, smooth, out)
     }
 
     /// Returns `x_out` of `rank`, `[bs, h]`. `returned` writes the expert's result row of `(token, k)` into its last

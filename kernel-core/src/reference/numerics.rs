@@ -1,6 +1,6 @@
 //! The arithmetic of rows, one element at a time.
 
-use crate::shape::Dtype;
+use crate::shape::{Dtype, RowElement, Shape};
 use alloc::vec::Vec;
 use half::{bf16, f16};
 
@@ -28,6 +28,28 @@ pub fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
 #[must_use]
 pub fn values(dtype: Dtype, row: &[u8]) -> Vec<f32> {
     row.chunks(2).map(|b| from_bytes(dtype, [b[0], b[1]])).collect()
+}
+
+/// Writes a token into `out` as it travels to an expert, and returns its `dynamic_scale`, 0 where rows have none.
+pub fn sent(shape: &Shape, token: &[u8], smooth: Option<&[f32]>, out: &mut Vec<u8>) -> f32 {
+    match shape.row_format().element {
+        RowElement::Dtype => {
+            out.clear();
+            out.extend_from_slice(token);
+            0.0
+        }
+        RowElement::Int8 => quantise(shape.dtype(), token, smooth, out),
+    }
+}
+
+/// Calls `put` with the value of every element of a row that has travelled to an expert with this scale.
+pub fn received(shape: &Shape, row: &[u8], scale: f32, mut put: impl FnMut(f32)) {
+    match shape.row_format().element {
+        RowElement::Dtype => {
+            row.as_chunks().0.iter().for_each(|&element| put(from_bytes(shape.dtype(), element)));
+        }
+        RowElement::Int8 => row.iter().for_each(|&q| put(f32::from(q.cast_signed()) * scale)),
+    }
 }
 
 /// Quantises a row to int8 dynamically into `out`, and returns its `dynamic_scale`.

@@ -13,7 +13,7 @@ impl Shape {
     pub(super) fn is_addressable(&self, limit: u64, found: Found<'_>) -> bool {
         let rows = self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num)));
         let of_a_row = match self.tp_world_size {
-            1 => self.row_bytes().max(ENTRY),
+            1 => self.longest_row_bytes().max(ENTRY),
             // The TP window has a record and a result of each row, for both partitions.
             _ => 2 * (self.record_pitch() + self.combine_pitch()),
         };

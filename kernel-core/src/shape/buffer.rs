@@ -193,12 +193,12 @@ impl Need {
                 let pitch = match self.alg {
                     Protocol::FullmeshV2 => {
                         let meaning = "bytes reserved for a record, quantised or not, ceil((align(2H, 32) + 64) / 480) * 512";
-                        factor("pitch", block_record_pitch(self.row), meaning)
+                        factor("pitch", block_record_pitch(self.longest()), meaning)
                     }
                     _ => {
                         let meaning =
                             "bytes reserved for a record, quantised or not, align(align(2H, 32) + 64, 512)";
-                        factor("pitch", record_pitch(self.row), meaning)
+                        factor("pitch", record_pitch(self.longest()), meaning)
                     }
                 };
                 let row = combine_pitch(self.row, self.port_offset);
@@ -228,7 +228,7 @@ impl Need {
                 second.set("counts, flags and selector of both halves", &[&extra]);
             }
             Protocol::Hierarchy => {
-                let slot = near_slot(self.row_format.relay_row(self.row), self.k.min(ROW_MAX));
+                let slot = near_slot(self.longest(), self.k.min(ROW_MAX));
                 let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
                 let experts = factor("E", self.experts, "moe_expert_num");
                 let fixed = factor("fixed", HIERARCHY_EXTRA, "bytes");
@@ -251,6 +251,11 @@ impl Need {
         half.saturating_mul(2)
     }
 
+    /// Returns the bytes of the longest row that is sent.
+    const fn longest(&self) -> u64 {
+        self.row_format.or_longer(self.row)
+    }
+
     /// Returns the smallest whole MiB that holds `terms`.
     fn mb(&self, terms: &[Term; 3]) -> u64 {
         div_ceil(sum(terms), MIB).max(self.min_mb)
@@ -263,7 +268,7 @@ impl Need {
                 Some(Limit::StatusSlots)
             }
             Protocol::Hierarchy => {
-                let row = self.row_format.relay_row(self.row);
+                let row = self.longest();
                 let fits = relay_fits(self.servers, bs, row, self.k.min(ROW_MAX));
                 (!fits).then_some(Limit::RelayArea)
             }

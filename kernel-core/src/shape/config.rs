@@ -71,9 +71,9 @@ pub struct Config<'a> {
     pub bs: BatchSizes<'a>,
     /// Tokens of the whole domain, or 0.
     pub global_bs: i64,
-    /// 0 = none, 2 = dynamic int8 in dispatch.
+    /// How tokens travel to experts, by the [`mode`](super::RowElement::mode) of their elements.
     pub quant_mode: i64,
-    /// 0 = none, 2 = int8 blocks in combine.
+    /// How results travel back, likewise.
     pub comm_quant_mode: i64,
     /// 0 = prefix sums, 1 = counts.
     pub expert_token_nums_type: i64,

@@ -49,7 +49,6 @@ const UP_TO_ONE: Range = Range { min: 0, max: 1 };
 pub(super) const K: Range = Range { min: 1, max: K_MAX as i64 };
 pub(super) const AIV_NUM: Range = Range { min: 1, max: CORES_MAX as i64 };
 pub(super) const TOKEN_NUMS_TYPE: Range = UP_TO_ONE;
-pub(super) const QUANT_MODE: &[i64] = &[0, 2];
 
 const A3: Column = Column {
     name: "a3",

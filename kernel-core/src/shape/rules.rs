@@ -279,13 +279,19 @@ impl<'a> Validator<'a> {
 
     fn quantisation(&mut self) {
         let config = self.config;
-        self.one_of("quant_mode", config.quant_mode, limits::QUANT_MODE);
+        self.one_of("quant_mode", config.quant_mode, RowFormat::QUANT_MODES);
         let seen = config.comm_quant_mode;
         let legal = self.one_of("comm_quant_mode", seen, self.column.comm_quant_mode);
         if legal && seen != 0 && self.has_tp() {
             let words = "must be 0 with a TP domain";
             self.wrong("comm_quant_mode", seen, words, &[("tp_world_size", config.tp_world_size)]);
         }
+    }
+
+    /// Whether rows travel to experts without scales.
+    fn is_unscaled(&self) -> bool {
+        let mode = self.config.quant_mode;
+        RowFormat::QUANT_MODES.contains(&mode) && RowFormat::of_tokens(mode, 0).scale.is_none()
     }
 
     /// Port offsets must keep records aligned.
@@ -320,8 +326,8 @@ impl<'a> Validator<'a> {
             }
             let broken = if !column.given.intersects(flags) {
                 (Rule::AbsentOn(column.name), ("", 0))
-            } else if flags == Given::SCALES && self.config.quant_mode == 0 {
-                (absent("must be absent unless quant_mode is 2"), ("quant_mode", 0))
+            } else if flags == Given::SCALES && self.is_unscaled() {
+                (absent("must be absent unless quant_mode is 2"), ("quant_mode", self.config.quant_mode))
             } else if flags == Given::ELASTIC_INFO && self.has_tp() {
                 let tp = self.config.tp_world_size;
                 (absent("must be absent with a TP domain"), ("tp_world_size", tp))
@@ -400,7 +406,7 @@ impl<'a> Validator<'a> {
             && !relay_fits(
                 div_ceil(ranks.into(), servers.into()),
                 batch.max.into(),
-                RowFormat::of_tokens(self.config.quant_mode, h.into()).relay_row(2 * u64::from(h)),
+                RowFormat::of_tokens(self.config.quant_mode, h.into()).or_longer(2 * u64::from(h)),
                 k.into(),
             )
         {

@@ -163,16 +163,16 @@ impl Shape {
         2 * self.h as u64
     }
 
-    /// Returns the bytes of one dispatched row without its scale: `2 * H`, or `H` when quantised.
+    /// Returns the bytes of one dispatched row without its scale.
     #[inline]
     #[must_use]
     pub const fn payload_bytes(&self) -> u64 {
         self.row_format.payload_bytes
     }
 
-    /// Returns the bytes of a hierarchy's longest row in a record or slot: a token, a result or a sum of results.
-    pub(crate) const fn relay_row_bytes(&self) -> u64 {
-        self.row_format.relay_row(self.row_bytes())
+    /// Returns the bytes of the longest row: a token as it travels, a result or a hierarchy's sum of results.
+    pub(crate) const fn longest_row_bytes(&self) -> u64 {
+        self.row_format.or_longer(self.row_bytes())
     }
 
     /// Returns the bytes of one result as it travels in A3 combine: `2 * H`, or int8 and the scales of its blocks.

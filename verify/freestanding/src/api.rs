@@ -106,6 +106,8 @@ pub(crate) fn areas(shape: &Shape) {
 fn sizes(shape: &Shape) {
     keep((Shape::product(shape), shape.protocol(), Protocol::product(black_box(shape.protocol()))));
     keep((shape.op(), shape.dtype(), shape.row_format(), shape.result_format()));
+    let element = shape.row_format().element;
+    keep((element.mode(), element.name(shape.dtype())));
     keep((shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
     keep((shape.local_expert_num(), shape.shared_expert_num(), shape.shared_expert_rows()));
     keep(shape.expert_rows());

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _native
-from ._tensors import _array, _torch, is_torch, keys
+from ._tensors import _array, _torch, is_torch, keys, type_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,7 +144,7 @@ class Group:
     def _begin(self, member: _native.Member) -> None:
         self._member = member
         about = member.about()
-        self.rank, self.world_size, self.bs, self.k, self.h, self._is_bf16, self._is_quantised = about
+        self.rank, self.world_size, self.bs, self.k, self.h, self._types, self._have_scales = about
         # Also at the end of the process: who ends without a word counts as dead.
         self._finalizer = weakref.finalize(self, member.close)
 
@@ -160,10 +160,7 @@ class Group:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of rows."""
-        import ml_dtypes
-        import numpy as np
-
-        return np.dtype(ml_dtypes.bfloat16 if self._is_bf16 else np.float16)
+        return type_named(self._types[0])
 
     def dispatch(self, x: Any, topk_ids: Any, topk_weights: Any, mask: Any = None) -> Received:
         """Sends tokens to their experts, and takes what has come for those of this rank.
@@ -206,11 +203,10 @@ class Group:
             given = (*_address(active), pairs)
         native, number, count, outputs = self._member.dispatch([_address(array) for array in arrays], given)
         as_torch = is_torch(x)
-        element = "|i1" if self._is_quantised else "<u2"
-        received = self._view(outputs[0], (count, self.h), element)
-        if not self._is_quantised:
-            received = received.view(self.dtype)
-        scales = self._view(outputs[1], (count,), "<f4") if self._is_quantised else None
+        element = type_named(self._types[1])
+        # Arrays are made of memory that holds a type of their own, which bfloat16 is not.
+        received = self._view(outputs[0], (count, self.h), f"<u{element.itemsize}").view(element)
+        scales = self._view(outputs[1], (count,), "<f4") if self._have_scales else None
         counts = self._view(outputs[2], (outputs[2][1] // 8,), "<i8").copy()
         of = Handle(number, count, native, n, as_torch)
         if as_torch:

@@ -28,6 +28,14 @@ _TYPES = {
 }
 
 
+def type_named(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+    import numpy as np
+
+    # NumPy knows this one by its class alone.
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+
+
 def is_torch(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "torch"
 
@@ -56,10 +64,9 @@ def given(tensors: Tensors) -> list[tuple[str, str, tuple[int, ...], bytes]]:
 
 
 def taken(tensors: list[tuple[str, str, list[int], bytearray]], as_torch: bool) -> dict[str, Any]:
-    import ml_dtypes
     import numpy as np
 
-    dtypes = {theirs: ml_dtypes.bfloat16 if ours == "bfloat16" else ours for ours, theirs in _TYPES.items()}
+    dtypes = {theirs: type_named(ours) for ours, theirs in _TYPES.items()}
     arrays = {name: np.frombuffer(data, dtypes[kind]).reshape(shape) for name, kind, shape, data in tensors}
     return {name: _torch(array) for name, array in arrays.items()} if as_torch else arrays
 

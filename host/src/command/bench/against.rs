@@ -156,7 +156,10 @@ impl Programs {
 
     /// Those that know how rows travel in `config`, in the order in which they were asked for.
     pub(super) fn fitting<'p>(&'p self, config: &'p Config) -> impl Iterator<Item = Baseline> + 'p {
-        self.asked.iter().copied().filter(|b| b.quantises() || config.quant_mode == 0)
+        self.asked
+            .iter()
+            .copied()
+            .filter(|b| b.quantises() && config.quant_mode == 2 || config.quant_mode == 0)
     }
 
     /// Starts a program on `case`. It sleeps until it is told to do something.
