@@ -8,7 +8,7 @@ use crate::layout::state::Partition;
 use crate::layout::{outputs, row_table};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
-use crate::shape::{Protocol, Shape};
+use crate::shape::{Product, Protocol, RowFormat, Seen, Shape};
 
 /// Choices that do not change results. Every core of every rank makes the same choices, for the life of a group. A protocol
 /// ignores the fields that do not apply to it.
@@ -242,19 +242,39 @@ impl Choices {
 }
 
 impl Receive {
-    /// Returns whether a group of `shape` can use this mode. Only A3 without a TP domain, in contiguous records, can keep
-    /// rows anywhere but in `expand_x`. Direct placement also needs results in the format that experts write and areas that
-    /// fit into the window; overwriting needs rows as long as results.
+    /// Returns whether a group of `shape` can use this mode: no parameter excludes it, and the window holds the areas of
+    /// direct placement.
     #[must_use]
     pub fn suits(self, shape: &Shape) -> bool {
-        let in_window = shape.protocol() == Protocol::FullmeshV1 && shape.tp_world_size() == 1;
-        let fits = || {
-            shape.result_format().scale.is_none()
-                && !(self.overwrites() && shape.row_format().scale.is_some())
-                && matches!(self.areas(), 1..=2)
-                && direct::required_bytes(shape, self.areas(), self.overwrites()) <= shape.window_bytes()
-        };
-        !self.keeps_rows() || in_window && (!self.is_direct() || fits())
+        self.excluded_by(shape).next().is_none() && self.has_room(shape)
+    }
+
+    /// Returns each parameter of `shape` that excludes this mode, with its value and the values that do not.
+    pub fn excluded_by(self, shape: &Shape) -> impl Iterator<Item = (&'static str, Seen, &'static str)> {
+        let (kept, protocol) = (self.keeps_rows(), shape.protocol());
+        let [tokens, results] = [shape.row_format(), shape.result_format()];
+        let mode = |format: &RowFormat| Seen::Number(format.element.mode());
+        // Only A3 without a TP domain, in contiguous records, can keep rows anywhere but in `expand_x`. Direct results stay
+        // in the format that experts write; those that overwrite rows are as long as these.
+        let rules = [
+            (kept && protocol.product() != Product::A3, ("product", Seen::Word("a2"), "a3")),
+            (
+                kept && protocol == Protocol::FullmeshV2,
+                ("comm_alg", Seen::Word("fullmesh_v2"), "\"\" or fullmesh_v1"),
+            ),
+            (kept && shape.tp_world_size() == 2, ("tp_world_size", Seen::Number(2), "0 or 1")),
+            (self.is_direct() && results.scale.is_some(), ("comm_quant_mode", mode(results), "0")),
+            (
+                self.overwrites() && tokens.payload_bytes != shape.row_bytes(),
+                ("quant_mode", mode(tokens), "0"),
+            ),
+        ];
+        rules.into_iter().filter(|(excludes, _)| *excludes).map(|(_, parameter)| parameter)
+    }
+
+    fn has_room(self, shape: &Shape) -> bool {
+        let fits = || direct::required_bytes(shape, self.areas(), self.overwrites()) <= shape.window_bytes();
+        !self.is_direct() || matches!(self.areas(), 1..=2) && fits()
     }
 }
 

@@ -336,6 +336,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
         keep((choices.receive.suits(shape), choices.needs(shape)));
+        choices.receive.excluded_by(shape).for_each(keep);
         keep(Choices::check(choices, shape, fabric.capabilities()));
         let Ok(mut env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
             continue;
