@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use veriep_core::place::Region;
-use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::protocol::{Choices, Receive, Stage};
 use veriep_core::units::RankId;
 
 /// The name of the file with the group's [`Options`].
@@ -57,11 +57,7 @@ impl Options {
     fn of(choices: Choices, port_offset: i64, in_flight: u32) -> Self {
         Self {
             receive: choices.receive.name().to_owned(),
-            flags: match choices.flags {
-                Flags::Joint => "joint",
-                Flags::Separate => "separate",
-            }
-            .to_owned(),
+            flags: choices.flags.name().to_owned(),
             stage: match choices.stage {
                 Stage::Two => 2,
                 Stage::Three => 3,

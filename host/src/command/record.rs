@@ -13,7 +13,7 @@ use crate::report::note;
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
-use veriep_core::protocol::{Choices, Flags, Stage};
+use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::Shape;
 
 /// Entries of a trace that a viewer shows without trouble.
@@ -33,7 +33,7 @@ impl Subject<'_> {
         let Choices { order, flags, receive, stage } = self.choices;
         let options = json!({
             "order": format!("{order:?}").to_lowercase(),
-            "flags": if flags == Flags::Separate { "separate" } else { "joint" },
+            "flags": flags.name(),
             "receive": receive.name(),
             "stage": if stage == Stage::Two { 2 } else { 3 },
             "port_offset": self.shape.port_offset(),

@@ -155,6 +155,17 @@ pub enum Flags {
     Separate,
 }
 
+impl Flags {
+    /// Returns the name of these flags in options and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Joint => "joint",
+            Self::Separate => "separate",
+        }
+    }
+}
+
 /// The issuer of messages to other servers (seed 001).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stage {

@@ -335,7 +335,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep(hierarchy::Env::new(shape, rank, core, Portable).with_stage(black_box(Stage::Two)));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
-        keep((choices.receive.suits(shape), choices.needs(shape)));
+        keep((choices.receive.suits(shape), choices.needs(shape), choices.flags.name()));
         choices.receive.excluded_by(shape).for_each(keep);
         keep(Choices::check(choices, shape, fabric.capabilities()));
         let Ok(mut env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {

@@ -20,7 +20,7 @@ use std::path::Path;
 use veriep_core::layout::affine::{self, Index, Map, Named};
 use veriep_core::layout::{block, map, record, state};
 use veriep_core::plan::{relay, split};
-use veriep_core::protocol::{Choices, Fingerprints, Flags, Stage};
+use veriep_core::protocol::{Choices, Fingerprints, Stage};
 use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::sync::event::{Event, events};
 use veriep_core::units::{CoreId, RankId};
@@ -162,7 +162,7 @@ impl Exported {
         let mode = choices.mode();
         let options = json!({
             "receive": choices.receive.name(),
-            "flags": if choices.flags == Flags::Separate { "separate" } else { "joint" },
+            "flags": choices.flags.name(),
             "stage": if choices.stage == Stage::Two { 2 } else { 3 },
             "port_offset": shape.port_offset(),
         });

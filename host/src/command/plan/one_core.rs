@@ -128,7 +128,7 @@ fn dispatch(
         "flags": match flags {
             _ if in_blocks => "blocks",
             _ if receive.is_direct() => "ranks",
-            flags => name_of_flags(flags),
+            flags => flags.name(),
         },
         // What it goes through in the order of sending, inactive pairs included.
         "moe_order": order.items(moe_pairs(shape, &work), ep).collect::<Vec<_>>(),
@@ -188,13 +188,6 @@ fn blocks(shape: &Shape) -> Value {
         "bytes_of_last": puts(shape, record).last().map_or(0, |(_, bytes)| bytes),
         "flag_offset": block::flag(record, 0).offset,
     })
-}
-
-const fn name_of_flags(flags: Flags) -> &'static str {
-    match flags {
-        Flags::Joint => "joint",
-        Flags::Separate => "separate",
-    }
 }
 
 /// What a core does in dispatch, in order: the names of the lists, and what stands between them.
