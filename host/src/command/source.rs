@@ -194,7 +194,7 @@ pub(super) fn choices_of(shape: &Shape, args: &ModeArgs, receive: Receive) -> Re
 }
 
 /// Only the hierarchy has stages.
-pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
+fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
     match (shape.protocol(), stage) {
         (Protocol::Hierarchy, Some(2)) => Ok(Stage::Two),
         (_, None) | (Protocol::Hierarchy, Some(_)) => Ok(Stage::Three),
@@ -208,7 +208,7 @@ pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
 ///
 /// # Errors
 /// The layout, or the way in which rows are received, leaves no choice.
-pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>, receive: Receive) -> Result<Flags, Error> {
+fn flags(shape: &Shape, asked: Option<FlagsArg>, receive: Receive) -> Result<Flags, Error> {
     let has_none = match shape.protocol() {
         Protocol::FullmeshV1 => receive.is_direct().then_some("--receive direct has counts ahead of rows"),
         Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),

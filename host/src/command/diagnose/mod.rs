@@ -6,9 +6,9 @@ mod owes;
 mod own;
 mod report;
 
-use super::source::{Source, resolve};
+use super::source::{Source, choices_of, resolve};
 use crate::case::{self, Case};
-use crate::cli::{ConfigArgs, DiagnoseArgs, name_of};
+use crate::cli::{ConfigArgs, DiagnoseArgs, ExpertsArg, FlagsArg, ModeArgs, PortArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::dump;
 use crate::error::Error;
@@ -20,10 +20,9 @@ use memory::Memory;
 use owes::Seen;
 use std::fs;
 use std::path::Path;
-use veriep_core::fabric::Capabilities;
 use veriep_core::layout::state::{Operator, STATE_BYTES};
 use veriep_core::place::Region;
-use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Given, Limits, Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::units::RankId;
@@ -106,29 +105,31 @@ fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
         return Err(refused("in_flight = 0: must be at least 1"));
     }
     let receive = Receive::MODES.into_iter().find(|mode| mode.name() == options.receive);
-    let receive = args.receive.or(receive).ok_or_else(|| refused("receive: no such way to receive"))?;
-    let experts = match (args.experts, options.experts.as_str()) {
-        (Some(experts), _) => experts,
-        (None, "apart") => crate::cli::ExpertsArg::Apart,
-        (None, "overwrite") => crate::cli::ExpertsArg::Overwrite,
-        _ => return Err(refused("experts: must be apart or overwrite")),
+    let mode = ModeArgs {
+        receive: args.receive.or(receive).ok_or_else(|| refused("receive: no such way to receive"))?,
+        experts: match (args.experts, options.experts.as_str()) {
+            (Some(experts), _) => experts,
+            (None, "apart") => ExpertsArg::Apart,
+            (None, "overwrite") => ExpertsArg::Overwrite,
+            _ => return Err(refused("experts: must be apart or overwrite")),
+        },
+        // The file also names what is no choice in this group.
+        flags: match (args.flags, options.flags.as_str()) {
+            (None, "joint") => None,
+            (None, "separate") => Some(FlagsArg::Separate),
+            (None, _) => return Err(refused("flags: must be joint or separate")),
+            (asked, _) => asked,
+        },
+        stage: match (args.stage, options.stage) {
+            (None, 2) => Some(2),
+            (None, 3) => None,
+            (None, _) => return Err(refused("stage: must be 2 or 3")),
+            (asked, _) => asked,
+        },
+        port: PortArgs { port_offset: config.port_offset },
     };
-    let receive = experts.of(receive)?.with_batches(in_flight as usize);
-    case::support::receives(&shape, receive)?;
-    let flags = match (args.flags, options.flags.as_str()) {
-        (Some(_), _) => super::source::flags(&shape, args.flags, receive)?,
-        (None, "joint") => Flags::Joint,
-        (None, "separate") => Flags::Separate,
-        _ => return Err(refused("flags: must be joint or separate")),
-    };
-    let stage = match (args.stage, options.stage) {
-        (Some(_), _) => super::source::stage(&shape, args.stage)?,
-        (None, 2) => Stage::Two,
-        (None, 3) => Stage::Three,
-        _ => return Err(refused("stage: must be 2 or 3")),
-    };
-    let choices = Choices { flags, receive, stage, ..Choices::default() };
-    choices.check(&shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
+    let receive = mode.experts.of(mode.receive)?.with_batches(in_flight as usize);
+    let choices = choices_of(&shape, &mode, receive)?;
     Ok(Group { name, shape, choices, in_flight: in_flight.into(), case })
 }
 
