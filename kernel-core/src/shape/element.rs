@@ -25,6 +25,18 @@ pub(crate) trait Element: Copy {
         }
     }
 
+    /// Returns the values of elements in memory in an order of the unit's own: the one that costs least.
+    #[inline(always)]
+    fn widen_apart<const N: usize>(self, from: &[[u8; 2]; N]) -> [f32; N] {
+        self.widen_all(from)
+    }
+
+    /// Stores values in the order of [`widen_apart`](Self::widen_apart) as elements in memory.
+    #[inline(always)]
+    fn narrow_apart<const N: usize>(self, from: &[f32; N], to: &mut [[u8; 2]; N]) {
+        self.narrow_all(from, to);
+    }
+
     /// Rounds values as if they travelled as elements.
     #[inline(always)]
     fn round_all<const N: usize>(self, values: &mut [f32; N]) {
@@ -49,6 +61,8 @@ pub(crate) struct F16;
 
 const ABS: u32 = 0x7FFF_FFFF;
 const INFINITY: u32 = 0x7F80_0000;
+/// The half of the bits of an f32 that bfloat16 keeps.
+const UPPER: u32 = 0xFFFF_0000;
 
 impl Element for Bf16 {
     #[inline(always)]
@@ -58,12 +72,43 @@ impl Element for Bf16 {
 
     #[inline(always)]
     fn narrow(value: f32) -> u16 {
+        (Self::rounded(value) >> 16) as u16
+    }
+
+    // The first of two neighbours is shifted into place, and the second is there already: no element changes its lane. First
+    // elements come before all second ones.
+    #[inline(always)]
+    fn widen_apart<const N: usize>(self, from: &[[u8; 2]; N]) -> [f32; N] {
+        let mut to = [0.0; N];
+        let (first, second) = to.split_at_mut(N >> 1);
+        let pairs = from.as_flattened().as_chunks().0;
+        for ((first, second), &pair) in first.iter_mut().zip(second).zip(pairs) {
+            let pair = u32::from_le_bytes(pair);
+            (*first, *second) = (f32::from_bits(pair << 16), f32::from_bits(pair & UPPER));
+        }
+        to
+    }
+
+    #[inline(always)]
+    fn narrow_apart<const N: usize>(self, from: &[f32; N], to: &mut [[u8; 2]; N]) {
+        let (first, second) = from.split_at(N >> 1);
+        let pairs = to.as_flattened_mut().as_chunks_mut().0;
+        for ((&first, &second), pair) in first.iter().zip(second).zip(pairs) {
+            *pair = (Self::rounded(first) >> 16 | Self::rounded(second) & UPPER).to_le_bytes();
+        }
+    }
+}
+
+impl Bf16 {
+    /// Returns the bits of a value whose upper half is the rounded one.
+    #[inline(always)]
+    fn rounded(value: f32) -> u32 {
         let bits = value.to_bits();
         let odd = (bits >> 16) & 1;
         // Half of the last place less one, plus one if the kept part is odd: carries exactly when it should, from a finite
         // value at most into infinity. NaNs may wrap; their result is discarded.
-        let rounded = (bits.wrapping_add(0x7FFF + odd) >> 16) as u16;
-        if bits & ABS > INFINITY { 0x7FC0 } else { rounded }
+        let rounded = bits.wrapping_add(0x7FFF + odd);
+        if value.is_nan() { 0x7FC0 << 16 } else { rounded }
     }
 }
 

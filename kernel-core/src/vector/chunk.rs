@@ -39,6 +39,14 @@ pub(super) fn elements<E: Element, const N: usize>(element: E, row: &[u8], i: us
     element.widen_all(chunk)
 }
 
+/// Returns them in the [order](Element::widen_apart) that costs least.
+#[inline(always)]
+pub(super) fn elements_apart<E: Element, const N: usize>(element: E, row: &[u8], i: usize) -> [f32; N] {
+    let padding;
+    let chunk: &[[u8; 2]; N] = chunk!(row.as_chunks().0, i * N, padding);
+    element.widen_apart(chunk)
+}
+
 /// Returns chunk `i` of a row of f32.
 #[inline(always)]
 pub(super) fn floats<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
@@ -83,15 +91,9 @@ pub(super) fn put_elements<E: Element, const N: usize>(element: E, values: &[f32
     }
 }
 
-/// Stores a chunk of a row of dtype into cells.
+/// Stores elements of a chunk of a row of dtype into cells.
 #[inline(always)]
-pub(super) fn put_elements_in_cells<E: Element, const N: usize>(
-    element: E,
-    values: &[f32; N],
-    out: &[Cell<u8>],
-) {
-    let mut whole = [[0; 2]; N];
-    element.narrow_all(values, &mut whole);
+pub(super) fn put_in_cells<const N: usize>(whole: &[[u8; 2]; N], out: &[Cell<u8>]) {
     match out.as_chunks::<2>().0.first_chunk::<N>() {
         // The length is a constant, so that they are whole vectors.
         Some(out) => set(out.as_flattened(), whole.as_flattened()),

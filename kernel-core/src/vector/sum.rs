@@ -1,6 +1,6 @@
 //! Weighted sums of rows, `N` elements at a time, which stay in registers while all terms are added.
 
-use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
+use super::chunk::{elements, elements_apart, floats, integers, put_floats, put_in_cells};
 use super::{Term, Value};
 use crate::fabric::prefetch;
 use crate::shape::element::{Element, load};
@@ -17,9 +17,20 @@ pub(super) fn rounded<E: Element, const N: usize>(
 ) {
     let rows = Rows::of(terms, prefetch);
     for (i, out) in out.chunks(2 * N).enumerate() {
-        let mut sums = [0.0; N];
-        add_terms(element, terms, rows, i, &mut sums);
-        put_elements_in_cells(element, &sums, out);
+        let (mut sums, mut whole) = ([0.0; N], [[0; 2]; N]);
+        if rows.alone {
+            for &Term { weight, value } in terms {
+                if let Value::Row(row) = value {
+                    rows.fetch::<N>(row, i);
+                    add(&mut sums, weight, &elements_apart(element, row, i));
+                }
+            }
+            element.narrow_apart(&sums, &mut whole);
+        } else {
+            add_terms(element, terms, i, &mut sums);
+            element.narrow_all(&sums, &mut whole);
+        }
+        put_in_cells(&whole, out);
     }
 }
 
@@ -34,7 +45,16 @@ pub(super) fn added<E: Element, const N: usize>(
     let rows = Rows::of(terms, prefetch);
     for (i, out) in out.chunks_mut(4 * N).enumerate() {
         let mut sums: [f32; N] = floats(out, 0);
-        add_terms(element, terms, rows, i, &mut sums);
+        if rows.alone {
+            for &Term { weight, value } in terms {
+                if let Value::Row(row) = value {
+                    rows.fetch::<N>(row, i);
+                    add(&mut sums, weight, &elements(element, row, i));
+                }
+            }
+        } else {
+            add_terms(element, terms, i, &mut sums);
+        }
         put_floats(&sums, out);
     }
 }
@@ -55,26 +75,17 @@ impl Rows {
             ahead: if prefetch { 512 } else { usize::MAX },
         }
     }
+
+    /// Prefetches what chunk `i` of a row has ahead of it.
+    #[inline(always)]
+    fn fetch<const N: usize>(self, row: &[u8], i: usize) {
+        prefetch::fetch_row(row, (2 * i * N).saturating_add(self.ahead), 2 * N);
+    }
 }
 
 /// Adds chunk `i` of all terms.
 #[inline(always)]
-fn add_terms<E: Element, const N: usize>(
-    element: E,
-    terms: &[Term<'_>],
-    rows: Rows,
-    i: usize,
-    sums: &mut [f32; N],
-) {
-    if rows.alone {
-        for &Term { weight, value } in terms {
-            if let Value::Row(row) = value {
-                prefetch::fetch_row(row, (2 * i * N).saturating_add(rows.ahead), 2 * N);
-                add(sums, weight, &elements(element, row, i));
-            }
-        }
-        return;
-    }
+fn add_terms<E: Element, const N: usize>(element: E, terms: &[Term<'_>], i: usize, sums: &mut [f32; N]) {
     for &Term { weight, value } in terms {
         match value {
             Value::Row(row) => add(sums, weight, &elements(element, row, i)),

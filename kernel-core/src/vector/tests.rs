@@ -42,6 +42,9 @@ fn every_unit_widens_all_bit_patterns_as_half_does() {
         // A sum begins with +0.0, so a zero loses its sign.
         let expected: Vec<_> = numerics::values(dtype, &bytes(&elements)).iter().map(|v| v + 0.0).collect();
         assert!(comparable(&sums) == comparable(&f32s(&expected)), "{} {dtype:?}", unit.name());
+        let mut out = bytes(&elements);
+        unit.weighted_sum(dtype, &[Term::row(1.0, &bytes(&elements))], true, cells(&mut out));
+        assert!(out == numerics::rounded(dtype, &expected), "rounded, {} {dtype:?}", unit.name());
     }
 }
 
@@ -66,6 +69,18 @@ fn every_unit_rounds_at_every_tie_as_half_does() {
             let mut out = vec![9; 2 * values.len()];
             unit.narrow(dtype, &f32s(&values), &mut out);
             assert!(out == expected, "{} {dtype:?}", unit.name());
+        }
+        for (values, expected) in values.as_chunks::<64>().0.iter().zip(expected.chunks(128)) {
+            let (mut apart, mut out) = ([0.0; 64], [[0; 2]; 64]);
+            let (first, second) = apart.split_at_mut(32);
+            for ((first, second), pair) in first.iter_mut().zip(second).zip(values.as_chunks().0) {
+                [*first, *second] = *pair;
+            }
+            match dtype {
+                Dtype::Bf16 => Bf16.narrow_apart(&apart, &mut out),
+                Dtype::F16 => F16.narrow_apart(values, &mut out),
+            }
+            assert!(out.as_flattened() == expected, "{dtype:?} {values:?}");
         }
     }
 }
