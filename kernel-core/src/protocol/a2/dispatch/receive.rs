@@ -7,8 +7,8 @@ use crate::layout::outputs;
 use crate::layout::state::Operator;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::{Bound, Cx, split_words};
-use crate::protocol::a3::steps::{chunk_of, write_words};
-use crate::protocol::{Outcome, Types, given, internal};
+use crate::protocol::a3::steps::{chunk_of, copy_scale, write_words};
+use crate::protocol::{Outcome, Types, internal};
 use crate::shape::TokenNums;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -122,19 +122,13 @@ impl Dispatch {
         let row = counts.first_row(local_expert, from).saturating_add(index);
         let window = |at| window_in(shape, self.exchange.half, from, at);
         if scale {
-            let at = window(record_scale(shape, position));
-            let bytes = cx.fabric.bytes(at, 4)?.first_chunk::<4>().copied();
-            let bytes = bytes.ok_or(given("the fabric returned bytes of another length"))?;
-            cx.fabric.write(outputs::dynamic_scale(row), &bytes)?;
+            copy_scale(cx.fabric, window(record_scale(shape, position)), row)?;
         } else {
             let at = window(record(shape, position));
             cx.fabric.deliver(outputs::expand_x(shape, row), at, shape.payload_bytes())?;
         }
-        self.go(if shape.row_format().scale.is_some() && !scale {
-            Phase::CopyOut { source, local_expert, index, scale: true }
-        } else {
-            Phase::CopyOut { source, local_expert, index: index + 1, scale: false }
-        })
+        let scale = !scale && shape.row_format().scale.is_some();
+        self.go(Phase::CopyOut { source, local_expert, index: index + u32::from(!scale), scale })
     }
 
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, from: u64) -> Outcome {
