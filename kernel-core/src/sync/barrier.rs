@@ -48,13 +48,7 @@ pub const fn last_of(even: u64, odd: u64) -> Result<u32, u32> {
     }
 }
 
-/// Returns the epoch after `epoch`.
-#[must_use]
-pub const fn next_epoch(epoch: u32) -> u32 {
-    (epoch + 1) % EPOCHS
-}
-
-/// Arrives at barrier `epoch` with a sum. It has one publish.
+/// Arrives with a sum at the barrier after `epoch`, which becomes that one. It has one publish.
 ///
 /// # Errors
 /// The fabric refuses.
@@ -62,10 +56,11 @@ pub fn arrive<F: Fabric + ?Sized>(
     fabric: &mut F,
     rank: RankId,
     core: CoreId,
-    epoch: u32,
+    epoch: &mut u32,
     sum: ShareSum,
 ) -> Result<(), ProtocolError> {
-    fabric.publish(rank, core_word(core, epoch), word(epoch, sum))?;
+    *epoch = (*epoch + 1) % EPOCHS;
+    fabric.publish(rank, core_word(core, *epoch), word(*epoch, sum))?;
     Ok(())
 }
 

@@ -414,8 +414,8 @@ fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     let (rank, core) = (RankId(0), CoreId(any()));
     keep((flag::status(any()), flag::dispatch(any().into())));
     keep(flag::is_window_flag(any().into()));
-    let epoch = barrier::next_epoch(any());
-    keep(barrier::arrive(fabric, rank, core, epoch, ShareSum::default()));
+    let mut epoch = any();
+    keep(barrier::arrive(fabric, rank, core, &mut epoch, ShareSum::default()));
     keep((barrier::missing(fabric, shape.aiv_num(), core, epoch), barrier::sum_of(fabric, core, epoch)));
     keep((barrier::last_of(any().into(), any().into()), barrier::sum_in(any().into())));
     keep((fabric.quiet(), fabric.observe(Place::state(u64::from(any())))));

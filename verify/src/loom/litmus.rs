@@ -148,10 +148,10 @@ impl<T: Twist> Core<T> {
     /// A core barrier that carries `sum`; returns the sum of core `other`.
     pub fn barrier(&mut self, sum: u32, other: u32) -> u32 {
         self.quiet();
-        self.epoch = barrier::next_epoch(self.epoch);
-        let (core, epoch, cores) = (self.core, self.epoch, self.shape.aiv_num());
+        let (core, cores) = (self.core, self.shape.aiv_num());
         let sum = ShareSum { rows: sum, of_last_expert: 0 };
-        did(barrier::arrive(&mut self.fabric, self.rank, core, epoch, sum));
+        did(barrier::arrive(&mut self.fabric, self.rank, core, &mut self.epoch, sum));
+        let epoch = self.epoch;
         while did(barrier::missing(&self.fabric, cores, core, epoch)).is_some() {
             thread::yield_now();
         }

@@ -52,8 +52,7 @@ impl CoreBarrier {
             return Ok(None);
         }
         if !self.arrived {
-            self.epoch = barrier::next_epoch(self.epoch);
-            barrier::arrive(fabric, rank, core, self.epoch, ShareSum::default())?;
+            barrier::arrive(fabric, rank, core, &mut self.epoch, ShareSum::default())?;
             self.arrived = true;
             return Ok(Some(Progress::Stepped));
         }

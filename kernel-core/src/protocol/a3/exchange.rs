@@ -74,8 +74,7 @@ impl Exchange {
         match self.phase {
             Phase::Await { slot } => self.await_count(round, cx, slot),
             Phase::ArriveWithSums => {
-                round.epoch = barrier::next_epoch(round.epoch);
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, round.epoch, self.sum)?;
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, &mut round.epoch, self.sum)?;
                 self.go(Phase::Sums)
             }
             Phase::Sums => self.sums(round, cx),

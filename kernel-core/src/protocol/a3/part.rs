@@ -113,8 +113,7 @@ impl Part {
             Self::Quiet if !cx.fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::QUIET))),
             Self::Quiet => return Ok(None),
             Self::Arrive => {
-                round.epoch = barrier::next_epoch(round.epoch);
-                barrier::arrive(cx.fabric, env.rank, env.core, round.epoch, ShareSum::default())?;
+                barrier::arrive(cx.fabric, env.rank, env.core, &mut round.epoch, ShareSum::default())?;
                 return Ok(None);
             }
             Self::Barrier => {

@@ -86,8 +86,7 @@ impl Combine {
                 })
             }
             Phase::Arrive => {
-                self.epoch = barrier::next_epoch(self.epoch);
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, &mut self.epoch, ShareSum::default())?;
                 self.go(Phase::Barrier)
             }
             Phase::Barrier => {

@@ -121,9 +121,8 @@ impl Dispatch {
             &mut Phase::Await { source } => self.await_counts(cx, source),
             &mut Phase::PutSums => self.put_sums(cx),
             &mut Phase::ArriveWithSums => {
-                let round = &mut self.round;
-                round.epoch = barrier::next_epoch(round.epoch);
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, round.epoch, ShareSum::default())?;
+                let epoch = &mut self.round.epoch;
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, epoch, ShareSum::default())?;
                 self.go(Phase::Sums)
             }
             &mut Phase::Sums => self.sums(cx),
