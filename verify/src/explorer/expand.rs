@@ -46,7 +46,7 @@ impl<P: Protocol> Known<'_, P> {
         let chosen = of_rank.into_iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
         let ways = chosen.flat_map(|(_, (all, _))| all);
         let mut found: Vec<_> =
-            ways.map(|(core, ways)| (Move::Core(core), self.settled(ways, Some(core)))).collect();
+            ways.map(|(core, ways)| (Move::Core(core), self.settled(state, ways, Some(core)))).collect();
         for event in self.protocol.events(state) {
             found.push((Move::Event(event), self.after(state, Move::Event(event))));
         }
@@ -60,7 +60,7 @@ impl<P: Protocol> Known<'_, P> {
         for supposing in [self.protocol.supposes(), false] {
             let (mut open, mut holds) = (0, true);
             let step = |given: Vec<bool>| {
-                let (mut next, ask) = (state.clone(), Ask { given, peek: false });
+                let (mut next, ask) = (self.copy(state), Ask { given, peek: false });
                 let Some((came, step)) = self.attempt(&mut next, core, &ask, supposing) else {
                     holds = false;
                     return (Tape::new(ask.given), None);
@@ -75,7 +75,11 @@ impl<P: Protocol> Known<'_, P> {
                     next.cores[core].polled = stays && state.cores[core].polled ^ (!moved && polls);
                     moved || polls || landed
                 });
-                (tape, moved.map(|moved| moved.then_some((next, step.issued))).transpose())
+                if matches!(moved, Ok(false)) {
+                    self.give_back(next);
+                    return (tape, None);
+                }
+                (tape, Some(moved.map(|_| (next, step.issued))))
             };
             let ways = ways(step);
             let same = |(a, of_a): &(StateOf<P>, Vec<P::Effect>),

@@ -136,10 +136,8 @@ pub(super) trait Protocol: Sized {
         false
     }
 
-    /// Whether a move lets only cores of its own rank take steps that nobody else can see.
-    fn settles_by_rank(&self) -> bool {
-        false
-    }
+    /// The cores, as bits, that a move may have given a step which nobody else can see. `moved` is the core that made it.
+    fn stirred(&self, before: &Self::Memory, after: &Self::Memory, moved: Option<usize>) -> u32;
 
     /// Whether words that count operators and have come are taken for settled, if that they go on makes no difference.
     fn supposes(&self) -> bool {

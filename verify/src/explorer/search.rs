@@ -12,7 +12,7 @@
 
 use super::liveness::{self, Graph, Mover};
 use super::protocol::Protocol;
-use super::state::StateOf;
+use super::state::{Bytes, StateOf};
 use super::step::{Known, Move};
 use super::timeline::tell;
 use super::{Model, Report, Violation};
@@ -54,7 +54,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
     for (branch, next) in (0..).zip(known.initial(false)) {
         found.push((Origin { parent: u32::MAX, what: None, branch }, None, next));
     }
-    let mut ended = 0;
+    let (mut ended, mut bytes) = (0, Bytes::default());
     loop {
         for (origin, mover, next) in found.drain(..) {
             match next {
@@ -66,14 +66,18 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
                     let new = origins.len() as u32;
                     let ends = ended_in(&state) > ended;
                     let beside = state.beside.as_ref().map(|beside| beside.number());
-                    let id = match visited.entry(state.fingerprint(setup, &known.protocol)) {
+                    let fingerprint = state.fingerprint(setup, &known.protocol, &mut bytes);
+                    let id = match visited.entry(fingerprint) {
                         Entry::Occupied(entry)
                             if beside.is_some_and(|it| it != abstractions[*entry.get() as usize]) =>
                         {
                             let timeline = tell(&mut known, &origins, origin, Violation::TwoAbstractions);
                             return report(&known, origins.len(), &graph, false, Some(timeline));
                         }
-                        Entry::Occupied(entry) => *entry.get(),
+                        Entry::Occupied(entry) => {
+                            known.give_back(state);
+                            *entry.get()
+                        }
                         Entry::Vacant(entry) => {
                             origins.push(origin);
                             abstractions.extend(beside);
@@ -115,6 +119,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
             let timeline = tell(&mut known, &origins, origin, Violation::Deadlock);
             return report(&known, origins.len(), &graph, false, Some(timeline));
         }
+        known.give_back(state);
     }
 }
 

@@ -106,6 +106,12 @@ impl<'a> Setup<'a> {
         Actor { member: RankId(rank), core: CoreId(core) }
     }
 
+    /// All cores of the rank of core number `core`, as bits.
+    pub(super) fn cores_beside(&self, core: usize) -> u32 {
+        let all = self.model.cores as usize;
+        ((1 << all) - 1) << (core / all * all)
+    }
+
     /// What a rank may choose for a round.
     pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
         let own =

@@ -31,23 +31,24 @@ pub(super) struct Local {
 pub(super) struct Locals {
     numbers: HashMap<u128, u32, Identity>,
     by_number: Vec<Rc<Local>>,
+    bytes: Bytes,
 }
 
 impl Locals {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
-        let mut locals = Self { numbers: HashMap::default(), by_number: Vec::new() };
+        let mut locals = Self { numbers: HashMap::default(), by_number: Vec::new(), bytes: Bytes::default() };
         let (words, row) = (vec![0; setup.scratch_words], vec![0; setup.staged_bytes]);
-        locals.number(Local { phase: Phase::Between, words, row });
+        locals.number(&Local { phase: Phase::Between, words, row });
         locals
     }
 
-    pub(super) fn number(&mut self, local: Local) -> u32 {
-        let mut bytes = Bytes(Vec::with_capacity(512));
-        local.hash(&mut bytes);
+    pub(super) fn number(&mut self, local: &Local) -> u32 {
+        self.bytes.0.clear();
+        local.hash(&mut self.bytes);
         let next = self.by_number.len() as u32;
         let by_number = &mut self.by_number;
-        *self.numbers.entry(xxh3_128(&bytes.0)).or_insert_with(|| {
-            by_number.push(Rc::new(local));
+        *self.numbers.entry(xxh3_128(&self.bytes.0)).or_insert_with(|| {
+            by_number.push(Rc::new(local.clone()));
             next
         })
     }
@@ -94,7 +95,7 @@ pub(super) struct Story {
     pub(super) taken: Vec<Taken>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct State<M, O> {
     /// Rank-major.
     pub(super) cores: Vec<Core<O>>,
@@ -108,6 +109,34 @@ pub(super) struct State<M, O> {
     pub(super) beside: Option<Box<Beside>>,
     /// Kept only while a way is told again.
     pub(super) story: Option<Story>,
+}
+
+/// Written out for the sake of `clone_from`, which allocates nothing where it need not: a search does hardly anything but copy
+/// states.
+impl<M: Clone, O: Clone> Clone for State<M, O> {
+    fn clone(&self) -> Self {
+        let Self { cores, memory, written, rounds, first_round, beside, story } = self;
+        Self {
+            cores: cores.clone(),
+            memory: memory.clone(),
+            written: written.clone(),
+            rounds: rounds.clone(),
+            first_round: *first_round,
+            beside: beside.clone(),
+            story: story.clone(),
+        }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        let Self { cores, memory, written, rounds, first_round, beside, story } = source;
+        self.cores.clone_from(cores);
+        self.memory.clone_from(memory);
+        self.written.clone_from(written);
+        self.rounds.clone_from(rounds);
+        self.first_round = *first_round;
+        self.beside.clone_from(beside);
+        self.story.clone_from(story);
+    }
 }
 
 pub(super) type StateOf<P> = State<<P as Protocol>::Memory, <P as Protocol>::Own>;
@@ -168,22 +197,21 @@ impl<M, O: Clone + Default> State<M, O> {
     }
 
     /// A number that tells states apart: equal for states that differ only in how long ago they began.
-    pub(super) fn fingerprint<P>(&self, setup: &Setup<'_>, protocol: &P) -> u128
+    pub(super) fn fingerprint<P>(&self, setup: &Setup<'_>, protocol: &P, bytes: &mut Bytes) -> u128
     where
         P: Protocol<Memory = M, Own = O>,
     {
         let first_unit = self.cores.iter().map(|core| setup.unit_of(core.op)).min().unwrap_or(0);
         let first = first_unit * setup.unit.len() as u32;
-        let mut bytes = Bytes(Vec::with_capacity(1024));
+        bytes.0.clear();
         // A group that ends does not repeat.
         let clock = if setup.model.units.is_some() { first_unit } else { first_unit % setup.period };
-        clock.hash(&mut bytes);
+        clock.hash(bytes);
         for core in &self.cores {
-            (core.op - first, core.local, core.polled).hash(&mut bytes);
+            (core.op - first, core.local, core.polled).hash(bytes);
         }
-        (self.first_round.wrapping_sub(first_unit * setup.batches), &self.rounds, &self.written)
-            .hash(&mut bytes);
-        protocol.fingerprint(self, first, &mut bytes);
+        (self.first_round.wrapping_sub(first_unit * setup.batches), &self.rounds, &self.written).hash(bytes);
+        protocol.fingerprint(self, first, bytes);
         xxh3_128(&bytes.0)
     }
 

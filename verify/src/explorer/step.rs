@@ -29,11 +29,15 @@ pub(super) enum Move<E> {
 }
 
 /// Everything that grows while a model is explored, but the states.
-pub(super) struct Known<'a, P> {
+pub(super) struct Known<'a, P: Protocol> {
     pub(super) setup: &'a Setup<'a>,
     pub(super) protocol: P,
     pub(super) oracle: Oracle,
     locals: Locals,
+    /// What a core works on while it steps.
+    local: Local,
+    /// States that nobody needs any more, for copies of others.
+    spare: Vec<StateOf<P>>,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
     /// What must never happen, with the stories that ended in it, while one is told.
     pub(super) failures: Vec<(Violation, Story)>,
@@ -56,7 +60,21 @@ pub(super) struct Ask {
 impl<'a, P: Protocol> Known<'a, P> {
     pub(super) fn new(setup: &'a Setup<'a>, protocol: P) -> Self {
         let (locals, oracle) = (Locals::new(setup), Oracle::default());
-        Self { setup, protocol, oracle, locals, tensors: HashMap::new(), failures: Vec::new() }
+        let local = Local::clone(locals.of(0));
+        let (spare, tensors, failures) = (Vec::new(), HashMap::new(), Vec::new());
+        Self { setup, protocol, oracle, locals, local, spare, tensors, failures }
+    }
+
+    /// A copy of a state.
+    pub(super) fn copy(&mut self, state: &StateOf<P>) -> StateOf<P> {
+        let Some(mut copy) = self.spare.pop() else { return state.clone() };
+        copy.clone_from(state);
+        copy
+    }
+
+    /// Takes a state that nobody needs any more.
+    pub(super) fn give_back(&mut self, state: StateOf<P>) {
+        self.spare.push(state);
     }
 
     pub(super) fn cores(&self) -> usize {
@@ -66,7 +84,7 @@ impl<'a, P: Protocol> Known<'a, P> {
     /// All initial states: the first rounds' traffic is chosen.
     pub(super) fn initial(&mut self, told: bool) -> Vec<Next<P>> {
         let first = State::new(self.setup, self.protocol.memory(), told);
-        self.settle(first, None)
+        self.settle(first, u32::MAX)
     }
 
     /// What a move leads to: nothing if the mover waits, several states if a rank chooses new traffic or if a core looks at
@@ -75,22 +93,30 @@ impl<'a, P: Protocol> Known<'a, P> {
         match what {
             Move::Core(core) => {
                 let (ways, _) = self.ways(state, core);
-                self.settled(ways, Some(core))
+                self.settled(state, ways, Some(core))
             }
             Move::Event(event) => {
-                let mut next = state.clone();
+                let mut next = self.copy(state);
                 let happened = self.protocol.happen(&mut next, event);
                 let happened = happened.and_then(|happened| next.refines().map(|()| happened));
                 let next = happened.map(|happened| happened.then_some(next)).transpose();
-                self.settled(next.into_iter().collect(), None)
+                self.settled(state, next.into_iter().collect(), None)
             }
         }
     }
 
-    /// What settling makes of each successor; trouble stays what it is.
-    pub(super) fn settled(&mut self, ways: Vec<Next<P>>, moved: Option<usize>) -> Vec<Next<P>> {
-        let of = |next| match next {
-            Ok(next) => self.settle(next, moved),
+    /// What settling makes of each successor of a state; trouble stays what it is. `moved` is the core that has moved.
+    pub(super) fn settled(
+        &mut self,
+        state: &StateOf<P>,
+        ways: Vec<Next<P>>,
+        moved: Option<usize>,
+    ) -> Vec<Next<P>> {
+        let of = |next: Next<P>| match next {
+            Ok(next) => {
+                let stirred = self.protocol.stirred(&state.memory, &next.memory, moved);
+                self.settle(next, stirred)
+            }
             Err(violation) => vec![Err(violation)],
         };
         ways.into_iter().flat_map(of).collect()
@@ -107,25 +133,23 @@ impl<'a, P: Protocol> Known<'a, P> {
         }
     }
 
-    /// Takes every step that nobody else can see, and begins operators; branches where traffic is chosen. `moved` is the core
-    /// that has made a move.
-    fn settle(&mut self, state: StateOf<P>, moved: Option<usize>) -> Vec<Next<P>> {
+    /// Takes every step of the cores that are `stirred` which nobody else can see, and begins operators; branches where
+    /// traffic is chosen.
+    fn settle(&mut self, state: StateOf<P>, stirred: u32) -> Vec<Next<P>> {
         let all = self.cores();
-        let (start, end) = match moved.filter(|_| self.protocol.settles_by_rank()) {
-            Some(core) => (core / all * all, (core / all + 1) * all),
-            None => (0, state.cores.len()),
-        };
         let supposing = self.protocol.supposes();
-        let mut open = vec![state];
+        let mut open = vec![(state, stirred)];
         let mut settled = Vec::new();
-        'states: while let Some(mut state) = open.pop() {
-            let mut core = start;
-            while core < end {
-                if state.cores[core].local == 0 {
-                    if self.may_begin(&state, core) {
-                        open.extend(self.begin(&state, core));
-                        continue 'states;
-                    }
+        'states: while let Some((mut state, mut stirred)) = open.pop() {
+            let mut core = 0;
+            while core < state.cores.len() {
+                let is_between = state.cores[core].local == 0;
+                if is_between && self.may_begin(&state, core) {
+                    let stirred = stirred | self.setup.cores_beside(core);
+                    open.extend(self.begin(&state, core).into_iter().map(|state| (state, stirred)));
+                    continue 'states;
+                }
+                if is_between || stirred >> core & 1 == 0 {
                     core += 1;
                     continue;
                 }
@@ -149,7 +173,10 @@ impl<'a, P: Protocol> Known<'a, P> {
                     continue 'states;
                 }
                 // The end of an operator may let a core before this one begin.
-                core = if state.cores[core].local == 0 { start } else { core };
+                if state.cores[core].local == 0 {
+                    stirred |= self.setup.cores_beside(core);
+                    core = 0;
+                }
             }
             let refines = self.protocol.settle(&mut state).and_then(|()| state.refines());
             self.note_failure(&refines, &state);
@@ -186,7 +213,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
         let phase = if experts { Phase::Experts { moves: 0 } } else { setup.begin(core, operator) };
         let idle = Local::clone(self.locals.of(0));
-        state.cores[core].local = self.locals.number(Local { phase, ..idle });
+        state.cores[core].local = self.locals.number(&Local { phase, ..idle });
         let choices = state.round(batch).choices.clone();
         if choices[rank].is_some() {
             return vec![state];
@@ -246,7 +273,10 @@ impl<'a, P: Protocol> Known<'a, P> {
         let (operator, batch, nth) = setup.operator(op);
         let round = Rc::clone(state.round(batch));
         let known = Rc::clone(self.locals.of(local));
-        let Local { mut phase, mut words, mut row } = Local::clone(&known);
+        let Local { phase, words, row } = &mut self.local;
+        phase.clone_from(&known.phase);
+        words.clone_from(&known.words);
+        row.clone_from(&known.row);
         let staged = row.len();
         // No more than the machines ask for.
         row.resize(setup.scratch_bytes, 0);
@@ -263,21 +293,22 @@ impl<'a, P: Protocol> Known<'a, P> {
         let expected = round.expected.as_ref().map(|all| &all[rank]);
         let inputs = round.tensors[rank].inputs();
         let mut run = |view: &mut dyn View| {
-            let scratch = Scratch { words: &mut words, row: &mut row };
-            setup.step(core, &mut phase, view, &inputs, expected, scratch)
+            let scratch = Scratch { words, row };
+            setup.step(core, phase, view, &inputs, expected, scratch)
         };
         let calls = setup.witness().map_or(0, Witness::calls);
         let own = &mut state.cores[core].own;
         let (came, step) = self.protocol.step(&mut state.memory, own, step, &mut run);
         // Two roles of the hierarchy count their records in the scratch.
-        let moved = (&phase, &words) != (&known.phase, &known.words);
+        let Local { phase, words, row } = &mut self.local;
+        let moved = (&*phase, &*words) != (&known.phase, &known.words);
         let stays = matches!(came, Ok(Progress::Pending(_)));
         if matches!(came, Ok(Progress::Stepped)) && !moved || stays && moved {
             step.blame(Violation::Misreported { rank: step.rank });
         }
         row.truncate(staged);
-        if moved || row != known.row {
-            state.cores[core].local = self.locals.number(Local { phase, words, row });
+        if moved || *row != known.row {
+            state.cores[core].local = self.locals.number(&self.local);
         }
         state.written[rank] += step.written;
         if let (Some(did), false) = (&step.told, stays) {

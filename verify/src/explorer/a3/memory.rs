@@ -68,13 +68,26 @@ impl fmt::Display for Effect {
 }
 
 /// Sparse memory: what is not there is zero.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(in super::super) struct Memory {
     /// Words that are not zero, by the number of their place.
     pub(super) words: Vec<(u16, u64)>,
     /// Rows that have landed and that nobody has read, by the number of their place.
     pub(super) rows: Vec<(u16, u16)>,
     pub(super) flight: Vec<Effect>,
+}
+
+impl Clone for Memory {
+    fn clone(&self) -> Self {
+        let Self { words, rows, flight } = self;
+        Self { words: words.clone(), rows: rows.clone(), flight: flight.clone() }
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.words.clone_from(&source.words);
+        self.rows.clone_from(&source.rows);
+        self.flight.clone_from(&source.flight);
+    }
 }
 
 impl Memory {

@@ -114,6 +114,16 @@ impl Protocol for Scene<'_> {
         memory.flight.len()
     }
 
+    /// Of what others do, a step that nobody else can see depends on one thing alone: whether what its core issued has landed.
+    fn stirred(&self, before: &Memory, after: &Memory, moved: Option<usize>) -> u32 {
+        let mut left = after.flight.iter().peekable();
+        let landed = before.flight.iter().filter(|effect| left.next_if_eq(effect).is_none());
+        let cores = landed
+            .map(|effect| effect.issued.from)
+            .map(|(rank, core)| rank.index() * self.setup.model.cores as usize + core.0 as usize);
+        cores.chain(moved).fold(0, |cores, core| cores | 1 << core)
+    }
+
     fn fingerprint(&self, state: &StateOf<Self>, _: u32, bytes: &mut Bytes) {
         state.cores.iter().for_each(|core| core.own.hash(bytes));
         let Memory { words, rows, flight } = &state.memory;

@@ -192,8 +192,9 @@ impl Protocol for Scene<'_> {
         self.setup.model.memory == Landing::Weak
     }
 
-    fn settles_by_rank(&self) -> bool {
-        self.setup.model.memory != Landing::Strong
+    fn stirred(&self, _: &Memory, _: &Memory, moved: Option<usize>) -> u32 {
+        let by_rank = moved.filter(|_| self.setup.model.memory != Landing::Strong);
+        by_rank.map_or(u32::MAX, |core| self.setup.cores_beside(core))
     }
 
     fn supposes(&self) -> bool {
