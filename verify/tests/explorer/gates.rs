@@ -24,11 +24,6 @@ fn two_ranks_of_two_cores_for_ever() {
 }
 
 #[test]
-fn three_ranks_two_rounds_over_weak_memory() {
-    safe("3 ranks x 1 core, DC twice, weak", &Model::new(3, "DC").units(2).weak());
-}
-
-#[test]
 fn three_ranks_three_rounds() {
     safe_in_reuse("3 ranks x 1 core, DC three times", &Model::new(3, "DC").units(3));
 }

@@ -63,6 +63,7 @@ fn direct_placement_on_two_cores() {
 }
 
 #[test]
+#[ignore = "takes half a minute; run: cargo test -p veriep-verify --test explorer -- --ignored on_two_cores_with_two"]
 fn direct_placement_on_two_cores_with_two_batches_in_flight() {
     let two = direct(2, "DDCC").cores(2).weak().units(2);
     safe_in_reuse("direct, 2 ranks x 2 cores, two areas, DDCC twice, weak", &two);
@@ -153,6 +154,7 @@ fn experts_that_overwrite_on_two_cores() {
 }
 
 #[test]
+#[ignore = "takes half a minute; run: cargo test -p veriep-verify --test explorer -- --ignored on_two_cores_with_two"]
 fn experts_that_overwrite_on_two_cores_with_two_batches_in_flight() {
     let two = overwrite(2, "DDCC").cores(2).weak().units(2);
     safe_in_reuse("overwrite, 2 ranks x 2 cores, two areas, DDCC twice, weak", &two);

@@ -73,7 +73,7 @@ fn catches_a_clear_behind_the_quiet() {
 #[test]
 fn catches_a_driver_without_the_join() {
     // Needs two cores and weak memory: a core may read its own barrier word before it has landed.
-    safe("no join", &dc(2, Twin::NoJoin));
+    safe("no join", &dc(2, Twin::NoJoin).units(3));
     caught("no join, weak", &dc(2, Twin::NoJoin).weak());
 }
 
