@@ -28,10 +28,10 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Machine, Operands, Operator, Receive,
+    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Flags, Machine, Operands, Operator, Receive,
     Scratch, Stage, a2, a3, a3_v2, direct, hierarchy,
 };
-use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Shape};
+use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, RowElement, Shape};
 use veriep_core::sync::event::Order;
 use veriep_core::sync::{barrier, event, flag};
 use veriep_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
@@ -107,7 +107,7 @@ fn sizes(shape: &Shape) {
     keep((Shape::product(shape), shape.protocol(), Protocol::product(black_box(shape.protocol()))));
     keep((shape.op(), shape.dtype(), shape.row_format(), shape.result_format()));
     let element = shape.row_format().element;
-    keep((element.mode(), element.name(shape.dtype())));
+    keep((RowElement::mode(element), RowElement::name(element, shape.dtype())));
     keep((shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
     keep((shape.local_expert_num(), shape.shared_expert_num(), shape.shared_expert_rows()));
     keep(shape.expert_rows());
@@ -335,7 +335,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep(hierarchy::Env::new(shape, rank, core, Portable).with_stage(black_box(Stage::Two)));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
-        keep((choices.receive.suits(shape), choices.needs(shape), choices.flags.name()));
+        keep((choices.receive.suits(shape), choices.needs(shape), Flags::name(choices.flags)));
         choices.receive.excluded_by(shape).for_each(keep);
         keep(Choices::check(choices, shape, fabric.capabilities()));
         let Ok(mut env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
