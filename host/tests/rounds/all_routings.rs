@@ -126,14 +126,14 @@ fn two_ranks_with_one_token_each() {
 #[test]
 fn two_ranks_with_two_tokens_each() {
     with_one_to_three_cores(&small(2, 2, 1, 2, 1));
-    with_one_to_three_cores(&small(2, 4, 1, 2, 1));
+    run_all(small(2, 4, 1, 2, 2), 2);
     run_all(small(2, 2, 2, 2, 2), 4);
 }
 
 #[test]
 fn three_ranks_with_one_token_each() {
     with_one_to_three_cores(&small(3, 3, 1, 1, 1));
-    with_one_to_three_cores(&small(3, 6, 1, 1, 1));
+    run_all(small(3, 6, 1, 1, 2), 2);
     run_all(small(3, 3, 2, 1, 2), 4);
 }
 
