@@ -17,6 +17,9 @@ use veriep_core::place::Tensor;
 use veriep_core::shape::RowElement;
 use veriep_core::units::RankId;
 
+/// Rank, ranks, `bs`, `k`, `h`, the types of rows and of received ones, and whether these have scales.
+type About = (u32, usize, u32, u32, u32, [&'static str; 2], bool);
+
 /// The address of an array and its bytes.
 type Array = (usize, usize);
 
@@ -176,8 +179,8 @@ impl Member {
         Ok(members.into_iter().map(member).collect())
     }
 
-    /// Rank, ranks, `bs`, `k`, `h`, the types of rows and of received ones, and whether these have scales.
-    fn about(&self) -> PyResult<(u32, usize, u32, u32, u32, [&str; 2], bool)> {
+    /// What a group says of itself.
+    fn about(&self) -> PyResult<About> {
         let member = self.free()?;
         let shape = member.shape();
         let ranks = shape.ep_world_size() * shape.tp_world_size();

@@ -19,7 +19,12 @@ pub(super) fn rounded<E: Element, const N: usize>(
     for (i, out) in out.chunks(2 * N).enumerate() {
         let (mut sums, mut whole) = ([0.0; N], [[0; 2]; N]);
         if rows.alone {
-            add_rows::<E, N, true>(element, terms, rows.ahead, i, &mut sums);
+            for &Term { weight, value } in terms {
+                if let Value::Row(row) = value {
+                    rows.fetch::<N>(row, i);
+                    add(&mut sums, weight, &elements_apart(element, row, i));
+                }
+            }
             element.narrow_apart(&sums, &mut whole);
         } else {
             add_terms(element, terms, i, &mut sums);
@@ -41,7 +46,12 @@ pub(super) fn added<E: Element, const N: usize>(
     for (i, out) in out.chunks_mut(4 * N).enumerate() {
         let mut sums: [f32; N] = floats(out, 0);
         if rows.alone {
-            add_rows::<E, N, false>(element, terms, rows.ahead, i, &mut sums);
+            for &Term { weight, value } in terms {
+                if let Value::Row(row) = value {
+                    rows.fetch::<N>(row, i);
+                    add(&mut sums, weight, &elements(element, row, i));
+                }
+            }
         } else {
             add_terms(element, terms, i, &mut sums);
         }
@@ -50,6 +60,7 @@ pub(super) fn added<E: Element, const N: usize>(
 }
 
 /// Common properties of a token's terms.
+#[derive(Clone, Copy)]
 struct Rows {
     /// All terms are rows, as for most tokens; their loop then handles nothing else.
     alone: bool,
@@ -64,23 +75,11 @@ impl Rows {
             ahead: if prefetch { 512 } else { usize::MAX },
         }
     }
-}
 
-/// Adds chunk `i` of terms that are rows alone; `APART` as [`elements_apart`] orders elements.
-#[inline(always)]
-fn add_rows<E: Element, const N: usize, const APART: bool>(
-    element: E,
-    terms: &[Term<'_>],
-    ahead: usize,
-    i: usize,
-    sums: &mut [f32; N],
-) {
-    for &Term { weight, value } in terms {
-        if let Value::Row(row) = value {
-            prefetch::fetch_row(row, (2 * i * N).saturating_add(ahead), 2 * N);
-            let values = if APART { elements_apart(element, row, i) } else { elements(element, row, i) };
-            add(sums, weight, &values);
-        }
+    /// Prefetches what chunk `i` of a row has ahead of it.
+    #[inline(always)]
+    fn fetch<const N: usize>(self, row: &[u8], i: usize) {
+        prefetch::fetch_row(row, (2 * i * N).saturating_add(self.ahead), 2 * N);
     }
 }
 
