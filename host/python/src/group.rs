@@ -179,7 +179,7 @@ impl Member {
         Ok(members.into_iter().map(member).collect())
     }
 
-    /// What a group says of itself.
+    /// Returns the sizes and types of the group, and the rank of this member.
     fn about(&self) -> PyResult<About> {
         let member = self.free()?;
         let shape = member.shape();

@@ -137,7 +137,9 @@ pub(super) trait Protocol: Sized {
     }
 
     /// The cores, as bits, that a move may have given a step which nobody else can see. `moved` is the core that made it.
-    fn stirred(&self, before: &Self::Memory, after: &Self::Memory, moved: Option<usize>) -> u32;
+    fn stirred(&self, _before: &Self::Memory, _after: &Self::Memory, moved: Option<usize>) -> u32 {
+        moved.map_or(u32::MAX, |core| self.setup().cores_beside(core))
+    }
 
     /// Whether words that count operators and have come are taken for settled, if that they go on makes no difference.
     fn supposes(&self) -> bool {

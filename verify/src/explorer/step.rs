@@ -34,7 +34,7 @@ pub(super) struct Known<'a, P: Protocol> {
     pub(super) protocol: P,
     pub(super) oracle: Oracle,
     locals: Locals,
-    /// What a core works on while it steps.
+    /// The state of the core that steps, kept here so that a step allocates nothing for it.
     local: Local,
     /// States that nobody needs any more, for copies of others.
     spare: Vec<StateOf<P>>,

@@ -276,10 +276,6 @@ impl Protocol for Scene<'_> {
         None
     }
 
-    fn stirred(&self, _: &Memory, _: &Memory, moved: Option<usize>) -> u32 {
-        moved.map_or(u32::MAX, |core| self.setup.cores_beside(core))
-    }
-
     fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes) {
         let Memory { areas, doorbell, chosen, flip, core_words, late, posted, flying, .. } = &state.memory;
         for (posted, doorbell) in posted.iter().zip(doorbell) {
