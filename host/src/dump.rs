@@ -6,7 +6,7 @@
 use crate::case::Case;
 use crate::config::{self, FILE_NAME};
 use crate::error::Error;
-use crate::report::{complain, note};
+use crate::stderr::{complain, note};
 use crate::{global_rank, interrupt};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

@@ -20,6 +20,7 @@ pub mod cli;
 pub mod command;
 pub mod compare;
 pub mod config;
+#[cfg(feature = "commands")]
 pub mod conform;
 pub mod conformance;
 pub mod driver;
@@ -43,10 +44,13 @@ pub mod presets;
 mod random;
 #[cfg(target_os = "linux")]
 pub mod record;
+#[cfg(feature = "commands")]
 pub mod report;
 pub mod result;
 pub mod roofline;
+#[cfg(feature = "commands")]
 pub mod simulate;
+pub mod stderr;
 pub mod store;
 pub mod tolerance;
 pub mod traffic_audit;

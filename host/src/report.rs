@@ -1,8 +1,8 @@
 //! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
 
 use crate::error::{Error, Missing, Problem, one_line};
+pub use crate::stderr::{complain, note, styled};
 use crate::world::Gone;
-use anstyle::AnsiColor;
 use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
@@ -131,22 +131,6 @@ impl Report {
         }
         error.status()
     }
-}
-
-/// A word in a colour, which stays on its way to what is no terminal.
-pub fn styled(colour: AnsiColor, word: &str) -> String {
-    let style = colour.on_default().bold();
-    format!("{style}{word}{style:#}")
-}
-
-/// An error's line on stderr, printable already; a closed stderr is no error.
-pub fn complain(line: &str) {
-    let _ = writeln!(anstream::stderr().lock(), "{}: {line}", styled(AnsiColor::Red, "error"));
-}
-
-/// A line for people on stderr, whatever names it has in it.
-pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{}", one_line(line));
 }
 
 /// How far something is: a bar on stderr where that is a terminal, else a line every ten seconds. It ends when dropped.

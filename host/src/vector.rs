@@ -7,7 +7,8 @@ use veriep_core::shape::Dtype;
 use veriep_core::vector::{Any, NotFinite, Term, Vector};
 
 /// Which unit computes on rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "commands", derive(clap::ValueEnum))]
 pub enum Unit {
     /// The widest that the processor has.
     #[default]

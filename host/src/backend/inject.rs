@@ -24,7 +24,8 @@ pub struct Silent {
 }
 
 /// What of a rank's words is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "commands", derive(clap::ValueEnum))]
 pub enum Lost {
     /// Counts of dispatch, with their flag.
     Counts,

@@ -26,7 +26,8 @@ use veriep_core::shape::{Dtype, Given, Limits, Op, Shape};
 use veriep_core::units::{RankId, Token};
 
 /// Which `x_active_mask` to make.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "commands", derive(clap::ValueEnum))]
 pub enum MaskKind {
     /// No mask: every token is active.
     #[default]

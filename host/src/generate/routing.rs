@@ -13,7 +13,8 @@ pub const SERVERS_MAX: usize = 4;
 const ZIPF_IDS_MAX: u32 = 4096;
 
 /// How tokens choose their K distinct experts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "commands", derive(clap::ValueEnum))]
 pub enum Routing {
     /// All experts are equally likely, special ones included.
     #[default]

@@ -90,7 +90,8 @@ impl Domain {
                 .map(|join| Rc::new(Joins::new(join, shape.aiv_num(), self.schedules[rank.index()].len())));
             let cores = if self.schedules[rank.index()].is_empty() { 0 } else { shape.aiv_num() };
             for core in (0..cores).map(CoreId) {
-                let (domain, outputs, fabric) = (Arc::clone(self), of_rank.clone(), fabric(rank, core));
+                let (domain, outputs) = (Arc::clone(self), of_rank.clone());
+                let fabric = Box::new(fabric(rank, core));
                 let core = Core { domain, rank, core, fabric, outputs, joins: joins.clone() };
                 runs.push(Box::new(move || core.run()));
             }
@@ -144,18 +145,19 @@ struct Kept {
 }
 
 /// One core on its thread.
-struct Core<F> {
+struct Core {
     domain: Arc<Domain>,
     rank: RankId,
     core: CoreId,
-    fabric: F,
+    /// Not a parameter: every twist would compile all machines once more.
+    fabric: Box<dyn Seated>,
     /// Of its rank, by round.
     outputs: Vec<Rc<Outputs>>,
     /// Of its rank.
     joins: Option<Rc<Joins>>,
 }
 
-impl<F: Seated> Core<F> {
+impl Core {
     /// Its operators, one after the other.
     fn run(mut self) {
         let domain = Arc::clone(&self.domain);
@@ -226,7 +228,7 @@ impl<F: Seated> Core<F> {
         scratch: Scratch<'_>,
     ) -> Result<(), String> {
         let kept = self.experts(shape, operator, round).map_err(|fault| fault.to_string())?;
-        let (fabric, round) = (&mut self.fabric, &self.domain.rounds[round]);
+        let (fabric, round) = (&mut *self.fabric, &self.domain.rounds[round]);
         let mut machine = Machine::begin(operator, env);
         let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
         let operands = &Operands { sent_rows: &kept.sent_rows, row_table: &kept.row_table, ..*operands };
