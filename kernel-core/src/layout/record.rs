@@ -10,6 +10,7 @@
 
 use super::block;
 use crate::place::Place;
+use crate::shape::element::bits;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
 use crate::shape::{Protocol, Shape};
 use crate::units::{Offset, RankId, Token};
@@ -120,7 +121,7 @@ impl Tail {
             && let Some((first, _)) = scale_field.split_first_chunk_mut()
             && let Some((whole, _)) = triple_field.split_first_chunk_mut()
         {
-            *first = scale.to_le_bytes();
+            *first = bits(scale).to_le_bytes();
             *whole = triple.to_bytes();
         }
         Self { bytes, padding: (shape.record_scale_at() - shape.payload_bytes()) as usize }

@@ -46,6 +46,16 @@ pub(crate) trait Element: Copy {
     }
 }
 
+/// Returns the bits of a value whose bytes are stored one by one.
+///
+/// NVIDIA's assembler (ptxas 13.0) takes a store of a byte from a register that a float was computed into for a conversion of
+/// the float; there the compiler must forget that it was one.
+#[inline(always)]
+pub(crate) fn bits(value: f32) -> u32 {
+    let forgotten = if cfg!(target_arch = "nvptx64") { core::hint::black_box(value) } else { value };
+    forgotten.to_bits()
+}
+
 /// Returns the value of an element in memory.
 #[inline(always)]
 pub(crate) fn load<E: Element>(bytes: [u8; 2]) -> f32 {

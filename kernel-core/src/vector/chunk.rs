@@ -4,7 +4,7 @@
 //! Loops here and in the other files of this module contain no closures: a closure might not be inlined, and so not be
 //! compiled for the instructions of its unit.
 
-use crate::shape::element::Element;
+use crate::shape::element::{Element, bits};
 use core::cell::Cell;
 
 /// Borrows chunk `i` of a row of `B` bytes for each item: the row's own, or padded in `$padding`.
@@ -124,7 +124,7 @@ pub(super) fn put_floats<const N: usize>(values: &[f32; N], out: &mut [u8]) {
 #[inline(always)]
 fn bytes_of<const N: usize>(values: &[f32; N], out: &mut [[u8; 4]; N]) {
     for (to, from) in out.iter_mut().zip(values) {
-        *to = from.to_le_bytes();
+        *to = bits(*from).to_le_bytes();
     }
 }
 

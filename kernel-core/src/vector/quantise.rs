@@ -2,7 +2,7 @@
 
 use super::NotFinite;
 use super::chunk::{elements, factors, put_some};
-use crate::shape::element::{Element, load};
+use crate::shape::element::{Element, bits, load};
 use crate::shape::sizes::COMM_BLOCK;
 
 /// Returns the bits of `|value|`. As integers they are ordered like the values, with NaN above infinity, and an integer
@@ -106,7 +106,7 @@ fn integers_of<const N: usize>(values: &[f32; N], s: f32, out: &mut [u8; N]) {
 /// 127 by two roundings at most.
 #[inline(always)]
 fn nearest_i8(value: f32) -> u8 {
-    (value + 12_582_912.0).to_bits() as u8
+    bits(value + 12_582_912.0) as u8
 }
 
 #[cold]

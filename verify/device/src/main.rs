@@ -1,7 +1,8 @@
 //! Dispatch and combine of two ranks on a GPU, each core as a thread and as a warp, compared with the oracle.
 //!
-//! `device PTX` runs every scene for some rounds. Status 0: all results are right, and a twin's are found wrong; or there is no
-//! GPU here, and the program says so. Status 1: something is wrong. The PTX, or a cubin, is what `.ci/device` builds.
+//! `device KERNELS [all]` runs scenes for some rounds. Status 0: all results are right, and a twin's are found wrong; or there
+//! is no GPU here, and the program says so. Status 1: something is wrong. The kernels are PTX, which `.ci/device` writes, or what
+//! an assembler makes of it.
 
 mod gpu;
 
@@ -32,39 +33,39 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run() -> Result<(), Wrong> {
-    let (path, more) = (std::env::args().nth(1), std::env::args().nth(2));
-    let (Some(path), None) = (path, more) else {
-        return Err("usage: device PTX, or: device processor".into());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (path, count) = match &*arguments.iter().map(String::as_str).collect::<Vec<_>>() {
+        ["processor"] => return scenes(Device::Processor, "", 1, SCENES),
+        // As many as kernels without feature `all` have.
+        [path] => (path.to_owned(), 3),
+        [path, "all"] => (path.to_owned(), SCENES),
+        _ => return Err("usage: device KERNELS [all], or: device processor".into()),
     };
-    if path == "processor" {
-        return all(Device::Processor, "", 1);
-    }
-    let Some(gpu) = Device::gpu(&path)? else {
+    let Some(gpu) = Device::gpu(path)? else {
         println!("no GPU here: nothing was run");
         return Ok(());
     };
-    all(gpu, "veriep_thread", 1)?;
-    all(gpu, "veriep_warp", LANES)?;
+    scenes(gpu, "veriep_thread", 1, count)?;
+    scenes(gpu, "veriep_warp", LANES, count)?;
     let twin = rounds(gpu, &gpu.kernel("veriep_warp")?, LANES, 0, 1, LANES - 1)?;
     println!("twin, a lane that copies nothing: {twin} of 1 round wrong");
     if twin == 1 { Ok(()) } else { Err("the twin's results are taken for right".into()) }
 }
 
-/// Runs all scenes by a kernel.
-fn all(device: Device, name: &str, threads: u32) -> Result<(), Wrong> {
+/// Runs so many scenes by a kernel, from the first on.
+fn scenes(device: Device, name: &str, threads: u32, count: u32) -> Result<(), Wrong> {
     let kernel = device.kernel(name)?;
     println!("{}", device.name()?);
     if let Some((registers, local)) = kernel.footprint()? {
         println!("{name}: {registers} registers and {local} bytes of local memory for each thread");
     }
-    for number in 0..SCENES {
+    let mut all_right = true;
+    for number in 0..count {
         let wrong = rounds(device, &kernel, threads, number, ROUNDS, LANES)?;
         println!("  {}: {ROUNDS} rounds, {wrong} wrong", scene(number).name);
-        if wrong != 0 {
-            return Err("the results above are wrong".into());
-        }
+        all_right &= wrong == 0;
     }
-    Ok(())
+    if all_right { Ok(()) } else { Err("results above are wrong".into()) }
 }
 
 /// A rank's memory on the device.
@@ -215,15 +216,16 @@ fn rounds(
         };
         operator(Role::Dispatch)?;
         let mut right = true;
+        // The first round that is wrong says where.
+        let told = wrong == 0;
         for (rank, memory) in (0..).map(RankId).zip(&ranks) {
             let expected = oracle.dispatch(rank);
             let rows = expected.bytes(Tensor::ExpandX);
             let received = received(&of, &shape, memory, &expected.ep_recv_counts)?;
-            right &= received == rows;
+            right &= is_same(told, (Tensor::ExpandX, rank), &rows, &received);
             for tensor in Tensor::ALL.into_iter().filter(|&tensor| tensor != Tensor::ExpandX) {
                 let bytes = expected.bytes(tensor);
-                let seen = memory.output(tensor).read()?;
-                right &= bytes.is_empty() || seen.get(..bytes.len()) == Some(&bytes);
+                right &= is_same(told, (tensor, rank), &bytes, &memory.output(tensor).read()?);
             }
         }
         operator(Role::Combine)?;
@@ -233,11 +235,26 @@ fn rounds(
                 let scale = oracle.sent_row(rank, token, id as u32, row);
                 *row = widened(&of, row, scale);
             });
-            right &= memory.output(Tensor::XOut).read()?.get(..returned.len()) == Some(&returned);
+            right &= is_same(told, (Tensor::XOut, rank), &returned, &memory.output(Tensor::XOut).read()?);
         }
         wrong += u32::from(!right);
     }
     Ok(wrong)
+}
+
+/// Whether an output of a rank begins with what the oracle expects; says where it does not, if that is to be told.
+fn is_same(told: bool, (tensor, rank): (Tensor, RankId), expected: &[u8], seen: &[u8]) -> bool {
+    let bad = (0..expected.len()).find(|&at| seen.get(at) != Some(&expected[at]));
+    if let (Some(at), true) = (bad, told) {
+        let some = |bytes: &[u8]| bytes.iter().skip(at).take(8).copied().collect::<Vec<u8>>();
+        let (name, len) = (tensor.name(), expected.len());
+        println!(
+            "  {name} of rank {rank}, byte {at} of {len}: {:?}, must be {:?}",
+            some(seen),
+            some(expected)
+        );
+    }
+    bad.is_none()
 }
 
 /// A row of int8 as one of bf16; another as it is.

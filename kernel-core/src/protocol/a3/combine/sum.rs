@@ -14,6 +14,7 @@ use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Scratch, Types, given, internal};
+use crate::shape::element::bits;
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, Vector, cells};
@@ -183,7 +184,7 @@ fn write_x(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<(), ProtocolErro
 fn write_rstd(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<f32, ProtocolError> {
     let (_, sums) = split(cx.env.shape, &mut cx.scratch)?;
     let rstd = cx.env.vector.rstd(sums, cx.env.shape.norm_eps());
-    cx.fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
+    cx.fabric.write(outputs::rstd(token), &bits(rstd).to_le_bytes())?;
     Ok(rstd)
 }
 
