@@ -3,7 +3,6 @@
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
-use device_kernels::{Job, Said, job};
 use std::ffi::CString;
 use veriep_core::fabric::raw::Segment;
 
@@ -19,9 +18,8 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// The machine's first GPU, if there is one, with the kernels of a file loaded.
-    pub(crate) fn gpu(path: &str) -> Result<Option<Self>, Wrong> {
-        let mut image = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    /// The machine's first GPU, if there is one, with kernels loaded: PTX, or a cubin.
+    pub(crate) fn gpu(mut image: Vec<u8>) -> Result<Option<Self>, Wrong> {
         image.push(0);
         // SAFETY: it only looks for the library.
         if !unsafe { sys::is_culib_present() } || result::init().is_err() || result::device::get_count()? == 0
@@ -31,6 +29,8 @@ impl Device {
         let device = result::device::get(0)?;
         // SAFETY: the device is there; the context lives as long as the program.
         unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
+        // Litmus programs call through pointers, so that nobody can tell how deep their stack is.
+        result::ctx::set_limit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, 4096)?;
         // SAFETY: the image is PTX that ends with a zero byte, or a cubin, which knows its length.
         let module = unsafe { result::module::load_data(image.as_ptr().cast())? };
         Ok(Some(Self::Gpu(device, module)))
@@ -87,14 +87,22 @@ impl Kernel {
         )))
     }
 
-    /// Runs a block for each job until all have ended, and returns their answers.
-    pub(crate) fn launch(&self, jobs: &[Job], threads: u32) -> Result<Vec<Said>, Wrong> {
+    /// Runs a block for each job until all have ended, and returns the jobs with their answers. Here it is `run` that does one.
+    ///
+    /// # Safety
+    /// Pointers of jobs are of buffers that live, no two jobs are of one core, and the kernel is for such jobs.
+    pub(crate) unsafe fn launch<J: Copy>(
+        &self,
+        jobs: &[J],
+        threads: u32,
+        run: unsafe fn(*mut J),
+    ) -> Result<Vec<J>, Wrong> {
         let mut after = jobs.to_vec();
         if let Some(function) = self.function {
             let memory = self.device.zeros(size_of_val(jobs))?;
             let mut at = memory.at;
             let mut parameters = [(&raw mut at).cast()];
-            // SAFETY: the buffer is as long as the jobs, whose pointers are of buffers that live; the kernel takes one pointer.
+            // SAFETY: the buffer is as long as the jobs; the kernel takes one pointer.
             unsafe {
                 result::memcpy_htod_sync(at, jobs)?;
                 let (grid, block) = ((jobs.len() as u32, 1, 1), (threads, 1, 1));
@@ -106,19 +114,19 @@ impl Kernel {
             std::thread::scope(|scope| {
                 for job in &mut after {
                     let job = OfThread(job);
-                    // SAFETY: pointers are of buffers that live; no two jobs are of one core, and all are done at once.
-                    scope.spawn(move || unsafe { job::run({ job }.0, 0, |fabric, _| fabric) });
+                    // SAFETY: the caller's promise; all are done at once.
+                    scope.spawn(move || unsafe { run({ job }.0) });
                 }
             });
         }
-        Ok(after.iter().map(|job| job.said).collect())
+        Ok(after)
     }
 }
 
-struct OfThread(*mut Job);
+struct OfThread<J>(*mut J);
 
 // SAFETY: whoever makes one leaves the job to that thread.
-unsafe impl Send for OfThread {}
+unsafe impl<J> Send for OfThread<J> {}
 
 /// Memory of the device.
 pub(crate) struct Buffer {

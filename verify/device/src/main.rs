@@ -1,12 +1,13 @@
-//! Dispatch and combine of two ranks on a GPU, each core as a thread and as a warp, compared with the oracle.
+//! Dispatch and combine of two ranks on a GPU, each core as a thread and as a warp, compared with the oracle; and litmus programs.
 //!
 //! `device KERNELS [all]` runs scenes for some rounds. Status 0: all results are right, and a twin's are found wrong; or there
 //! is no GPU here, and the program says so. Status 1: something is wrong. The kernels are PTX, which `.ci/device` writes, or what
 //! an assembler makes of it.
 
 mod gpu;
+mod litmus;
 
-use device_kernels::{AGENT_BYTES, CORES, Job, LANES, RANKS, Role, SCENES, Said, Scene, scene};
+use device_kernels::{AGENT_BYTES, CORES, Job, LANES, RANKS, Role, SCENES, Said, Scene, job, scene};
 use gpu::{Buffer, Device, Wrong};
 use veriep_core::fabric::raw::{Outputs, Peer};
 use veriep_core::inputs::Inputs;
@@ -35,16 +36,29 @@ fn main() -> std::process::ExitCode {
 fn run() -> Result<(), Wrong> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (path, count) = match &*arguments.iter().map(String::as_str).collect::<Vec<_>>() {
-        ["processor"] => return scenes(Device::Processor, "", 1, SCENES),
+        ["processor"] => {
+            scenes(Device::Processor, "", 1, SCENES)?;
+            return litmus::all(Device::Processor, 20);
+        }
         // As many as kernels without feature `all` have.
         [path] => (path.to_owned(), 3),
         [path, "all"] => (path.to_owned(), SCENES),
         _ => return Err("usage: device KERNELS [all], or: device processor".into()),
     };
-    let Some(gpu) = Device::gpu(path)? else {
+    let image = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    let ptx = String::from_utf8(image.clone()).ok();
+    let Some(gpu) = Device::gpu(image)? else {
         println!("no GPU here: nothing was run");
         return Ok(());
     };
+    litmus::all(gpu, 2000)?;
+    if let Some(ptx) = ptx {
+        let relaxed = Device::gpu(ptx.replace("ld.acquire.sys", "ld.relaxed.sys").into_bytes())?;
+        match relaxed.map(|gpu| litmus::all(gpu, 2000)) {
+            Some(Err(broken)) => println!("twin, observes without an order: {broken}"),
+            _ => return Err("observes without an order are not seen".into()),
+        }
+    }
     scenes(gpu, "veriep_thread", 1, count)?;
     scenes(gpu, "veriep_warp", LANES, count)?;
     let twin = rounds(gpu, &gpu.kernel("veriep_warp")?, LANES, 0, 1, LANES - 1)?;
@@ -204,11 +218,10 @@ fn rounds(
                 jobs.extend((0..CORES).map(|core| job(role, core)));
                 jobs.extend(of.choices.has_agents(&shape).then(|| job(Role::Agent, 0)));
             }
-            let said = kernel.launch(&jobs, threads)?;
-            let stopped = jobs.iter().zip(&said).find(|(_, said)| **said != Said::Done);
-            match stopped {
-                Some((job, said)) => {
-                    let (role, rank, core) = (job.role, job.rank, job.core);
+            // SAFETY: the buffers above live, and each job is of another core or agent.
+            let jobs = unsafe { kernel.launch(&jobs, threads, |job| job::run(job, 0, |fabric, _| fabric))? };
+            match jobs.iter().find(|job| job.said != Said::Done) {
+                Some(&Job { role, rank, core, said, .. }) => {
                     Err(Wrong::from(format!("{}, {role:?} of rank {rank}, core {core}: {said:?}", of.name)))
                 }
                 None => Ok(()),

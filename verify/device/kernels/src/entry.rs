@@ -1,6 +1,7 @@
 //! The kernels.
 
 use crate::job::run;
+use crate::litmus;
 use crate::warp::Warp;
 use crate::{Job, Said};
 use core::arch::nvptx::{_block_idx_x, _thread_idx_x};
@@ -13,7 +14,7 @@ use veriep_core::units::RankId;
 ///
 /// # Safety
 /// There is a job for each block.
-unsafe fn own(jobs: *mut Job) -> (*mut Job, u32) {
+unsafe fn own<J>(jobs: *mut J) -> (*mut J, u32) {
     // SAFETY: the caller's promise; every block and thread has a number.
     unsafe { (jobs.add(_block_idx_x() as usize), _thread_idx_x() as u32) }
 }
@@ -43,6 +44,21 @@ pub unsafe extern "ptx-kernel" fn veriep_warp(jobs: *mut Job) {
     unsafe {
         let (job, lane) = own(jobs);
         run(job, lane, |inner, copy| Warp { inner, copy, lane });
+    }
+}
+
+/// A program of a litmus for each block.
+///
+/// # Safety
+/// There is a [`litmus::Job`] for each block; blocks run all at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn veriep_litmus(jobs: *mut litmus::Job) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (job, lane) = own(jobs);
+        if lane == 0 {
+            litmus::run(job);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 #[cfg(target_arch = "nvptx64")]
 mod entry;
 pub mod job;
+pub mod litmus;
 #[cfg(target_arch = "nvptx64")]
 mod warp;
 
