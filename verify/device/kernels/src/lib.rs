@@ -32,8 +32,11 @@ pub struct Scene {
     pub choices: Choices,
 }
 
-/// How many scenes there are; a build without feature `all` has those of the first protocol.
-pub const SCENES: u32 = if cfg!(feature = "all") { 8 } else { 3 };
+/// How many scenes there are.
+pub const SCENES: u32 = if cfg!(feature = "all") { 8 } else { SCENES_OF_A3 };
+
+/// How many of them, from the first on, a build without feature `all` has.
+pub const SCENES_OF_A3: u32 = 3;
 
 /// A scene by its number: first A3 with rows copied or received in place, then all else.
 pub fn scene(number: u32) -> Scene {
