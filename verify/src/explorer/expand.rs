@@ -82,8 +82,8 @@ impl<P: Protocol> Known<'_, P> {
                 (tape, Some(moved.map(|_| (next, step.issued))))
             };
             let ways = ways(step);
-            let same = |(a, of_a): &(StateOf<P>, Vec<P::Effect>),
-                        (b, of_b): &(StateOf<P>, Vec<P::Effect>)| {
+            let same = |(a, of_a): &(Box<StateOf<P>>, Vec<P::Effect>),
+                        (b, of_b): &(Box<StateOf<P>>, Vec<P::Effect>)| {
                 self.protocol.is_one_enough(of_a, of_b)
                     && a.cores[core].op == b.cores[core].op
                     && go_on_alike::<P>(&a.cores[core], &b.cores[core])

@@ -7,7 +7,7 @@
 //! can move. There must be no such part. Waiting is no move, so a single state stands for those who look in vain.
 
 use super::model::Twin;
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 /// Whose fairness a move rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -36,7 +36,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
     let Model { states_max, stop, twin, .. } = *setup.model;
     let mut visited: HashMap<u128, u32, Identity> = HashMap::default();
     let mut origins: Vec<Origin<P::Event>> = Vec::new();
-    let mut frontier: VecDeque<(u32, StateOf<P>)> = VecDeque::new();
+    let mut frontier: VecDeque<(u32, Box<StateOf<P>>)> = VecDeque::new();
     // By state, where it is held against the theorem's model: that one's.
     let mut abstractions: Vec<u64> = Vec::new();
     let mut graph = Graph::default();

@@ -37,14 +37,15 @@ pub(super) struct Known<'a, P: Protocol> {
     /// The state of the core that steps, kept here so that a step allocates nothing for it.
     local: Local,
     /// States that nobody needs any more, for copies of others.
-    spare: Vec<StateOf<P>>,
+    #[expect(clippy::vec_box, reason = "states are large, and move from hand to hand")]
+    spare: Vec<Box<StateOf<P>>>,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
     /// What must never happen, with the stories that ended in it, while one is told.
     pub(super) failures: Vec<(Violation, Story)>,
 }
 
 /// A successor, or why there must be none.
-pub(super) type Next<P> = Result<StateOf<P>, Violation>;
+pub(super) type Next<P> = Result<Box<StateOf<P>>, Violation>;
 
 pub(super) type Found<P> = (Move<<P as Protocol>::Event>, Vec<Next<P>>);
 
@@ -66,14 +67,14 @@ impl<'a, P: Protocol> Known<'a, P> {
     }
 
     /// A copy of a state.
-    pub(super) fn copy(&mut self, state: &StateOf<P>) -> StateOf<P> {
-        let Some(mut copy) = self.spare.pop() else { return state.clone() };
-        copy.clone_from(state);
+    pub(super) fn copy(&mut self, state: &StateOf<P>) -> Box<StateOf<P>> {
+        let Some(mut copy) = self.spare.pop() else { return Box::new(state.clone()) };
+        State::clone_from(&mut copy, state);
         copy
     }
 
     /// Takes a state that nobody needs any more.
-    pub(super) fn give_back(&mut self, state: StateOf<P>) {
+    pub(super) fn give_back(&mut self, state: Box<StateOf<P>>) {
         self.spare.push(state);
     }
 
@@ -84,7 +85,9 @@ impl<'a, P: Protocol> Known<'a, P> {
     /// All initial states: the first rounds' traffic is chosen.
     pub(super) fn initial(&mut self, told: bool) -> Vec<Next<P>> {
         let first = State::new(self.setup, self.protocol.memory(), told);
-        self.settle(first, u32::MAX)
+        let mut settled = Vec::new();
+        self.settle(Box::new(first), u32::MAX, &mut settled);
+        settled
     }
 
     /// What a move leads to: nothing if the mover waits, several states if a rank chooses new traffic or if a core looks at
@@ -112,14 +115,17 @@ impl<'a, P: Protocol> Known<'a, P> {
         ways: Vec<Next<P>>,
         moved: Option<usize>,
     ) -> Vec<Next<P>> {
-        let of = |next: Next<P>| match next {
-            Ok(next) => {
-                let stirred = self.protocol.stirred(&state.memory, &next.memory, moved);
-                self.settle(next, stirred)
+        let mut settled = Vec::with_capacity(ways.len());
+        for way in ways {
+            match way {
+                Ok(next) => {
+                    let stirred = self.protocol.stirred(&state.memory, &next.memory, moved);
+                    self.settle(next, stirred, &mut settled);
+                }
+                Err(violation) => settled.push(Err(violation)),
             }
-            Err(violation) => vec![Err(violation)],
-        };
-        ways.into_iter().flat_map(of).collect()
+        }
+        settled
     }
 
     /// Tells what everybody waits for.
@@ -135,12 +141,11 @@ impl<'a, P: Protocol> Known<'a, P> {
 
     /// Takes every step of the cores that are `stirred` which nobody else can see, and begins operators; branches where
     /// traffic is chosen.
-    fn settle(&mut self, state: StateOf<P>, stirred: u32) -> Vec<Next<P>> {
+    fn settle(&mut self, state: Box<StateOf<P>>, stirred: u32, settled: &mut Vec<Next<P>>) {
         let all = self.cores();
         let supposing = self.protocol.supposes();
-        let mut open = vec![(state, stirred)];
-        let mut settled = Vec::new();
-        'states: while let Some((mut state, mut stirred)) = open.pop() {
+        let (mut next, mut open) = (Some((state, stirred)), Vec::new());
+        'states: while let Some((mut state, mut stirred)) = next.take().or_else(|| open.pop()) {
             let mut core = 0;
             while core < state.cores.len() {
                 let is_between = state.cores[core].local == 0;
@@ -182,7 +187,6 @@ impl<'a, P: Protocol> Known<'a, P> {
             self.note_failure(&refines, &state);
             settled.push(refines.map(|()| state));
         }
-        settled
     }
 
     fn may_begin(&self, state: &StateOf<P>, core: usize) -> bool {
@@ -204,10 +208,10 @@ impl<'a, P: Protocol> Known<'a, P> {
     }
 
     /// Begins a core's next operator; with it, traffic may be chosen.
-    fn begin(&mut self, state: &StateOf<P>, core: usize) -> Vec<StateOf<P>> {
+    fn begin(&mut self, state: &StateOf<P>, core: usize) -> Vec<Box<StateOf<P>>> {
         let (setup, rank, op) = (self.setup, core / self.cores(), state.cores[core].op);
         let (operator, batch, _) = setup.operator(op);
-        let mut state = state.clone();
+        let mut state = self.copy(state);
         state.note_begin(setup, rank, op);
         // Experts run as late as may be.
         let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
@@ -370,7 +374,9 @@ impl<'a, P: Protocol> Known<'a, P> {
     fn end(&mut self, state: &mut StateOf<P>, core: usize) -> Result<(), Violation> {
         let (rank, op) = (core / self.cores(), state.cores[core].op);
         let (operator, batch, _) = self.setup.operator(op);
-        state.tell(who(self.setup, core, op), &[Told::of("ends")]);
+        if state.story.is_some() {
+            state.tell(who(self.setup, core, op), &[Told::of("ends")]);
+        }
         let Core { own, .. } = state.cores[core].clone();
         state.cores[core] = Core { local: 0, op: op + 1, polled: false, own };
         if state.operators()[rank] <= op {

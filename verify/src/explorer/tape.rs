@@ -53,8 +53,8 @@ pub(super) fn ways<S, A: Copy + PartialEq>(
     mut step: impl FnMut(Vec<bool>) -> (Tape<A>, Option<Result<S, Violation>>),
 ) -> Vec<Way<S, A>> {
     let mut ways = Vec::new();
-    let mut tapes = vec![Vec::new()];
-    while let Some(given) = tapes.pop() {
+    let (mut next, mut tapes) = (Some(Vec::new()), Vec::new());
+    while let Some(given) = next.take().or_else(|| tapes.pop()) {
         let (tape, next) = step(given);
         tapes.extend(tape.others());
         ways.extend(next.map(|next| (tape, next)));
@@ -72,6 +72,9 @@ pub(super) fn with_fewest_landings<S, A: Copy + PartialEq>(
         let same = matches!((to, there), (Ok(to), Ok(there)) if same(to, there));
         same && less.saw_no_more_than(more)
     };
+    if all.len() < 2 {
+        return all;
+    }
     let mut ways: Vec<Way<S, A>> = Vec::new();
     for way in all {
         if !ways.iter().any(|other| needs_less(other, &way)) {

@@ -51,7 +51,7 @@ pub(super) fn tell<P: Protocol>(
     }
     known.setup.telling.set(true);
     let mut traffic = Vec::new();
-    let mut state: Option<StateOf<P>> = None;
+    let mut state: Option<Box<StateOf<P>>> = None;
     for origin in way.into_iter().rev() {
         let next = match (&mut state, origin.what) {
             (Some(before), Some(what)) => {

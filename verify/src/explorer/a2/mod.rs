@@ -37,7 +37,8 @@ use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use super::witness::Witness;
 use core::cell::RefCell;
-use core::hash::Hash;
+use core::hash::{BuildHasher, Hash, Hasher};
+use foldhash::fast::FixedState;
 pub(super) use memory::Scene;
 use memory::{Flying, Late, Memory};
 use veriep_core::fabric::Progress;
@@ -181,33 +182,33 @@ impl Protocol for Scene<'_> {
 
     fn mover(&self, state: &StateOf<Self>, event: Event) -> (Mover, u64) {
         let memory = &state.memory;
-        let mut bytes = Bytes::default();
+        let mut number = FixedState::default().build_hasher();
         let mover = match event {
             Event::Agent(rank) => {
-                rank.hash(&mut bytes);
+                rank.hash(&mut number);
                 Mover::Agent
             }
             Event::Arrive(i) => {
                 // Between two ends of operators this tells apart what is under way.
                 let Flying { from, to, op, .. } = memory.flying[i];
-                (1, from, to, op % 4).hash(&mut bytes);
+                (1, from, to, op % 4).hash(&mut number);
                 Mover::Memory
             }
             Event::Land(core, i) => {
                 let Late { spot, start, bytes: late, store, .. } = &memory.late[core][i];
-                (2, core, spot, start, late, store).hash(&mut bytes);
+                (2, core, spot, start, late, store).hash(&mut number);
                 Mover::Memory
             }
             Event::LandWord(core, parity) => {
-                (3, core, parity).hash(&mut bytes);
+                (3, core, parity).hash(&mut number);
                 Mover::Memory
             }
             Event::LandFlip(rank) => {
-                (4, rank).hash(&mut bytes);
+                (4, rank).hash(&mut number);
                 Mover::Memory
             }
         };
-        (mover, bytes.number())
+        (mover, number.finish())
     }
 
     fn tell(&self, state: &StateOf<Self>, event: Event) -> Line {
@@ -245,8 +246,10 @@ impl Protocol for Scene<'_> {
     fn settle(&mut self, state: &mut StateOf<Self>) -> Result<(), Violation> {
         for rank in 0..if self.is_explicit() { 0 } else { state.written.len() } {
             while self.is_rung(&state.memory, rank) {
-                let event = self.tell(state, Event::Agent(rank));
-                state.story.iter_mut().for_each(|story| story.events.push(event.clone()));
+                if state.story.is_some() {
+                    let event = self.tell(state, Event::Agent(rank));
+                    state.story.iter_mut().for_each(|story| story.events.push(event.clone()));
+                }
                 self.agent(state, rank)?;
             }
         }

@@ -9,7 +9,8 @@ use crate::order::Order;
 use crate::smt::model::Step;
 use core::cell::RefCell;
 use core::fmt;
-use std::collections::{BTreeSet, HashMap};
+use foldhash::HashMap;
+use std::collections::BTreeSet;
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::layout::data::partition_start;
 use veriep_core::layout::state::{DISPATCH_SELECTORS, PARTITION, Partition};
@@ -122,7 +123,7 @@ fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
 
 impl<'a> Scene<'a> {
     pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
-        let (places, rows) = (HashMap::new(), HashMap::new());
+        let (places, rows) = (HashMap::default(), HashMap::default());
         Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new(), orders: RefCell::default() }
     }
 

@@ -13,7 +13,8 @@ use super::state::{Bytes, StateOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use crate::order::Order;
-use core::hash::Hash;
+use core::hash::{BuildHasher, Hash};
+use foldhash::fast::FixedState;
 use memory::Memory;
 pub(super) use memory::Scene;
 use std::collections::BTreeSet;
@@ -79,9 +80,7 @@ impl Protocol for Scene<'_> {
     }
 
     fn mover(&self, state: &StateOf<Self>, i: usize) -> (Mover, u64) {
-        let mut bytes = Bytes::default();
-        state.memory.flight[i].hash(&mut bytes);
-        (Mover::Memory, bytes.number())
+        (Mover::Memory, FixedState::default().hash_one(state.memory.flight[i]))
     }
 
     fn tell(&self, state: &StateOf<Self>, i: usize) -> Line {

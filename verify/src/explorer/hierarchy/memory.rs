@@ -4,7 +4,7 @@ use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::RANKS;
 use super::super::setup::Setup;
 use super::super::violation::Violation;
-use std::collections::HashMap;
+use foldhash::HashMap;
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::layout::a2_message::{Task, task_word};
 use veriep_core::layout::relay;
@@ -60,7 +60,7 @@ pub(in super::super) struct Scene<'a> {
 impl<'a> Scene<'a> {
     pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
         let shape = setup.shape;
-        let mut words = HashMap::new();
+        let mut words = HashMap::default();
         let mut word = |at: Place, area, number: u32, of| words.insert(at, (area, number as u16, of));
         for near in 0..shape.server_ranks() {
             word(relay::entered(near), Area::Entered, near, None);
@@ -89,7 +89,7 @@ impl<'a> Scene<'a> {
         }
         let slot = |slot| relay::dispatch_slot(shape, 0, RankId(0), slot).offset;
         let near_pitch = slot(1) - slot(0);
-        Self { setup, words, near_pitch, bodies: HashMap::new(), by_body: Vec::new() }
+        Self { setup, words, near_pitch, bodies: HashMap::default(), by_body: Vec::new() }
     }
 
     pub(super) fn body(&mut self, bytes: Vec<u8>) -> u16 {
