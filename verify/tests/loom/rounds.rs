@@ -74,7 +74,7 @@ fn partitions_come_back_in_the_third_combine() {
 }
 
 #[test]
-#[ignore = "takes 4 min; run: cargo test -p veriep-verify --test loom -- --ignored rounds:: --nocapture"]
+#[ignore = "takes 5 min; run: cargo test -p veriep-verify --test loom -- --ignored rounds:: --nocapture"]
 fn partitions_come_back_in_every_execution() {
     let group = |schedule: &str| Group::new(TWO, &[CROSS; 3], schedule);
     let expected = 1_700_000..=2_200_000;
@@ -87,12 +87,21 @@ fn partitions_come_back_in_every_execution() {
 #[test]
 fn two_batches_in_flight() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], "DDCC");
-    model("D D C C, cross", Bound::Complete, 140_000..=180_000, group(CROSS).body());
+    model("D D C C, cross", Bound::Preemptions(5), 30_000..=38_000, group(CROSS).body());
     model("D D C C, to first", Bound::Complete, 10_000..=13_000, group(TO_FIRST).body());
     let group = |schedule: &str| Group::new(TWO, &[TO_FIRST; 4], schedule);
     let body = group("CCDCC").body();
     model("C C D C C, to first", Bound::Complete, 8_500..=11_000, body);
     let body = group("CCDDCC").body();
+    model("C C D D C C, to first", Bound::Preemptions(5), 12_500..=16_000, body);
+}
+
+#[test]
+#[ignore = "takes 5 min; run: cargo test -p veriep-verify --test loom -- --ignored rounds:: --nocapture"]
+fn two_batches_in_flight_in_every_execution() {
+    let body = Group::new(TWO, &[CROSS; 2], "DDCC").body();
+    model("D D C C, cross", Bound::Complete, 140_000..=180_000, body);
+    let body = Group::new(TWO, &[TO_FIRST; 4], "CCDDCC").body();
     model("C C D D C C, to first", Bound::Complete, 120_000..=155_000, body);
 }
 
