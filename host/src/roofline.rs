@@ -149,13 +149,24 @@ impl<'a> Traffic<'a> {
                 *time = (*time).min(turn.iter().skip(1).map(|round| round.dispatch + round.combine).sum());
             }
         }
-        self.is_blank = true;
-        self.times(&group, threads, 2)?;
-        (self.is_blank, self.experts_write) = (false, experts_write);
+        self.blank(&group, threads)?;
+        self.experts_write = experts_write;
         let [first, rest @ ..] = least;
         let (_, way) =
             rest.into_iter().fold(first, |best, other| if other.0 < best.0 { other } else { best });
         Ok(group.inner.with_row_copy(way))
+    }
+
+    /// Writes zeros wherever these copies have written, in both partitions. Where flags stand among the rows, a group that is
+    /// between two rounds can then go on.
+    ///
+    /// # Errors
+    /// As of [`times`](Self::times).
+    pub fn blank(&mut self, memory: &impl Backend, threads: usize) -> Result<(), Error> {
+        self.is_blank = true;
+        let times = self.times(memory, threads, 2);
+        self.is_blank = false;
+        times.map(drop)
     }
 
     /// The bare copies of so many rounds. As the driver does it: each rank on its worker's thread, a meeting before

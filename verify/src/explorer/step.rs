@@ -37,7 +37,6 @@ pub(super) struct Known<'a, P: Protocol> {
     /// The state of the core that steps, kept here so that a step allocates nothing for it.
     local: Local,
     /// States that nobody needs any more, for copies of others.
-    #[expect(clippy::vec_box, reason = "states are large, and move from hand to hand")]
     spare: Vec<Box<StateOf<P>>>,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
     /// What must never happen, with the stories that ended in it, while one is told.

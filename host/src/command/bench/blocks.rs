@@ -87,12 +87,6 @@ pub(super) fn measure(
         }
         measured.sent = contender.system().sent();
         contender.system().check("after")?;
-        if let Contender::Machines(group) = contender
-            && !group.survives_bare()
-        {
-            let times = group.bare(args.warm_up, args.iters * args.blocks)?;
-            measured.copies_behind(&times);
-        }
     }
     Ok(measured)
 }
@@ -115,10 +109,8 @@ fn one_turn(contender: &mut Contender<'_>, args: &BenchArgs) -> Result<Turn, Err
     let counters = if is_own { before.elapsed() } else { Counters::default() };
     [block.dispatch_ms, block.combine_ms] = single.medians();
     if let Contender::Machines(group) = contender {
-        if group.survives_bare() {
-            block.memcpy_ms =
-                Some(group.bare(warm_up, iters)?).filter(|copies| !copies.is_empty()).map(|c| c.medians());
-        }
+        let copies = group.bare(warm_up, iters)?;
+        block.memcpy_ms = (!copies.is_empty()).then(|| copies.medians());
         if args.protocol {
             let mut on =
                 |workers| group.weightless(workers, (warm_up, iters)).map(|(times, _)| times.medians());

@@ -177,22 +177,20 @@ impl<'c, B: Backend> Group<'c, B> {
 }
 
 impl Group<'_> {
-    /// Bare copies of as many rounds.
+    /// Bare copies of as many rounds, behind which the group can go on.
     pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
         let rounds = (warm_up + iterations) as usize;
-        let Some(copies) = &self.copies else { return Ok(Samples::default()) };
+        let Some(copies) = &mut self.copies else { return Ok(Samples::default()) };
         let times = copies.times(&self.memory, self.workers.count, rounds)?;
+        // With fullmesh_v2, and on A2, flags stand among the rows.
+        if self.case.shape.protocol() != Protocol::FullmeshV1 {
+            copies.blank(&self.memory, self.workers.count)?;
+        }
         let counted = || times.iter().skip(warm_up as usize);
         Ok(Samples {
             dispatch: counted().map(|times| times.dispatch).collect(),
             combine: counted().map(|times| times.combine).collect(),
         })
-    }
-
-    /// Whether the group can go on after bare copies, which write rows and no flags. With fullmesh_v2, and on A2, flags
-    /// stand among the rows.
-    pub(super) fn survives_bare(&self) -> bool {
-        self.case.shape.protocol() == Protocol::FullmeshV1
     }
 
     /// Rounds without the weight of rows, on so many workers.

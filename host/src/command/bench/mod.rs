@@ -118,12 +118,6 @@ impl Measured {
         self.blocks.push(turn.block);
         self.counters.add(turn.counters);
     }
-
-    /// Bare copies that could only be made when all was over.
-    fn copies_behind(&mut self, copies: &Samples) {
-        let medians = (!copies.is_empty()).then(|| copies.medians());
-        self.blocks.iter_mut().for_each(|block| block.memcpy_ms = medians);
-    }
 }
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
