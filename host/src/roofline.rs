@@ -261,6 +261,9 @@ impl<'a> Traffic<'a> {
         self.ranks[rank.index()].with_y(0, |results| {
             copies.iter().try_for_each(|&(copied, len)| {
                 let scratch = &mut scratch[..len as usize];
+                if self.is_blank {
+                    scratch.fill(0);
+                }
                 let row = |from, scratch| self.row(from, [tokens, results], scratch);
                 match copied {
                     Copied::Put { to, at, from } => fabric.put(to, at, row(from, scratch), &[]),
@@ -269,7 +272,13 @@ impl<'a> Traffic<'a> {
                     Copied::Delivered { output, from } => fabric.deliver(output, from, len),
                     Copied::Read { at } => read(scratch, fabric.bytes(at, len)?),
                     Copied::Pulled { from, at } => read(scratch, fabric.peer_bytes(from, at, len)?),
-                    Copied::Posted(transfer) => nic.post(&transfer).map(drop),
+                    Copied::Posted(transfer) => {
+                        if self.is_blank {
+                            // Flags and counts, too, which no copy writes.
+                            fabric.write(transfer.from, scratch)?;
+                        }
+                        nic.post(&transfer).map(drop)
+                    }
                 }
             })
         })
