@@ -139,7 +139,7 @@ impl<'a, P: Protocol> Known<'a, P> {
     }
 
     /// Takes every step of the cores that are `stirred` which nobody else can see, and begins operators; branches where
-    /// traffic is chosen.
+    /// traffic is chosen. What comes of it is added to `settled`.
     fn settle(&mut self, state: Box<StateOf<P>>, stirred: u32, settled: &mut Vec<Next<P>>) {
         let all = self.cores();
         let supposing = self.protocol.supposes();
