@@ -9,7 +9,7 @@ use super::split;
 use crate::layout::relay::Part;
 use crate::placement::{Expert, Home};
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId, Token};
+use crate::units::{CoreId, ExpertId, RankId, Token};
 use core::ops::Range;
 
 /// A row that a relay forwards, or that comes back to it.
@@ -31,23 +31,28 @@ pub(crate) fn homes<'a>(shape: &'a Shape, ids: &'a [i32]) -> impl Iterator<Item 
     })
 }
 
-/// Returns those of them whose experts live on `server`.
+/// Returns the pairs of a token whose experts live on `server`, not yet located: k index and expert, k ascending.
+fn experts_on(shape: &Shape, ids: &[i32], server: u32) -> impl Iterator<Item = (u32, ExpertId)> {
+    // A server's experts are numbered in a row, so none of them need be located to be told from others.
+    let experts = near_experts(shape);
+    let first = server * experts;
+    let all = (0..).zip(ids).map(|(k, id)| (k, ExpertId(id.cast_unsigned())));
+    all.filter(move |(_, e)| e.0.wrapping_sub(first) < experts)
+}
+
+/// Returns the same pairs with the experts' locations.
 pub(crate) fn pairs_on<'a>(
     shape: &'a Shape,
     ids: &'a [i32],
     server: u32,
 ) -> impl Iterator<Item = (u32, Home)> + 'a {
-    // A comparison with the server's ranks needs no division.
-    let (first, ranks) = (shape.rank_on(server, 0).0, shape.server_ranks());
-    homes(shape, ids).filter(move |(_, home)| home.rank.0.wrapping_sub(first) < ranks)
+    experts_on(shape, ids, server).map(|(k, e)| (k, shape.moe_home(e)))
 }
 
 /// Returns the number of pairs of a token on `server`; without any the token does not go there.
 #[must_use]
 pub fn pairs(shape: &Shape, ids: &[i32], server: u32) -> u32 {
-    // Its experts are numbered in a row, so that nobody need be located to be counted.
-    let (first, experts) = (server * near_experts(shape), near_experts(shape));
-    ids.iter().filter(|id| id.cast_unsigned().wrapping_sub(first) < experts).count() as u32
+    experts_on(shape, ids, server).count() as u32
 }
 
 /// Returns the rows that the relay on `server` forwards of a token, k ascending.
