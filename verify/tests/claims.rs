@@ -9,15 +9,38 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
 /// A test, and what it says.
+#[derive(Default)]
 struct Test {
     /// `file::name`.
     name: String,
+    /// Or a helper of tests.
+    is_test: bool,
     by_command: bool,
     literals: Vec<String>,
-    /// Loom's: the name of a model, its bound, and how many executions it must have.
-    models: Vec<[String; 3]>,
-    /// Loom's: the name of a model that must fail, and its bound.
-    failures: Vec<[String; 2]>,
+    /// What its variables are called for.
+    variables: BTreeMap<String, syn::Expr>,
+    calls: Vec<Call>,
+}
+
+/// A call in which loom runs a model, or a helper does.
+struct Call {
+    function: String,
+    /// The name of the model, if it stands there.
+    name: Option<String>,
+    bound: Option<String>,
+    /// How many executions it must have, if that stands there.
+    executions: Option<String>,
+}
+
+impl Test {
+    /// What a variable is called for, and everything else as it is.
+    fn known<'e>(&'e self, of: &'e syn::Expr) -> &'e syn::Expr {
+        match of {
+            syn::Expr::Reference(of) => self.known(&of.expr),
+            syn::Expr::Path(_) => self.variables.get(&text(of)).unwrap_or(of),
+            _ => of,
+        }
+    }
 }
 
 impl Visit<'_> for Test {
@@ -31,21 +54,48 @@ impl Visit<'_> for Test {
         }
     }
 
+    fn visit_local(&mut self, local: &syn::Local) {
+        if let (syn::Pat::Ident(name), Some(init)) = (&local.pat, &local.init) {
+            self.variables.insert(name.ident.to_string(), (*init.expr).clone());
+        }
+        visit::visit_local(self, local);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &syn::ExprMethodCall) {
+        // How a model fails.
+        if call.method != "contains" {
+            visit::visit_expr_method_call(self, call);
+        }
+    }
+
     fn visit_expr_call(&mut self, call: &syn::ExprCall) {
         if let syn::Expr::Path(path) = &*call.func
             && let Some(function) = path.path.get_ident()
         {
-            let text: Vec<_> = call.args.iter().map(text).collect();
-            match (function.to_string().as_str(), text.as_slice()) {
-                ("model", [name, bound, range, _]) => {
-                    self.models.push([name.clone(), bound.clone(), range.clone()]);
-                }
-                ("failure", [name, bound, _]) => self.failures.push([name.clone(), bound.clone()]),
-                _ => {}
-            }
+            let given: Vec<_> = call.args.iter().map(|argument| self.known(argument)).collect();
+            let name = given.first().filter(|first| matches!(first, syn::Expr::Lit(_) | syn::Expr::Macro(_)));
+            let bound = given.iter().map(|argument| text(argument)).find(|text| is_bound(text));
+            let executions = given.iter().find(|argument| matches!(argument, syn::Expr::Range(_)));
+            self.calls.push(Call {
+                function: function.to_string(),
+                name: name.map(|name| plain(&text(name))),
+                bound,
+                executions: executions.map(|range| text(range)),
+            });
         }
         visit::visit_expr_call(self, call);
     }
+}
+
+fn is_bound(text: &str) -> bool {
+    text == COMPLETE || text.ends_with(" preemptions")
+}
+
+const COMPLETE: &str = "every execution";
+
+/// A literal with `{..}` in it as a reader of a table wants it.
+fn plain(text: &str) -> String {
+    text.replace(":?", "").replace(['{', '}'], "")
 }
 
 /// What `format!` and `vec!` hold.
@@ -67,7 +117,7 @@ fn text(argument: &syn::Expr) -> String {
         }
         syn::Expr::Path(path) => {
             let last = path.path.segments.last().unwrap().ident.to_string();
-            if last == "Complete" { "every execution".to_owned() } else { last }
+            if last == "Complete" { COMPLETE.to_owned() } else { last }
         }
         syn::Expr::Call(call) => match text(&call.func).as_str() {
             "Preemptions" => format!("{} preemptions", call.args.first().map_or(String::new(), text)),
@@ -92,12 +142,12 @@ fn made(literal: &str, name: &str) -> bool {
     rest.is_empty() || rest.starts_with(", ")
 }
 
-/// The tests of a file or folder.
-fn tests(path: &Path, all: &mut Vec<Test>) {
+/// The functions of a file or folder.
+fn functions(path: &Path, all: &mut Vec<Test>) {
     if path.is_dir() {
         let mut entries: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
         entries.sort();
-        return entries.iter().for_each(|path| tests(path, all));
+        return entries.iter().for_each(|path| functions(path, all));
     }
     if path.extension().is_none_or(|extension| extension != "rs") {
         return;
@@ -107,20 +157,22 @@ fn tests(path: &Path, all: &mut Vec<Test>) {
     for item in &file.items {
         let syn::Item::Fn(function) = item else { continue };
         let has = |name: &str| function.attrs.iter().any(|attribute| attribute.path().is_ident(name));
-        if has("test") {
-            let name = format!("{stem}::{}", function.sig.ident);
-            let by_command = has("ignore");
-            let mut test = Test { name, by_command, literals: vec![], models: vec![], failures: vec![] };
-            test.visit_block(&function.block);
-            all.push(test);
-        }
+        let name = format!("{stem}::{}", function.sig.ident);
+        let mut test = Test { name, is_test: has("test"), by_command: has("ignore"), ..Test::default() };
+        test.visit_block(&function.block);
+        all.push(test);
     }
 }
 
 fn tests_of(folder: &str) -> Vec<Test> {
-    let mut all = Vec::new();
-    tests(&root().join(folder), &mut all);
+    let all: Vec<_> = functions_of(folder).into_iter().filter(|function| function.is_test).collect();
     assert!(!all.is_empty(), "{folder}: no tests");
+    all
+}
+
+fn functions_of(folder: &str) -> Vec<Test> {
+    let mut all = Vec::new();
+    functions(&root().join(folder), &mut all);
     all
 }
 
@@ -238,8 +290,9 @@ fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
     }
     page.push_str("\nBy command only (`-- --ignored --nocapture TEST`), so without a number here:\n\n");
     for test in tests.iter().filter(|test| test.by_command) {
-        let names: Vec<_> =
-            test.literals.iter().filter(|text| text.contains(", ")).map(String::as_str).collect();
+        let mut names: Vec<_> =
+            test.literals.iter().filter(|text| text.contains(", ")).map(|text| plain(text)).collect();
+        names.dedup();
         writeln!(page, "- `{}`: {}", test.name, names.join("; ")).unwrap();
     }
 }
@@ -277,41 +330,63 @@ fn loom(page: &mut String) {
         operators and traffic; each test demands that a model has as many executions. Not under loom: the A2 hierarchy, TP domains, \
         shared experts, masks of pairs, elastic domains.\n\n| model | bound | executions | run | test |\n\
         |---|---|---|---|---|\n");
-    let tests = tests_of("verify/tests/loom");
-    let is_twin = |test: &&Test| test.name.contains("catches");
+    let all = functions_of("verify/tests/loom");
+    let is_twin = |test: &&&Test| test.name.contains("catches");
+    let tests: Vec<_> = all.iter().filter(|function| function.is_test).collect();
     for test in tests.iter().filter(|test| !is_twin(test)) {
         let run = if test.by_command { "by command" } else { "by default" };
-        let mut row = |name: &str, bound: &str, executions: &str| {
-            let name = name.replace(['{', '}'], "");
+        let mut row = |name: &str, bound: &str, executions: Option<&str>| {
+            let executions = executions.unwrap_or("as the test says");
             writeln!(page, "| {name} | {bound} | {executions} | {run} | `{}` |", test.name).unwrap();
         };
-        for [name, bound, executions] in test.models.iter().filter(|[name, ..]| name.contains(' ')) {
-            row(name, bound, if executions.contains(" to ") { executions } else { "as the test says" });
+        let models = models(test, &all, "model");
+        for (call, bound) in &models {
+            if let Some(name) = &call.name {
+                row(name, bound, call.executions.as_deref());
+            }
         }
-        // A table of models, or a helper of its own.
-        if test.models.iter().all(|[name, ..]| !name.contains(' ')) {
-            let bound = test.models.first().map_or("every execution", |[_, bound, _]| bound);
-            row(&cases(test), bound, "as the test says");
+        let tables: Vec<_> = models.into_iter().filter(|(call, _)| call.name.is_none()).collect();
+        if !tables.is_empty() {
+            row(&cases(test), &bounds(tables), None);
         }
     }
     page.push_str("\nTwins, each seen failing:\n\n| test | models | bound |\n|---|---|---|\n");
     for test in tests.iter().filter(is_twin) {
-        let mut bounds: Vec<_> = test.failures.iter().map(|[_, bound]| bound.as_str()).collect();
-        bounds.dedup();
-        let bounds = if bounds.is_empty() { "as the test says".to_owned() } else { bounds.join(", ") };
+        let bounds = bounds(models(test, &all, "failure"));
         writeln!(page, "| `{}` | {} | {bounds} |", test.name, cases(test)).unwrap();
     }
+}
+
+/// The calls of a test by which loom finds out that a model holds (`model`) or not (`failure`), each with its bound, which stands
+/// there or in the helper that is called.
+fn models<'t>(test: &'t Test, all: &[Test], what: &str) -> Vec<(&'t Call, String)> {
+    let file = test.name.split_once("::").unwrap().0;
+    let of = |call: &'t Call| {
+        let is_it = |helper: &&Test| helper.name.rsplit("::").next().unwrap() == call.function;
+        let helpers: Vec<_> = all.iter().filter(|function| !function.is_test).filter(is_it).collect();
+        let helper = helpers.iter().find(|helper| helper.name.starts_with(file)).or(helpers.first());
+        let inner = helper.and_then(|helper| helper.calls.iter().find(|call| call.function == what));
+        let bound = call.bound.as_ref().or_else(|| inner?.bound.as_ref());
+        let runs = call.function == what || inner.is_some();
+        runs.then(|| {
+            (call, bound.unwrap_or_else(|| panic!("{}: {}: no bound", test.name, call.function)).clone())
+        })
+    };
+    let models: Vec<_> = test.calls.iter().filter_map(of).collect();
+    assert!(!models.is_empty(), "{}: no {what}", test.name);
+    models
+}
+
+fn bounds(models: Vec<(&Call, String)>) -> String {
+    let mut bounds: Vec<_> = models.into_iter().map(|(_, bound)| bound).collect();
+    bounds.dedup();
+    bounds.join(", ")
 }
 
 /// The names of a test's models: what it says in words, without the schedules in letters.
 fn cases(test: &Test) -> String {
     let is_name = |text: &&String| !text.trim_matches(['D', 'C']).is_empty();
-    let mut kept: Vec<_> = test
-        .literals
-        .iter()
-        .filter(is_name)
-        .map(|text| text.replace(":?", "").replace(['{', '}'], ""))
-        .collect();
+    let mut kept: Vec<_> = test.literals.iter().filter(is_name).map(|text| plain(text)).collect();
     kept.dedup();
     if kept.is_empty() { words(&test.name) } else { kept.join("; ") }
 }

@@ -102,7 +102,7 @@ pub enum Twin {
     ReadyAheadOfResults,
     /// One message slot in place of two (A2, and the hierarchy's stage 2).
     OneMessageSlot,
-    /// Only the flags that were waited for are cleared (A2; seed 000).
+    /// Only the flags that were waited for are cleared (A2, seed 000).
     SeedClears,
     /// Combine waits for no window without rows (A2), or for no server without experts of its own tokens (hierarchy).
     PartialWait,
