@@ -219,7 +219,7 @@ fn tally(last: usize, group: &impl Fn(RankId) -> Group) -> Tally {
                 }
                 tally.trials += 1;
                 // This suffices for a twin.
-                if tally.wrong + tally.hung > 500 {
+                if tally.wrong + tally.hung > 50 {
                     return tally;
                 }
             }

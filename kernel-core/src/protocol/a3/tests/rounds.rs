@@ -44,15 +44,13 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
         group.begin_combine();
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
+        let mut world = group.memory.clone();
+        world.settle();
         for core in (0..shape.aiv_num()).map(CoreId) {
             for kind in [Operator::Dispatch, Operator::Combine] {
-                let mut world = group.memory.clone();
-                world.settle();
                 assert_eq!(world.word(RankId(0), selector(kind, core)), u64::from((round + 1) % 2));
             }
         }
-        let mut world = group.memory.clone();
-        world.settle();
         assert!(
             world.no_flag_is_left(shape, choices.receive),
             "a flag is left after round {round} of {shape:?}"
