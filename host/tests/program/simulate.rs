@@ -17,8 +17,16 @@ fn simulate(line: &str) -> Value {
 
 /// The slowest rank's microseconds in dispatch and in combine.
 fn slowest(line: &str) -> [f64; 2] {
-    let said = simulate(line);
+    slowest_of(&simulate(line))
+}
+
+fn slowest_of(said: &Value) -> [f64; 2] {
     [0, 1].map(|operator| said["operators"][operator]["slowest_us"].as_f64().unwrap())
+}
+
+/// Whether cores and agents have looked at few words for each step that moved.
+fn looked_at_few_words(said: &Value) -> bool {
+    (0.1..=15.0).contains(&said["words_per_step"].as_f64().unwrap())
 }
 
 fn near(value: f64, expected: f64, percent: f64) -> bool {
@@ -41,9 +49,11 @@ fn free_runs_take_as_long_as_seed_001_says() {
 fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
     let mut combine = Vec::new();
     for cores in [8, 40] {
-        let [two, three] = [2, 3].map(|stage| {
-            slowest(&format!("--preset a2-hier-64 --stage {stage} --set aiv_num={cores} {DECODE}"))
+        let said = [2, 3].map(|stage| {
+            simulate(&format!("--preset a2-hier-64 --stage {stage} --set aiv_num={cores} {DECODE}"))
         });
+        assert!(said.iter().all(looked_at_few_words), "{cores} cores: {said:?}");
+        let [two, three] = said.each_ref().map(slowest_of);
         assert!(three[0] <= 0.9 * two[0], "{cores} cores: {three:?} {two:?}");
         combine.push([two[1], three[1]]);
     }
@@ -54,13 +64,12 @@ fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
 
 #[test]
 fn jitter_does_not_hide_what_the_third_stage_gains() {
-    for seed in 1..=2 {
+    for (seed, cores) in [(1, 24), (2, 8)] {
         let [two, three] = [2, 3].map(|stage| {
-            let line =
-                format!("--preset a2-hier-64 --stage {stage} --set aiv_num=24 --jitter 20 --seed {seed}");
-            slowest(&format!("{line} {DECODE}"))
+            let set = format!("--set aiv_num={cores} --jitter 20 --seed {seed}");
+            slowest(&format!("--preset a2-hier-64 --stage {stage} {set} {DECODE}"))
         });
-        assert!(three[0] <= 0.9 * two[0], "seed {seed}: {three:?} {two:?}");
+        assert!(three[0] <= 0.9 * two[0], "seed {seed}, {cores} cores: {three:?} {two:?}");
     }
 }
 
@@ -116,8 +125,6 @@ fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
 fn few_words_are_looked_at_for_each_step_that_moves() {
     let decode = "--preset deepseek-v3-decode --cluster a3 --set aiv_num=48 --rows weightless";
     for line in [
-        &format!("--preset a2-hier-64 --stage 2 --set aiv_num=40 {DECODE}"),
-        &format!("--preset a2-hier-64 --stage 3 --set aiv_num=40 {DECODE}"),
         &format!("--preset a2-64 --set aiv_num=40 {DECODE}"),
         decode,
         &format!("{decode} --flags separate"),
@@ -126,8 +133,8 @@ fn few_words_are_looked_at_for_each_step_that_moves() {
         &format!("{decode} --set comm_alg=fullmesh_v2"),
         "--preset a3-288 --set bs=4 --set aiv_num=24 --cluster a3 --rows weightless",
     ] {
-        let said = simulate(line)["words_per_step"].as_f64().unwrap();
-        assert!((0.1..=15.0).contains(&said), "{line}: {said}");
+        let said = simulate(line);
+        assert!(looked_at_few_words(&said), "{line}: {}", said["words_per_step"]);
     }
 }
 
@@ -160,7 +167,7 @@ fn rows_that_are_copied_serially_take_twice_as_long_on_a_core() {
 fn wire_and_agent_cross_where_a_window_takes_as_long_as_its_task() {
     // Without other costs and latencies: 63 windows of 16 tokens take 86 us, 1.37 us each.
     let wire = |tokens: u32| 86.1 / 16.0 * f64::from(tokens);
-    for (task, crossing) in [(1.0, 12), (1.5, 18), (2.0, 24)] {
+    for (task, crossing) in [(1.0, 12), (2.0, 24)] {
         let combine = |tokens: u32| {
             let set = format!("{DECODE} --set bs={tokens} --cost agent_task_ns={}", 1000.0 * task);
             slowest(&format!("--preset a2-64 {set} {BARE}"))[1]
@@ -272,9 +279,8 @@ fn the_split_and_the_order_of_before_are_slower() {
     let [before, now] = ["--shared even --order plain", "--shared all-in --order staggered"].map(|split| {
         simulate(&format!("--preset a3-288 --set bs=16 --cluster a3 --rows weightless {split}"))
     });
-    let slowest = |said: &Value, operator: usize| said["operators"][operator]["slowest_us"].as_f64().unwrap();
-    assert!(slowest(&now, 0) <= 0.85 * slowest(&before, 0), "{before} {now}");
-    assert!(slowest(&now, 1) <= 0.8 * slowest(&before, 1), "{before} {now}");
+    let (was, is) = (slowest_of(&before), slowest_of(&now));
+    assert!(is[0] <= 0.85 * was[0] && is[1] <= 0.8 * was[1], "{before} {now}");
     // Nearly all ranks at once, against eight: one's own rows go by no port.
     assert!(before["incast"]["dispatch"]["shared"].as_u64().unwrap() >= 256, "{}", before["incast"]);
     assert_eq!(now["incast"]["dispatch"]["shared"], 8);

@@ -103,8 +103,9 @@ fn run_all(config: Config, seed: u64) {
         let units = number.div_ceil(ROUNDS);
         let trial =
             Trial { traffic: Traffic::Own(&rounds), units, options, ..Trial::new(&case, schedule, chain) };
-        trial.must_hold(Memory::Strong, seed..seed + 1);
-        trial.must_hold(Memory::Weak, seed..seed + 2);
+        for memory in [Memory::Strong, Memory::Weak] {
+            trial.must_hold(memory, seed..seed + 1);
+        }
         trial.on_threads(2, Spread::Cores).unwrap_or_else(|error| panic!("{schedule} on threads: {error}"));
     }
 }
@@ -120,7 +121,7 @@ fn two_ranks_with_one_token_each() {
     with_one_to_three_cores(&small(2, 2, 1, 1, 1));
     with_one_to_three_cores(&small(2, 2, 2, 1, 1));
     with_one_to_three_cores(&small(2, 4, 1, 1, 1));
-    with_one_to_three_cores(&small(2, 4, 2, 1, 1));
+    run_all(small(2, 4, 2, 1, 2), 2);
 }
 
 #[test]
@@ -144,7 +145,8 @@ fn two_and_three_ranks_with_fullmesh_v2() {
     for h in [8, 210] {
         let v2 = |config| Config { comm_alg: "fullmesh_v2".to_owned(), h, ..config };
         with_one_to_three_cores(&v2(small(2, 2, 1, 1, 1)));
-        with_one_to_three_cores(&v2(small(2, 4, 2, 1, 1)));
+        with_one_to_three_cores(&v2(small(2, 2, 2, 1, 1)));
+        run_all(v2(small(2, 4, 2, 1, 2)), 2);
         run_all(v2(small(2, 2, 1, 2, 2)), 4);
         run_all(v2(Config { quant_mode: 2, ..small(3, 3, 1, 1, 3) }), 5);
     }
@@ -171,5 +173,5 @@ fn shared_experts_beside_two_moe_ranks() {
     with_one_to_three_cores(&with(1, 1));
     with_one_to_three_cores(&with(2, 1));
     with_one_to_three_cores(&with(2, 2));
-    with_one_to_three_cores(&Config { quant_mode: 2, ..with(2, 2) });
+    run_all(Config { quant_mode: 2, aiv_num: 2, ..with(2, 2) }, 2);
 }
