@@ -6,9 +6,11 @@ pub(crate) mod random;
 pub(crate) mod trial;
 pub(crate) mod twins;
 
+use core::time::Duration;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 pub(crate) fn veriep(args: &[&str]) -> Output {
     let Some(program) = option_env!("CARGO_BIN_EXE_veriep") else {
@@ -41,6 +43,21 @@ pub(crate) fn json(status: i32, args: &[&str]) -> Value {
     let value: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON value");
     assert!(value.is_object());
     value
+}
+
+/// Waits until a process has worked for so long, on one processor or several. Where others do the work, or the system does
+/// not say, it waits for `at_most`.
+pub(crate) fn let_work(pid: u32, time: Duration, at_most: Duration) {
+    let worked = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Hundredths of a second, in the program and in the kernel.
+        let fields = stat.rsplit(')').next()?.split_whitespace().skip(11).take(2);
+        fields.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < at_most && worked().is_none_or(|ticks| Duration::from_millis(10 * ticks) < time) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 pub(crate) fn text(path: &Path) -> &str {

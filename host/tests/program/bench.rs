@@ -230,7 +230,8 @@ fn a_report_is_kept_and_compared_with() {
 #[test]
 fn a_busy_machine_is_seen_and_marked() {
     use core::sync::atomic::{AtomicBool, Ordering};
-    let end = AtomicBool::new(false);
+    let (folder, end) = (tempdir().unwrap(), AtomicBool::new(false));
+    let kept = text(&folder.path().join("kept.json")).to_owned();
     let processors = std::thread::available_parallelism().unwrap().get();
     let output = std::thread::scope(|scope| {
         for _ in 0..4 * processors {
@@ -241,12 +242,12 @@ fn a_busy_machine_is_seen_and_marked() {
             });
         }
         let long = ["bench", "--preset", "tiny", "--set", "bs=64", "--iters", "20", "--blocks", "5"];
-        let outputs = [veriep(&long), veriep(&[&long[..], &["--format", "json"]].concat())];
+        let output = veriep(&[&long[..], &["--export", &kept]].concat());
         end.store(true, Ordering::Relaxed);
-        outputs
+        output
     });
-    let [table, json] = output.map(|output| String::from_utf8(output.stdout).unwrap());
-    let report: Value = serde_json::from_str(&json).unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
     let load = &report["results"][0]["load"];
     assert!(load["busy"] == true && load["switches_per_s"].is_f64(), "{load}");
     // Every line of a result, of times and of ratios, and once in words.

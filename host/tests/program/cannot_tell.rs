@@ -75,7 +75,7 @@ fn while_all_are_in_one_dispatch_cleared_words_are_open() {
         (eight(in_blocks), "silent=3:blocks"),
         (TP, "silent=3:tp"),
     ] {
-        let folder = group.dump_on("threads", 3, &["--rounds", "1", "--deadline", "2", "--inject", lost]);
+        let folder = group.dump_on("threads", 3, &["--rounds", "1", "--deadline", "0.5", "--inject", lost]);
         cannot_tell(folder.path(), "memory is the same whether they wait or not");
     }
 }

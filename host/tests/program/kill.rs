@@ -2,6 +2,7 @@
 //! whole. A case that is being made again when it is killed is the old one, or the new one, or refused.
 #![cfg(unix)]
 
+use crate::common::let_work;
 use core::time::Duration;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -29,7 +30,7 @@ fn left_behind(more: &[&str]) -> Vec<PathBuf> {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    sleep(Duration::from_millis(700));
+    let_work(run.id(), Duration::from_millis(200), Duration::from_millis(700));
     let during = [all(temporary.path()), all(work.path())].concat();
     run.kill().unwrap();
     assert_eq!(run.wait().unwrap().signal(), Some(9), "the run had ended by itself");

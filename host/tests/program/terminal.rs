@@ -1,9 +1,8 @@
 //! What a person at a terminal sees, and what one does there.
 
-use crate::common::{fails, json, veriep};
+use crate::common::{fails, json, let_work, veriep};
 use core::time::Duration;
 use std::process::{Command, Stdio};
-use std::thread;
 
 #[test]
 fn a_wrong_verb_is_told_with_a_similar_one() {
@@ -64,11 +63,11 @@ fn a_verdict_prints_its_bound() {
 fn what_there_is_comes_when_somebody_asks_for_the_end() {
     for (request, field) in [
         (&["run", "--preset", "tiny", "--rounds", "1000000"][..], "rounds"),
-        (&["run", "--preset", "tiny", "--rounds", "1000000", "--backend", "weak"], "rounds"),
+        (&["run", "--preset", "tiny", "--rounds", "1000000", "--chain", "8", "--backend", "weak"], "rounds"),
         (&["bench", "--preset", "tiny", "--blocks", "1000000", "--iters", "1"], "blocks"),
         (&["schedule", "DC", "--ranks", "3", "--receive", "direct"], "states"),
         (
-            &["simulate", "--preset", "deepseek-v3-decode", "--cluster", "a3", "--rounds", "1000"],
+            &["simulate", "--preset=deepseek-v3-decode", "--set=h=1024", "--cluster=a3", "--rounds=1000"],
             "simulations",
         ),
     ] {
@@ -79,7 +78,7 @@ fn what_there_is_comes_when_somebody_asks_for_the_end() {
             command.arg("--out").arg(&out);
         }
         let child = command.spawn().unwrap();
-        thread::sleep(Duration::from_millis(1500));
+        let_work(child.id(), Duration::from_millis(500), Duration::from_millis(1500));
         let pid = child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
