@@ -64,9 +64,10 @@ fn exhibits() -> Vec<Exhibit> {
         },
         Exhibit {
             name: "A signal of the use before last passes for a fresh one",
-            source: "https://github.com/NVIDIA/nccl/pull/2306",
-            report: "Signals are polled for any value but 0 and stay where they are. A rank that falls behind by a cycle of \
-                     the buffers is overtaken: its peers take its old signals for new ones.",
+            source: "https://github.com/NVIDIA/nccl/issues/2303, https://github.com/NVIDIA/nccl/pull/2306",
+            report: "Signals are polled for any value but 0 and stay where they are, so an old one looked like a new one. Two \
+                     handles took turns with the buffers of one group, each by a count of its own; a rank that falls behind \
+                     by a cycle was suspected first.",
             fix: "Every word is cleared before its partition comes round.",
             broken: dc(1).twin(Twin::NoClear).units(3),
             mended: dc(1).units(3),
@@ -140,10 +141,10 @@ fn exhibits() -> Vec<Exhibit> {
 const HEAD: &str = "\
 # The museum
 
-This page is for doubters. It shows ten bugs that systems of this kind have shipped, each rebuilt in this protocol by leaving out one
-duty. Afterwards you can see the explorer, which steps the machines that run everywhere else, find each of them. With the duty it visits
-every state and finds nothing. The reports are about other protocols. They show that the same mistake would be seen here, not that those
-systems behaved step by step like this.
+This page is for doubters. It shows ten bugs of systems of this kind that were reported, or warned of, in public. Each is rebuilt in this
+protocol by leaving out one duty. Afterwards you can see the explorer, which steps the machines that run everywhere else, find each of
+them. With the duty it visits every state and finds nothing. The reports are about other protocols. They show that the same
+mistake would be seen here, not that those systems behaved step by step like this.
 
 `cargo test -p veriep-verify --test explorer museum -- --nocapture` prints the shortest way into each bug, event by event. Numbers 1 and 2
 are also `veriep schedule DC --partitions 1,2` and `veriep schedule DDCC --partitions 2,1`. The link behind *without it* leads to the model
