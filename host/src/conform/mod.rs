@@ -32,7 +32,7 @@ pub enum Guard {
     Flag,
     /// A word is cleared after somebody of its rank has observed it, or when it is known to have landed.
     Taken,
-    /// A word that is cleared between its uses is published when the clear has landed.
+    /// A word that is cleared between its uses is published when the clear has landed; another one differs from the one before.
     Cleared,
     /// What is read is covered by a word that was observed.
     Covered,
@@ -50,7 +50,7 @@ impl Guard {
     pub const fn about(self) -> &'static str {
         match self {
             Self::Join => "a core of the rank has not ended the operator before",
-            Self::Inside => "the core is in no operator",
+            Self::Inside => "the core is in no such operator",
             Self::Flag => "nobody has written that word there",
             Self::Taken => "nobody of the rank is known to have observed the word, nor has it surely landed",
             Self::Cleared => "the word is not known to be clear, so this one may be lost",
@@ -160,12 +160,12 @@ impl Reader<'_> {
 
     fn take(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
         let is_core = event.core.is_some();
-        if is_core && event.kind != "begin" && event.is_effect() && self.states[actor].doing.is_none() {
+        let is_inside = event.is_of(self.states[actor].doing.as_ref());
+        if is_core && !is_inside && (event.is_effect() || event.kind == "end") {
             return Err((Guard::Inside, None));
         }
         match event.kind.as_str() {
             "begin" if is_core => self.begin(event, actor),
-            "end" if is_core && self.states[actor].doing.is_none() => Err((Guard::Inside, None)),
             "end" if is_core => {
                 let State { clock, doing, ended, .. } = &mut self.states[actor];
                 *doing = None;
@@ -178,9 +178,8 @@ impl Reader<'_> {
                 self.states[actor].quiets.push(now);
                 Ok(())
             }
-            "put" | "post" | "send" if event.length != Some(8) || event.word.is_none() => {
-                self.put(number, event, actor)
-            }
+            "put" | "post" => self.put(number, event, actor),
+            "send" if event.length != Some(8) || event.word.is_none() => self.put(number, event, actor),
             "publish" | "send" | "store" => self.word(number, event, actor),
             "observe" => self.observe(event, actor),
             "deliver" => self.read(event, actor),
@@ -298,13 +297,15 @@ impl Reader<'_> {
             if let Some(word) = known.filter(|word| !is_seen(word)) {
                 return Err((Guard::Taken, Some(word.line)));
             }
-        } else if self.memory.is_cleared(event) && !is_store {
-            match last {
-                Some(word) if word.value != 0 => return Err((Guard::Cleared, Some(word.line))),
-                Some(clear) if !was_quiet(&self.states, (clear.actor, clear.tick), &state.clock) => {
-                    return Err((Guard::Cleared, Some(clear.line)));
-                }
-                _ => {}
+        } else if let Some(word) = last.filter(|_| !is_store) {
+            let landed = || was_quiet(&self.states, (word.actor, word.tick), &state.clock);
+            // Where nobody clears, a word that does not differ from the one before tells nothing.
+            let is_lost = match self.memory.is_cleared(event) {
+                true => word.value != 0 || !landed(),
+                false => word.value != 0 && word.value == value,
+            };
+            if is_lost {
+                return Err((Guard::Cleared, Some(word.line)));
             }
         }
         let word = Word {

@@ -104,6 +104,14 @@ impl Line {
             .then(|| format!("offset {}: a word's must be a multiple of 8", self.offset))
     }
 
+    /// Whether it is of what its core is doing.
+    pub(super) fn is_of(&self, doing: Option<&(u64, String)>) -> bool {
+        doing.is_some_and(|(batch, operator)| {
+            self.batch.is_none_or(|own| own == *batch)
+                && self.operator.as_ref().is_none_or(|own| own == operator)
+        })
+    }
+
     /// Whether it changes memory.
     pub(super) fn is_effect(&self) -> bool {
         ["put", "publish", "store", "write", "deliver", "send"].contains(&self.kind.as_str())

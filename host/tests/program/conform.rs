@@ -10,7 +10,7 @@ use veriep_core::shape::{Given, Limits, Shape};
 const RUNS: [(&str, &[&str]); 11] = [
     ("run --preset tiny --backend lockstep", &["put", "flag"]),
     ("run --preset tiny --backend weak --schedule DDCC", &["put", "flag"]),
-    ("run --preset tiny --backend weak --flags separate", &["put"]),
+    ("run --preset tiny --backend weak --flags separate", &["put", "flag"]),
     ("run --preset tiny --backend weak --set quant_mode=2 --receive in-place", &["put", "flag"]),
     // That a row is there which experts read is not in the record.
     ("run --preset tiny --backend weak --receive direct", &["quiet"]),
@@ -118,6 +118,11 @@ fn a_record_with_one_event_changed_is_refused() {
         for kind in needed.iter().filter(|kind| **kind == "flag").chain(&["end"]) {
             refused("twice", kind, &|at| record.doubled(at));
         }
+        if needed.contains(&"flag") {
+            let uncleared = |event: &Line| event.kind != "store" || event.word != Some(0);
+            let guard = record.guard(|events| events.retain(uncleared));
+            assert_eq!(guard, Some(Guard::Cleared), "{run}: no clears at all");
+        }
         let early = |kind: &str| {
             let events = record.some(kind);
             let refused = events.iter().filter(|&&at| record.first(at).is_some()).count();
@@ -148,14 +153,17 @@ fn each_guard_is_named() {
     let unread = record.guard(|events| {
         events.retain(|event| event.kind != "deliver" || event.operator.as_deref() != Some("dispatch"));
     });
+    let put = of("put", "dispatch");
     for (guard, seen) in [
+        (Guard::Inside, record.guard(|events| events[put].batch = Some(7))),
+        (Guard::Inside, record.guard(|events| events[put].operator = Some("combine".to_owned()))),
         (Guard::Join, record.dropped(of("end", "dispatch"))),
         (Guard::Inside, record.first(of("end", "combine"))),
         (Guard::Flag, record.dropped(flag)),
         (Guard::Taken, record.dropped(observe)),
         (Guard::Cleared, record.dropped(store)),
         (Guard::Covered, all(&record, "quiet").into_iter().find(|&guard| guard == Guard::Covered)),
-        (Guard::Carries, record.dropped(of("put", "dispatch"))),
+        (Guard::Carries, record.dropped(put)),
         (Guard::Overwritten, unread),
     ] {
         assert_eq!(seen, Some(guard));
@@ -165,7 +173,7 @@ fn each_guard_is_named() {
     let event = |rank: u32, what: &str| {
         format!("{{\"rank\":{rank},\"core\":0,\"batch\":0,\"operator\":\"dispatch\",\"kind\":\"{what}}}")
     };
-    let put = "put\",\"peer\":1,\"region\":\"state\",\"offset\":0,\"length\":64";
+    let put = "put\",\"peer\":1,\"region\":\"state\",\"offset\":0,\"length\":8,\"word\":\"0x1\"";
     let events = [(0, "begin\""), (0, put), (1, "begin\""), (1, put)].map(|(rank, what)| event(rank, what));
     std::fs::write(&file, format!("{HEADER}\n{}", events.join("\n"))).unwrap();
     let broken = &json(1, &["conform", text(&file)])["broken"];
