@@ -13,6 +13,9 @@ pub(crate) const LINE: usize = 64;
 /// The distance in bytes by which a copy prefetches lines.
 const COPY: usize = 1024;
 
+/// The bytes of a row that are prefetched at a time.
+const TAKEN: usize = 512;
+
 /// Prefetches the cache line at `at`, which may be any address.
 #[inline(always)]
 pub(crate) fn fetch(at: *const u8) {
@@ -48,6 +51,16 @@ pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
     }
 }
 
+/// Copies a row to memory that is in a near cache, with its lines prefetched if they `can` be.
+pub(crate) fn take(row: &[u8], to: &mut [u8], can: bool) {
+    for ((at, from), to) in (COPY..).step_by(TAKEN).zip(row.chunks(TAKEN)).zip(to.chunks_mut(TAKEN)) {
+        if can {
+            fetch_row(row, at, TAKEN);
+        }
+        to.iter_mut().zip(from).for_each(|(to, &from)| *to = from);
+    }
+}
+
 /// Copies `len` bytes with both ends prefetched: faster than a copy without hints, for rows at any place.
 ///
 /// # Safety
@@ -69,7 +82,8 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
 }
 
-/// Copies `len` bytes past the caches, and returns whether it could. A partial vector at the end goes through the caches.
+/// Copies `len` bytes past the caches, and returns whether it could. A line of the target that is written only in part goes
+/// through them: past them, memory would have to merge it, and what is written next to the row would fetch it again.
 ///
 /// # Safety
 /// The requirements of [`ptr::copy_nonoverlapping`]; and a fence must precede any flag that covers the bytes.
@@ -77,19 +91,23 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 #[inline]
 pub(crate) unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) -> bool {
     use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    const VECTOR: usize = size_of::<__m128i>();
-    if !to.addr().is_multiple_of(VECTOR) {
+    let begin = to.addr().wrapping_neg() % LINE;
+    if begin > len {
         return false;
     }
-    let vectors = len / VECTOR;
-    let (source, target) = (from.cast::<__m128i>(), to.cast::<__m128i>());
-    for i in 0..vectors {
-        // SAFETY: vector `i` lies within `len` bytes of both; the target is aligned, a load need not be.
-        unsafe { _mm_stream_si128(target.wrapping_add(i), _mm_loadu_si128(source.wrapping_add(i))) };
+    let end = begin + (len - begin) / LINE * LINE;
+    // SAFETY: all that is copied lies within `len` bytes of both. The target of a vector is aligned, a load need not be.
+    unsafe {
+        ptr::copy_nonoverlapping(from, to, begin);
+        for at in (begin..end).step_by(LINE) {
+            let source = from.wrapping_add(at).cast::<__m128i>();
+            let target = to.wrapping_add(at).cast::<__m128i>();
+            for i in 0..LINE / size_of::<__m128i>() {
+                _mm_stream_si128(target.wrapping_add(i), _mm_loadu_si128(source.wrapping_add(i)));
+            }
+        }
+        ptr::copy_nonoverlapping(from.wrapping_add(end), to.wrapping_add(end), len - end);
     }
-    let done = vectors * VECTOR;
-    // SAFETY: the rest of the same bytes.
-    unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
     true
 }
 

@@ -7,9 +7,9 @@
 
 use super::split;
 use crate::layout::relay::Part;
-use crate::placement::{Expert, Home};
+use crate::placement::Home;
 use crate::shape::Shape;
-use crate::units::{CoreId, ExpertId, RankId, Token};
+use crate::units::{CoreId, RankId, Token};
 use core::ops::Range;
 
 /// A row that a relay forwards, or that comes back to it.
@@ -23,46 +23,28 @@ pub struct Forward {
     pub home: Home,
 }
 
-/// Returns the pairs of a token, given by its ids: k index and location, k ascending.
-pub(crate) fn homes<'a>(shape: &'a Shape, ids: &'a [i32]) -> impl Iterator<Item = (u32, Home)> + 'a {
-    (0..).zip(ids).filter_map(move |(k, &id)| match shape.expert(id)? {
-        Expert::Moe(e) => Some((k, shape.moe_home(e))),
-        _ => None,
-    })
-}
-
-/// Returns the pairs of a token whose experts live on `server`, not yet located: k index and expert, k ascending.
-fn experts_on(shape: &Shape, ids: &[i32], server: u32) -> impl Iterator<Item = (u32, ExpertId)> {
+/// Returns the pairs of a token on `server`: k index and [number of the expert](near_expert) there, k ascending.
+pub(crate) fn pairs_on(shape: &Shape, ids: &[i32], server: u32) -> impl Iterator<Item = (u32, u32)> {
     // A server's experts are numbered in a row, so none of them need be located to be told from others.
     let experts = near_experts(shape);
     let first = server * experts;
-    let all = (0..).zip(ids).map(|(k, id)| (k, ExpertId(id.cast_unsigned())));
-    all.filter(move |(_, e)| e.0.wrapping_sub(first) < experts)
-}
-
-/// Returns the same pairs with the experts' locations.
-pub(crate) fn pairs_on<'a>(
-    shape: &'a Shape,
-    ids: &'a [i32],
-    server: u32,
-) -> impl Iterator<Item = (u32, Home)> + 'a {
-    experts_on(shape, ids, server).map(|(k, e)| (k, shape.moe_home(e)))
+    let all = (0..).zip(ids).map(move |(k, id)| (k, id.cast_unsigned().wrapping_sub(first)));
+    all.filter(move |&(_, near_expert)| near_expert < experts)
 }
 
 /// Returns the number of pairs of a token on `server`; without any the token does not go there.
 #[must_use]
 pub fn pairs(shape: &Shape, ids: &[i32], server: u32) -> u32 {
-    experts_on(shape, ids, server).count() as u32
+    pairs_on(shape, ids, server).count() as u32
 }
 
 /// Returns the rows that the relay on `server` forwards of a token, k ascending.
-pub(crate) fn forwards_of<'a>(
-    shape: &'a Shape,
-    ids: &'a [i32],
-    server: u32,
-) -> impl Iterator<Item = Forward> + 'a {
+fn forwards_of<'a>(shape: &'a Shape, ids: &'a [i32], server: u32) -> impl Iterator<Item = Forward> + 'a {
     let pairs = pairs(shape, ids, server);
-    let row = move |(position, (k, home))| Forward { k, part: Part { pairs, position }, home };
+    let row = move |(position, (k, near_expert))| {
+        let home = near_home(shape, server, near_expert);
+        Forward { k, part: Part { pairs, position }, home }
+    };
     (0..).zip(pairs_on(shape, ids, server)).map(row)
 }
 

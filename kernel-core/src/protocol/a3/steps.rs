@@ -248,8 +248,7 @@ pub(crate) fn payload<'r, V: Vector>(
     staged: &mut Option<Staged>,
     Send { pair, home, .. }: Send,
 ) -> Result<(&'r [u8], f32), ProtocolError> {
-    let x = inputs.row(shape, pair.token);
-    if shape.row_format().element == RowElement::Dtype && !x.is_empty() {
+    if let Some(x) = unconverted(shape, inputs, pair.token) {
         return Ok((x, 0.0));
     }
     let row = scratch
@@ -257,6 +256,13 @@ pub(crate) fn payload<'r, V: Vector>(
         .ok_or(given("scratch is shorter than scratch_bytes"))?;
     let scale = write_payload(shape, vector, inputs, row, staged, (pair.token, home))?;
     Ok((row, scale))
+}
+
+/// Returns the payload of a token that is sent as it is: the token itself.
+#[inline(always)]
+pub(crate) fn unconverted<'r>(shape: &Shape, inputs: &'r Inputs<'_>, token: Token) -> Option<&'r [u8]> {
+    let x = inputs.row(shape, token);
+    (shape.row_format().element == RowElement::Dtype && !x.is_empty()).then_some(x)
 }
 
 /// Writes the payload of a token for an expert into `row`, unless `row` holds it already. Returns its scale.

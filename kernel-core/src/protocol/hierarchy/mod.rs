@@ -13,16 +13,17 @@
 //! the one before.
 
 mod combine;
+mod course;
 mod dispatch;
 mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::{Operands, Outcome, Stage, Types, given};
+use crate::protocol::{Operands, Stage, Types, given};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::relay::{self, unmark};
 use crate::layout::state::{Operator, Partition};
@@ -190,9 +191,9 @@ const fn buffer_len(shape: &Shape) -> usize {
 
 /// The scratch bytes by purpose.
 struct Buffers<'u> {
-    /// A record to send.
+    /// A record to send, or the own server's partial sum.
     send: &'u mut [u8],
-    /// A record to forward, or the own server's partial sum.
+    /// A record to forward.
     held: &'u mut [u8],
     /// A row of f32.
     sums: &'u mut [u8],
@@ -256,34 +257,6 @@ impl Epoch {
         }
         Ok(seen == self.number)
     }
-}
-
-/// Lets a role move, number `turn` if it can, else the next one that can, whose turn it is from then on: looking at what the
-/// others wait for costs more than most steps. Returns [`Progress::Done`] once all have ended. If all wait, it reports a wait
-/// for another rank than `own` rather than one for `own` itself.
-// Inlined into each machine's step, where the compiler sees the few roles.
-#[inline(always)]
-fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usize) -> Outcome) -> Outcome {
-    let mut pending = None;
-    let mut next = usize::from(*turn);
-    for _ in 0..N {
-        let i = next;
-        next = if i + 1 >= N { 0 } else { i + 1 };
-        match role(i)? {
-            Progress::Stepped => {
-                *turn = i as u8;
-                return Ok(Progress::Stepped);
-            }
-            Progress::Pending(wait) => {
-                let foreign = |wait: &Wait| wait.source().is_some_and(|source| source != own);
-                if pending.as_ref().is_none_or(|told| !foreign(told) && foreign(&wait)) {
-                    pending = Some(wait);
-                }
-            }
-            Progress::Done => {}
-        }
-    }
-    Ok(pending.map_or(Progress::Done, Progress::Pending))
 }
 
 static_assertions::const_assert!(size_of::<Combine>() <= 512);

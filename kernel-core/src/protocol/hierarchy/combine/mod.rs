@@ -13,8 +13,9 @@ mod relays;
 mod returns;
 mod tokens;
 
-use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
-use crate::fabric::{Progress, ProtocolError};
+use super::course::Course;
+use super::{Bound, Cx, Env, Now};
+use crate::fabric::ProtocolError;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
@@ -22,8 +23,8 @@ use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor};
 
-/// The words of an issued stream before its bitmap: the number of sent records.
-pub(super) const HEAD: usize = 1;
+/// The words of an issued stream before its bitmap: the number of sent records, and the token that is looked at first.
+pub(super) const HEAD: usize = 2;
 /// Replaces the number of a stream's sent or followed records once the stream has ended.
 const ENDED: u32 = u32::MAX;
 
@@ -35,27 +36,11 @@ pub(super) const fn bitmap_words(shape: &Shape) -> usize {
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
-    epoch: Epoch,
-    phase: Phase,
-    turn: u8,
+    course: Course,
     returns: returns::Returns,
     relays: relays::Relays,
     tokens: tokens::Tokens,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Count the rows to return and take the epoch.
-    Select,
-    /// Announce this operator to near ranks (core 0 only).
-    Enter { near: u32 },
-    /// Return, relay, sum.
-    Work,
-    /// The operator has ended.
-    Done,
-}
-
-phase_names! { Phase: Select Enter Work Done }
 
 /// The context of a role of combine.
 type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
@@ -64,7 +49,7 @@ type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
 struct Words<'u> {
     /// By server: the number of followed records, then by own token the number of its record plus 1.
     followed: &'u mut [u32],
-    /// By stream that this core issues: the number of sent records, then a bit for each sent token.
+    /// By stream that this core issues: its head, then a bit for each sent token.
     streams: &'u mut [u32],
 }
 
@@ -75,11 +60,15 @@ impl Words<'_> {
         stream.and_then(<[u32]>::split_first_mut).ok_or(given("scratch is shorter than scratch_words"))
     }
 
-    fn stream<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
+    fn stream<V>(
+        &mut self,
+        env: Now<'_, V>,
+        server: u32,
+    ) -> Result<(&mut [u32; HEAD], &mut [u32]), ProtocolError> {
         let len = HEAD + bitmap_words(env.shape);
         let start = (server - env.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_mut).ok_or(given("scratch is shorter than scratch_words"))
+        stream.and_then(<[u32]>::split_first_chunk_mut).ok_or(given("scratch is shorter than scratch_words"))
     }
 }
 
@@ -96,9 +85,7 @@ impl Combine {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            epoch: Epoch::none(Operator::Combine),
-            phase: Phase::Select,
-            turn: 0,
+            course: Course::new(Operator::Combine),
             returns: returns::Returns::new(),
             relays: relays::Relays::new(),
             tokens: tokens::Tokens::new(),
@@ -108,56 +95,26 @@ impl Combine {
     /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Work => match self.turn {
-                0 => self.returns.phase(),
-                1 => "Relay",
-                _ => "Sum",
-            },
-            phase => phase.name(),
-        }
+        self.course.phase([self.returns.phase(), "Relay", "Sum"])
     }
 
     /// Advances the operator by one step.
     pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
-        let Cx { env, fabric, inputs, operands, scratch } = cx;
-        let (env, fabric) = (*env, &mut **fabric);
-        match self.phase {
-            Phase::Select => {
-                let rows = operands.relayed_rows(env.shape, env.rank)?;
-                self.returns.begin(env, rows);
-                let words = split_words(env, scratch.words)?;
-                words.followed.fill(0);
-                words.streams.fill(0);
-                self.tokens.begin(env);
-                self.relays.begin(env, fabric)?;
-                self.epoch = Epoch::begin(Operator::Combine, fabric, env.core)?;
-                self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
-            }
-            Phase::Enter { near } if near < env.shape.server_ranks() => {
-                Now { bound: env, epoch: self.epoch }.enter(fabric, near)?;
-                self.phase = Phase::Enter { near: near + 1 };
-            }
-            Phase::Enter { .. } => self.phase = Phase::Work,
-            Phase::Work => {
-                let Self { epoch, turn, returns, relays, tokens, .. } = self;
-                let (words, buffers) =
-                    (split_words(env, scratch.words)?, split_bytes(env.shape, scratch.row)?);
-                let env = Now { bound: env, epoch: *epoch };
-                let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
-                let progress = by_turns::<3>(env.rank, turn, |role| match role {
-                    0 => returns.step(cx),
-                    1 => relays.step(cx, returns.missing(env)),
-                    _ => tokens.step(cx),
-                })?;
-                if progress != Progress::Done {
-                    return Ok(progress);
-                }
-                self.phase = Phase::Done;
-            }
-            Phase::Done => return Ok(Progress::Done),
+        let Self { course, returns, relays, tokens } = self;
+        if course.begins() {
+            let env = cx.env;
+            returns.begin(env, cx.operands.relayed_rows(env.shape, env.rank)?);
+            let words = split_words(env, cx.scratch.words)?;
+            words.followed.fill(0);
+            words.streams.fill(0);
+            tokens.begin(env);
+            relays.begin(env, cx.fabric)?;
         }
-        Ok(Progress::Stepped)
+        course.advance(cx, split_words, |role, cx| match role {
+            0 => returns.step(cx),
+            1 => relays.step(cx, returns.missing(cx.env)),
+            _ => tokens.step(cx),
+        })
     }
 }
 

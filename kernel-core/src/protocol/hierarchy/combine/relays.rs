@@ -41,22 +41,20 @@ impl Relays {
         let (env, fabric) = (*env, &mut **fabric);
         let streams = env.work.streams.clone();
         // `clamp` would panic where the ends are in the wrong order.
-        let first = self.server.max(streams.start).min(streams.end);
+        let begin = self.server.max(streams.start).min(streams.end);
         let mut all_ended = true;
-        for server in (first..streams.end).chain(streams.start..first) {
-            let (sent, bitmap) = words.stream(env, server)?;
+        for server in (begin..streams.end).chain(streams.start..begin) {
+            let ([sent, first], bitmap) = words.stream(env, server)?;
             if server == env.work.server || *sent == ENDED {
                 continue;
             }
             all_ended = false;
-            if let Some((token, pairs)) = summable(env, fabric, server, bitmap)? {
+            if let Some((token, pairs)) = summable(env, fabric, server, (bitmap, *first), missing.is_none())?
+            {
                 send(env, fabric, buffers, server, *sent, (token, pairs))?;
-                *sent += 1;
+                (*sent, *first) = (*sent + 1, token.0 + 1);
                 mark_sent(bitmap, token);
             } else if missing.is_none() {
-                if self.ending == 0 {
-                    check_none_left(env, fabric, server, bitmap)?;
-                }
                 match issue::end(env, fabric, (server, *sent), self.ending)? {
                     Some(step) => {
                         (self.server, self.ending) = (server, step);
@@ -77,67 +75,56 @@ impl Relays {
     }
 }
 
-/// Returns a token that has not been sent and whose rows have all arrived.
+/// Returns a token that has not been sent and whose rows have all arrived: the next one from `first` on, so that the flags of
+/// those before it, which lie far apart, are not read again for each token.
 fn summable<F: Fabric + ?Sized, V>(
     env: Now<'_, V>,
     fabric: &F,
     server: u32,
-    bitmap: &[u32],
+    (bitmap, first): (&[u32], u32),
+    all_returned: bool,
 ) -> Result<Option<(Token, u32)>, ProtocolError> {
     let max = relay::pairs_max(env.shape);
-    for token in unsent(env, server, bitmap) {
+    for token in unsent(env, server, bitmap, first) {
         let flag =
             |position| env.epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
-        let Some(pairs) = flag(0)? else { continue };
         let wrong = |position, seen, min, max| wrong(env, (server, token, position), seen, min, max);
+        let Some(pairs) = flag(0)? else {
+            // Without its first row a token is never sent. The owner misses it, too, but cannot name it.
+            if all_returned
+                && max > 1
+                && let Some(pairs) = flag(1)?
+            {
+                return Err(wrong(0, 0, pairs, pairs));
+            }
+            continue;
+        };
         if pairs == 0 || pairs > max {
             return Err(wrong(0, pairs, 1, max));
         }
-        let mut complete = true;
+        let mut lacking = None;
         for position in 1..pairs {
             match flag(position)? {
                 Some(seen) if seen != pairs => return Err(wrong(position, seen, pairs, pairs)),
-                seen => complete &= seen.is_some(),
+                Some(_) => {}
+                None => lacking = lacking.or(Some(position)),
             }
         }
-        if complete {
-            return Ok(Some((token, pairs)));
+        match lacking {
+            None => return Ok(Some((token, pairs))),
+            Some(position) if all_returned => return Err(wrong(position, 0, pairs, pairs)),
+            Some(_) => {}
         }
     }
     Ok(None)
 }
 
-/// Checks, once all rows are returned, that no token lacks only some of its rows, since it would never be sent.
-fn check_none_left<F: Fabric + ?Sized, V>(
-    env: Now<'_, V>,
-    fabric: &F,
-    server: u32,
-    bitmap: &[u32],
-) -> Result<(), ProtocolError> {
-    let all = 0..relay::pairs_max(env.shape);
-    for token in unsent(env, server, bitmap) {
-        let flag =
-            |position| env.epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
-        let (mut some, mut missing) = (None, None);
-        for position in all.clone() {
-            match flag(position)? {
-                None => missing = missing.or(Some(position)),
-                pairs => some = some.or(pairs),
-            }
-        }
-        if let Some(pairs) = some {
-            return Err(wrong(env, (server, token, missing.unwrap_or(pairs)), 0, pairs, pairs));
-        }
-    }
-    Ok(())
-}
-
-/// Returns the tokens of this rank's namesake on `server` whose sums have not left.
-fn unsent<V>(env: Now<'_, V>, server: u32, bitmap: &[u32]) -> impl Iterator<Item = Token> {
+/// Returns the tokens of this rank's namesake on `server` whose sums have not left, from `first` on and then those before it.
+fn unsent<V>(env: Now<'_, V>, server: u32, bitmap: &[u32], first: u32) -> impl Iterator<Item = Token> {
     let was_sent =
         |token: &u32| bitmap.get(*token as usize >> 5).is_some_and(|word| word >> (token & 31) & 1 == 1);
-    let tokens = 0..env.shape.bs(env.shape.relay(env.rank, server));
-    tokens.filter(move |token| !was_sent(token)).map(Token)
+    let tokens = env.shape.bs(env.shape.relay(env.rank, server));
+    (first..tokens).chain(0..first.min(tokens)).filter(move |token| !was_sent(token)).map(Token)
 }
 
 fn wrong<V>(

@@ -66,24 +66,20 @@ impl Tokens {
         let (env, fabric) = (*env, &**fabric);
         let (shape, token) = (env.shape, Token(self.token));
         let ids = inputs.ids(shape, token);
-        // Each pair is looked at once: a server that has several of them is asked for its record as often.
-        let (mut position, mut own) = (0, None);
-        for (k, home) in plan::homes(shape, ids) {
-            let (server, _) = shape.server_of(home.rank);
-            if server != env.work.server {
-                let (&mut record, numbers) = words.followed(env, server)?;
-                if number_of(env, numbers, token) == 0 {
-                    return Ok(Some(Wait::new(Flag::Record, shape.relay(env.rank, server), &[record])));
-                }
-                continue;
+        let here = plan::pairs(shape, ids, env.work.server);
+        for (position, (k, near_expert)) in (0..).zip(plan::pairs_on(shape, ids, env.work.server)) {
+            let at = relay::combine_slot(shape, env.work.server, token, position);
+            let seen = env.epoch.number(fabric, at)?;
+            if seen != Some(here) {
+                let from = plan::near_home(shape, env.work.server, near_expert).rank;
+                let awaited = Wait::new(Flag::Combine, from, &[token.0, k]);
+                return seen.map_or(Ok(Some(awaited)), |seen| Err(awaited.refused(seen.into())));
             }
-            let pairs = *own.get_or_insert_with(|| plan::pairs(shape, ids, server));
-            let at = relay::combine_slot(shape, server, token, position);
-            let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, k]);
-            match env.epoch.number(fabric, at)? {
-                Some(seen) if seen == pairs => position += 1,
-                Some(seen) => return Err(awaited.refused(seen.into())),
-                None => return Ok(Some(awaited)),
+        }
+        for server in (0..shape.servers()).filter(|&server| server != env.work.server) {
+            let (&mut record, numbers) = words.followed(env, server)?;
+            if number_of(env, numbers, token) == 0 && plan::pairs(shape, ids, server) > 0 {
+                return Ok(Some(Wait::new(Flag::Record, shape.relay(env.rank, server), &[record])));
             }
         }
         Ok(None)
@@ -94,8 +90,8 @@ impl Tokens {
         let (env, fabric) = (*env, &mut **fabric);
         let (shape, token) = (env.shape, Token(self.token));
         let ids = inputs.ids(shape, token);
-        let Buffers { held, sums, out, .. } = buffers;
-        let own = held.get_mut(..shape.result_bytes() as usize);
+        let Buffers { send, sums, out, .. } = buffers;
+        let own = send.get_mut(..shape.result_bytes() as usize);
         let own = own.ok_or(given("scratch is shorter than scratch_bytes"))?;
         let here = plan::pairs(shape, ids, env.work.server);
         if here > 0 {

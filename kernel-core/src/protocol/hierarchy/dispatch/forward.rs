@@ -5,11 +5,12 @@
 
 use super::super::stream::{self, Next};
 use super::super::{Bound, Now};
-use super::send::write_record;
+use super::send::{write_lists, write_record};
 use super::{ENDED, Turn, word};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::layout::relay::{self, ROW, Tail, behind};
-use crate::plan::relay::{self as plan, Forward};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetch, prefetches};
+use crate::layout::relay::{self, Part, ROW, Tail, behind};
+use crate::plan::relay as plan;
+use crate::protocol::a3::steps;
 use crate::protocol::{Outcome, Types, given};
 use crate::shape::K_MAX;
 use crate::units::Token;
@@ -82,8 +83,7 @@ fn experts<V>(env: Now<'_, V>, server: u32) -> Range<u32> {
 /// Returns whether this core forwards any pair of a token from `server`.
 fn concerns<V>(env: Now<'_, V>, server: u32, ids: &[i32]) -> bool {
     let own = experts(env, server);
-    plan::pairs_on(env.shape, ids, env.work.server)
-        .any(|(_, home)| own.contains(&plan::near_expert(env.shape, home)))
+    plan::pairs_on(env.shape, ids, env.work.server).any(|(_, near_expert)| own.contains(&near_expert))
 }
 
 /// Returns the number of rows from `server` for one of this core's experts.
@@ -116,17 +116,27 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolErro
             let token = (*taken..env.shape.bs(env.rank)).find(needs);
             if let Some(token) = token {
                 *taken = token;
-                write_record(*env, inputs, &mut None, held, Token(token))?;
+                match steps::unconverted(env.shape, inputs, Token(token)) {
+                    Some(_) => write_lists(*env, inputs, held, Token(token), 0.0)?,
+                    None => write_record(*env, inputs, &mut None, held, Token(token))?,
+                }
             }
             token
         } else {
-            match stream::next(env, fabric, server, *taken)? {
-                Next::Missing(wait) => {
+            let before = *taken;
+            match pass(env, fabric, server, taken)? {
+                Passed::Missing(_) if *taken > before => {
+                    return Ok(Ok(Some(Phase::Find { server: server + 1 })));
+                }
+                Passed::Missing(wait) => {
                     missing = missing.or(Some(wait));
                     continue;
                 }
-                Next::End => None,
-                Next::Record => Some(hold(env, fabric, held, server, *taken)?),
+                Passed::End => None,
+                Passed::Record { token } => {
+                    hold(env, fabric, held, server, *taken)?;
+                    Some(token)
+                }
             }
         };
         return Ok(Ok(Some(match token {
@@ -140,57 +150,83 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolErro
     Ok(missing.map_or(Ok(None), Err))
 }
 
-/// Copies a record out of the relay area and checks it. Returns its token.
+/// What follows the records of a stream that do not concern this core.
+enum Passed {
+    /// A record that does.
+    Record {
+        token: u32,
+    },
+    End,
+    Missing(Wait),
+}
+
+/// Passes over complete records, from number `record` on, until one concerns this core. All are checked.
+fn pass<F: Fabric + ?Sized, V>(
+    env: Now<'_, V>,
+    fabric: &F,
+    server: u32,
+    record: &mut u32,
+) -> Result<Passed, ProtocolError> {
+    let shape = env.shape;
+    loop {
+        match stream::next(env, fabric, server, *record)? {
+            Next::Missing(wait) => return Ok(Passed::Missing(wait)),
+            Next::End => return Ok(Passed::End),
+            Next::Record => {}
+        }
+        let (token, pairs) = stream::token_and_pairs(env, fabric, server, *record)?;
+        if token >= shape.bs(shape.relay(env.rank, server)) {
+            return Err(stream::wrong(env, server, *record, "token", token));
+        }
+        let at = behind(env.record(server, *record), relay::record_ids(shape));
+        let ids = ids_of(*env, fabric.bytes(at, 4 * u64::from(shape.k()))?);
+        let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
+        // Ids determine the rows: one that names no expert gives none, and then there are fewer pairs than stated.
+        let here = plan::pairs(shape, ids, env.work.server);
+        if here == 0 || here != pairs {
+            return Err(stream::wrong(env, server, *record, "pairs", pairs));
+        }
+        if concerns(env, server, ids) {
+            return Ok(Passed::Record { token });
+        }
+        *record += 1;
+    }
+}
+
+/// Copies a record out of the relay area.
 fn hold<F: Fabric + ?Sized, V>(
     env: Now<'_, V>,
     fabric: &F,
     held: &mut [u8],
     server: u32,
     record: u32,
-) -> Result<u32, ProtocolError> {
-    let shape = env.shape;
-    let (token, pairs) = stream::token_and_pairs(env, fabric, server, record)?;
-    if token >= shape.bs(shape.relay(env.rank, server)) {
-        return Err(stream::wrong(env, server, record, "token", token));
-    }
-    let at = env.record(server, record);
-    let mut copy = |from, len| {
-        let bytes = fabric.bytes(behind(at, from), len)?;
-        let to = held.get_mut(from as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-        to.ok_or(given("scratch is shorter than scratch_bytes"))?.copy_from_slice(bytes);
-        Ok::<_, ProtocolError>(ids_of(*env, held))
-    };
-    let lists = relay::record_scale(shape);
-    let ids = copy(lists, relay::token_bytes(shape) - lists)?;
-    let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
-    // Ids determine the rows: one that names no expert gives none, and then there are fewer pairs than stated.
-    let here = plan::pairs(shape, ids, env.work.server);
-    if here == 0 || here != pairs {
-        return Err(stream::wrong(env, server, record, "pairs", pairs));
-    }
-    if concerns(env, server, ids) {
-        copy(ROW, shape.payload_bytes())?;
-    }
-    Ok(token)
+) -> Result<(), ProtocolError> {
+    let end = relay::token_bytes(env.shape);
+    let bytes = fabric.bytes(behind(env.record(server, record), ROW), end - ROW)?;
+    let held = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+    let held = held.ok_or(given("scratch is shorter than scratch_bytes"))?;
+    prefetch::take(bytes, held, prefetches(fabric));
+    Ok(())
 }
 
 fn row(
     cx: &mut Turn<'_, impl Types>,
     (server, token, position): (u32, Token, u32),
 ) -> Result<Phase, ProtocolError> {
-    let Turn { env, fabric, words, buffers, .. } = cx;
+    let Turn { env, fabric, inputs, words, buffers, .. } = cx;
     let (env, held) = (*env, &*buffers.held);
     let shape = env.shape;
-    let ids = ids_of(*env, held);
+    let ids = ids_of(*env, held.get(relay::record_ids(shape) as usize..).unwrap_or(&[]));
     let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
     let own = experts(env, server);
-    let mut rest = plan::forwards_of(shape, ids, env.work.server).skip(position as usize);
-    let expert = |forward: &Forward| plan::near_expert(shape, forward.home);
-    let Some(forward) = rest.find(|forward| own.contains(&expert(forward))) else {
+    let mut rest = (0..).zip(plan::pairs_on(shape, ids, env.work.server)).skip(position as usize);
+    let Some((position, (k, near_expert))) = rest.find(|(_, (_, near_expert))| own.contains(near_expert))
+    else {
         return Ok(Phase::Find { server: server + 1 });
     };
+    let home = plan::near_home(shape, env.work.server, near_expert);
     let source = shape.relay(env.rank, server);
-    let slot = rows_for(env, words.rows, server, expert(&forward))?;
+    let slot = rows_for(env, words.rows, server, near_expert)?;
     if *slot >= shape.bs(source) {
         return Err(stream::wrong(env, server, token.0, "rows for one expert", *slot));
     }
@@ -199,23 +235,23 @@ fn row(
         scale: f32::from_le_bytes(field(relay::record_scale(shape)).unwrap_or_default()),
         source,
         token,
-        part: forward.part,
+        part: Part { pairs: plan::pairs(shape, ids, env.work.server), position },
         weight: f32::from_le_bytes(
-            field(relay::record_weights(shape) + 4 * u64::from(forward.k)).unwrap_or_default(),
+            field(relay::record_weights(shape) + 4 * u64::from(k)).unwrap_or_default(),
         ),
     };
-    let row = held.get(ROW as usize..).and_then(|rest| rest.get(..shape.payload_bytes() as usize));
-    let row = row.ok_or(given("scratch is shorter than scratch_bytes"))?;
-    let at = relay::dispatch_slot(shape, forward.home.local_expert, source, *slot);
-    fabric.put(forward.home.rank, behind(at, ROW), row, &tail.to_bytes())?;
+    let as_is = if server == env.work.server { steps::unconverted(shape, inputs, token) } else { None };
+    let held = || held.get(ROW as usize..).and_then(|rest| rest.get(..shape.payload_bytes() as usize));
+    let row = as_is.or_else(held).ok_or(given("scratch is shorter than scratch_bytes"))?;
+    let at = relay::dispatch_slot(shape, home.local_expert, source, *slot);
+    fabric.put(home.rank, behind(at, ROW), row, &tail.to_bytes())?;
     *slot += 1;
-    Ok(Phase::Row { server, token, position: forward.part.position + 1 })
+    Ok(Phase::Row { server, token, position: position + 1 })
 }
 
-/// Returns the K ids of a record.
-fn ids_of<V>(env: Bound<'_, V>, record: &[u8]) -> [i32; K_MAX] {
+/// Returns the K ids at the start of `bytes`.
+fn ids_of<V>(env: Bound<'_, V>, bytes: &[u8]) -> [i32; K_MAX] {
     let mut ids = [-1; K_MAX];
-    let bytes = record.get(relay::record_ids(env.shape) as usize..).unwrap_or(&[]);
     for (id, bytes) in ids.iter_mut().take(env.shape.k() as usize).zip(bytes.as_chunks().0) {
         *id = i32::from_le_bytes(*bytes);
     }

@@ -12,8 +12,9 @@ mod forward;
 mod receive;
 mod send;
 
-use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
-use crate::fabric::{Progress, ProtocolError};
+use super::course::Course;
+use super::{Bound, Cx, Env};
+use crate::fabric::ProtocolError;
 use crate::layout::state::Operator;
 use crate::plan::route;
 use crate::protocol::{Outcome, Types, given};
@@ -24,27 +25,11 @@ const ENDED: u32 = u32::MAX;
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    epoch: Epoch,
-    phase: Phase,
-    turn: u8,
+    course: Course,
     send: send::Send,
     forward: forward::Forwards,
     receive: receive::Receive,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Count the own rows and take the epoch.
-    Select,
-    /// Announce this operator to near ranks (core 0 only).
-    Enter { near: u32 },
-    /// Send, forward, receive.
-    Work,
-    /// The operator has ended.
-    Done,
-}
-
-phase_names! { Phase: Select Enter Work Done }
 
 /// The context of a role of dispatch.
 type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
@@ -83,9 +68,7 @@ impl Dispatch {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            epoch: Epoch::none(Operator::Dispatch),
-            phase: Phase::Select,
-            turn: 0,
+            course: Course::new(Operator::Dispatch),
             send: send::Send::new(),
             forward: forward::Forwards::new(),
             receive: receive::Receive::new(),
@@ -95,55 +78,26 @@ impl Dispatch {
     /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Work => match self.turn {
-                0 => self.send.phase(),
-                1 => self.forward.phase(),
-                _ => self.receive.phase(),
-            },
-            phase => phase.name(),
-        }
+        self.course.phase([self.send.phase(), self.forward.phase(), self.receive.phase()])
     }
 
     /// Advances the operator by one step.
     pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
-        let Cx { env, fabric, inputs, operands, scratch } = cx;
-        let (env, fabric) = (*env, &mut **fabric);
-        match self.phase {
-            Phase::Select => {
-                let words = split_words(env, scratch.words)?;
-                route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
-                words.records.fill(0);
-                words.taken.fill(0);
-                words.rows.fill(0);
-                self.send.begin(env, fabric)?;
-                self.epoch = Epoch::begin(Operator::Dispatch, fabric, env.core)?;
-                self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
-            }
-            Phase::Enter { near } if near < env.shape.server_ranks() => {
-                Now { bound: env, epoch: self.epoch }.enter(fabric, near)?;
-                self.phase = Phase::Enter { near: near + 1 };
-            }
-            Phase::Enter { .. } => self.phase = Phase::Work,
-            Phase::Work => {
-                let Self { epoch, turn, send, forward, receive, .. } = self;
-                let (words, buffers) =
-                    (split_words(env, scratch.words)?, split_bytes(env.shape, scratch.row)?);
-                let env = Now { bound: env, epoch: *epoch };
-                let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
-                let progress = by_turns::<3>(env.rank, turn, |role| match role {
-                    0 => send.step(cx),
-                    1 => forward.step(cx),
-                    _ => receive.step(cx),
-                })?;
-                if progress != Progress::Done {
-                    return Ok(progress);
-                }
-                self.phase = Phase::Done;
-            }
-            Phase::Done => return Ok(Progress::Done),
+        let Self { course, send, forward, receive } = self;
+        if course.begins() {
+            let env = cx.env;
+            let words = split_words(env, cx.scratch.words)?;
+            route::walk(env.shape, env.rank, cx.inputs, &env.work.pairs, words.sent, words.slots);
+            words.records.fill(0);
+            words.taken.fill(0);
+            words.rows.fill(0);
+            send.begin(env, cx.fabric)?;
         }
-        Ok(Progress::Stepped)
+        course.advance(cx, split_words, |role, cx| match role {
+            0 => send.step(cx),
+            1 => forward.step(cx),
+            _ => receive.step(cx),
+        })
     }
 }
 

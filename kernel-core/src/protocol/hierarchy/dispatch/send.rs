@@ -124,17 +124,30 @@ pub(super) fn write_record<V: Vector>(
     record: &mut [u8],
     token: Token,
 ) -> Result<(), ProtocolError> {
-    let (shape, short) = (env.shape, given("scratch is shorter than scratch_bytes"));
-    let (head, lists) = record.split_at_mut_checked(relay::record_ids(shape) as usize).ok_or(short)?;
-    let (head, scale) = head.split_at_mut_checked(relay::record_scale(shape) as usize).ok_or(short)?;
-    let row = head.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));
-    let row = row.ok_or(short)?;
+    let shape = env.shape;
+    let row = record.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));
+    let row = row.ok_or(given("scratch is shorter than scratch_bytes"))?;
     // A hierarchy has no smooth scales, so a token is the same for all experts.
     let any = Home { rank: env.rank, local_expert: 0 };
-    let value = steps::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
-    *scale.first_chunk_mut().ok_or(short)? = value.to_le_bytes();
-    let len = (relay::record_weights(shape) - relay::record_ids(shape)) as usize;
-    let (ids, weights) = lists.split_at_mut_checked(len).ok_or(short)?;
+    let scale = steps::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
+    write_lists(env, inputs, record, token, scale)
+}
+
+/// Writes scale, ids and weights of a token into `record`.
+pub(super) fn write_lists<V>(
+    env: Bound<'_, V>,
+    inputs: &Inputs<'_>,
+    record: &mut [u8],
+    token: Token,
+    scale: f32,
+) -> Result<(), ProtocolError> {
+    let (shape, short) = (env.shape, given("scratch is shorter than scratch_bytes"));
+    let field = |from: u64, to: u64| from as usize..to as usize;
+    let (ids, weights) = (relay::record_ids(shape), relay::record_weights(shape));
+    let to = record.get_mut(field(relay::record_scale(shape), ids)).and_then(<[u8]>::first_chunk_mut);
+    *to.ok_or(short)? = scale.to_le_bytes();
+    let lists = record.get_mut(field(ids, relay::token_bytes(shape))).ok_or(short)?;
+    let (ids, weights) = lists.split_at_mut_checked((weights - ids) as usize).ok_or(short)?;
     for (to, id) in ids.as_chunks_mut().0.iter_mut().zip(inputs.ids(shape, token)) {
         *to = id.to_le_bytes();
     }

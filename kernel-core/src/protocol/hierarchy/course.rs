@@ -1,0 +1,115 @@
+//! The course that both machines take: begin the operator, announce it to near ranks, then let the roles move by turns.
+
+use super::{Bound, Cx, Epoch, Now, Turn, split_bytes};
+use crate::fabric::{Progress, ProtocolError, Wait};
+use crate::layout::state::Operator;
+use crate::protocol::{Outcome, Types};
+use crate::units::RankId;
+
+/// How far a core is in an operator of three roles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Course {
+    epoch: Epoch,
+    phase: Phase,
+    turn: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the epoch.
+    Select,
+    /// Announce this operator to near ranks (core 0 only).
+    Enter { near: u32 },
+    /// The roles move.
+    Work,
+    /// The operator has ended.
+    Done,
+}
+
+phase_names! { Phase: Select Enter Work Done }
+
+impl Course {
+    pub(super) const fn new(kind: Operator) -> Self {
+        Self { epoch: Epoch::none(kind), phase: Phase::Select, turn: 0 }
+    }
+
+    /// Returns whether the next step is the first.
+    pub(super) const fn begins(&self) -> bool {
+        matches!(self.phase, Phase::Select)
+    }
+
+    /// Returns the name of the phase, or of the phase of the role whose turn it is.
+    pub(super) const fn phase(&self, roles: [&'static str; 3]) -> &'static str {
+        match &self.phase {
+            Phase::Work => match self.turn {
+                0 => roles[0],
+                1 => roles[1],
+                _ => roles[2],
+            },
+            phase => phase.name(),
+        }
+    }
+
+    /// Advances the operator by one step. `split` gives the roles their words of scratch, and `role` lets one of them move.
+    #[inline(always)]
+    pub(super) fn advance<'c, T: Types, W>(
+        &mut self,
+        cx: &'c mut Cx<'_, T>,
+        split: impl FnOnce(Bound<'c, T::Vector>, &'c mut [u32]) -> Result<W, ProtocolError>,
+        mut role: impl FnMut(usize, &mut Turn<'c, T, W>) -> Outcome,
+    ) -> Outcome {
+        let Cx { env, fabric, inputs, operands, scratch } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
+        match self.phase {
+            Phase::Select => {
+                self.epoch = Epoch::begin(self.epoch.kind, fabric, env.core)?;
+                self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
+            }
+            Phase::Enter { near } if near < env.shape.server_ranks() => {
+                Now { bound: env, epoch: self.epoch }.enter(fabric, near)?;
+                self.phase = Phase::Enter { near: near + 1 };
+            }
+            Phase::Enter { .. } => self.phase = Phase::Work,
+            Phase::Work => {
+                let (words, buffers) = (split(env, scratch.words)?, split_bytes(env.shape, scratch.row)?);
+                let now = Now { bound: env, epoch: self.epoch };
+                let cx = &mut Turn::<T, W> { env: now, fabric, inputs, operands, words, buffers };
+                let progress = by_turns::<3>(env.rank, &mut self.turn, |number| role(number, cx))?;
+                if progress != Progress::Done {
+                    return Ok(progress);
+                }
+                self.phase = Phase::Done;
+            }
+            Phase::Done => return Ok(Progress::Done),
+        }
+        Ok(Progress::Stepped)
+    }
+}
+
+/// Lets a role move, number `turn` if it can, else the next one that can, whose turn it is from then on: looking at what the
+/// others wait for costs more than most steps. Returns [`Progress::Done`] once all have ended. If all wait, it reports a wait
+/// for another rank than `own` rather than one for `own` itself.
+// Inlined into each machine's step, where the compiler sees the few roles.
+#[inline(always)]
+fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usize) -> Outcome) -> Outcome {
+    let mut pending = None;
+    let mut next = usize::from(*turn);
+    for _ in 0..N {
+        let i = next;
+        next = if i + 1 >= N { 0 } else { i + 1 };
+        match role(i)? {
+            Progress::Stepped => {
+                *turn = i as u8;
+                return Ok(Progress::Stepped);
+            }
+            Progress::Pending(wait) => {
+                let foreign = |wait: &Wait| wait.source().is_some_and(|source| source != own);
+                if pending.as_ref().is_none_or(|told| !foreign(told) && foreign(&wait)) {
+                    pending = Some(wait);
+                }
+            }
+            Progress::Done => {}
+        }
+    }
+    Ok(pending.map_or(Progress::Done, Progress::Pending))
+}
