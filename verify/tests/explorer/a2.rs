@@ -30,6 +30,13 @@ fn three_halves_are_safe_too() {
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
+    let across = a2("DC").cores(2).traffic(Traffic::NoSelf);
+    safe_in_reuse("A2, 2 ranks x 2 cores, DC for ever, to others, weak", &across);
+}
+
+#[test]
+#[ignore = "takes a minute; run: cargo test -p veriep-verify --test explorer -- --ignored two_cores_for_ever_with_all"]
+fn two_ranks_of_two_cores_for_ever_with_all_traffic() {
     safe_in_reuse("A2, 2 ranks x 2 cores, DC for ever, weak", &a2("DC").cores(2));
 }
 
