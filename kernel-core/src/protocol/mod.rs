@@ -55,6 +55,10 @@ macro_rules! phase_names {
 }
 
 /// Lets a machine, or a part of one, step to another phase.
+///
+/// A phase carries where its step begins, and what only the phases after it need; the rest stands beside it. A part with
+/// phases of its own stands in the phase of the machine, and its `step` returns [`Done`](crate::fabric::Progress::Done) in
+/// the step in which it ends.
 macro_rules! go {
     ($of:ident) => {
         impl $of {
@@ -62,6 +66,16 @@ macro_rules! go {
             fn go(&mut self, phase: Phase) -> $crate::protocol::Outcome {
                 self.phase = phase;
                 Ok($crate::fabric::Progress::Stepped)
+            }
+
+            /// Steps to the phase after a part that has ended; otherwise the part's progress is the machine's.
+            #[allow(dead_code, reason = "not every machine has parts")]
+            #[inline(always)]
+            fn then(&mut self, part: $crate::fabric::Progress, after: Phase) -> $crate::protocol::Outcome {
+                match part {
+                    $crate::fabric::Progress::Done => self.go(after),
+                    progress => Ok(progress),
+                }
             }
         }
     };
@@ -165,6 +179,20 @@ pub struct Operands<'a> {
     pub row_table: &'a [u8],
 }
 
+impl<'a> Operands<'a> {
+    /// Returns a row of `y`.
+    fn result(&self, shape: &Shape, row: u32) -> Result<&'a [u8], ProtocolError> {
+        let len = shape.row_bytes() as usize;
+        let y = self.y.get(row as usize * len..).and_then(|rest| rest.get(..len));
+        y.ok_or(given("y is shorter than its rows"))
+    }
+}
+
+/// Returns an entry of a tensor of i32; -1 after the last.
+fn entry(tensor: &[u8], number: usize) -> i32 {
+    tensor.as_chunks().0.get(number).map_or(-1, |&entry| i32::from_le_bytes(entry))
+}
+
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
 #[derive(Debug)]
 pub struct Scratch<'a> {
@@ -172,6 +200,18 @@ pub struct Scratch<'a> {
     pub words: &'a mut [u32],
     /// At least [`scratch_bytes`] bytes.
     pub row: &'a mut [u8],
+}
+
+/// Takes the next `len` words of the scratch.
+#[inline(always)]
+fn take<'u>(words: &mut &'u mut [u32], len: usize) -> Result<&'u mut [u32], ProtocolError> {
+    words.split_off_mut(..len).ok_or(given("scratch is shorter than scratch_words"))
+}
+
+/// Returns the first `len` bytes of the scratch.
+#[inline(always)]
+fn room(row: &mut [u8], len: u64) -> Result<&mut [u8], ProtocolError> {
+    row.get_mut(..len as usize).ok_or(given("scratch is shorter than scratch_bytes"))
 }
 
 /// Returns the number of words of scratch that suffices for any core of the shape.

@@ -9,7 +9,7 @@
 //! A core uses its two words in turn: a core that has passed barrier `n` may arrive at `n + 1` while a slow one still reads
 //! the sums of `n`. It cannot arrive at `n + 2` before the slow one has arrived at `n + 1`.
 
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::state::core_word;
 use crate::plan::counts::ShareSum;
 use crate::units::{CoreId, RankId};
@@ -18,6 +18,61 @@ const SUM_BITS: u32 = 31;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 const EPOCH_SHIFT: u32 = 62;
 const EPOCHS: u32 = 4;
+
+/// A core among the cores of its rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreRef {
+    pub(crate) rank: RankId,
+    pub(crate) core: CoreId,
+    /// The number of cores of the rank.
+    pub(crate) cores: u32,
+}
+
+/// The steps of a core at a barrier. If its effects need not have landed, it begins by arriving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Meeting {
+    /// Wait until everything that this core sent has landed, including clears of the previous operator.
+    Quiet,
+    /// Arrive.
+    Arrive,
+    /// Await all cores.
+    Barrier,
+}
+
+impl Meeting {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Quiet => "Quiet",
+            Self::Arrive => "Arrive",
+            Self::Barrier => "Barrier",
+        }
+    }
+
+    /// Advances by one step; returns [`Done`](Progress::Done) once all cores have arrived. `epoch` is the last barrier that
+    /// was passed or arrived at.
+    #[inline(always)]
+    pub(crate) fn step<F: Fabric + ?Sized>(
+        &mut self,
+        CoreRef { rank, core, cores }: CoreRef,
+        fabric: &mut F,
+        epoch: &mut u32,
+    ) -> Result<Progress, ProtocolError> {
+        *self = match self {
+            Self::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::QUIET)),
+            Self::Quiet | Self::Arrive if cores == 1 => return Ok(Progress::Done),
+            Self::Quiet => Self::Arrive,
+            Self::Arrive => {
+                arrive(fabric, rank, core, epoch, ShareSum::default())?;
+                Self::Barrier
+            }
+            Self::Barrier => {
+                let missing = missing(fabric, cores, core, *epoch)?;
+                return Ok(missing.map_or(Progress::Done, |core| Progress::Pending(Wait::barrier(core))));
+            }
+        };
+        Ok(Progress::Stepped)
+    }
+}
 
 /// Returns the last barrier that a core has passed, modulo 4. It reads only its own words: they have landed once every core
 /// of the rank has passed that barrier, which the join before an operator ensures.

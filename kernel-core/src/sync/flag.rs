@@ -1,5 +1,8 @@
 //! The words by which ranks announce to each other that rows have arrived.
 
+use crate::fabric::{Fabric, ProtocolError, Wait};
+use crate::place::Place;
+
 pub use crate::layout::a2_window::FLAG as WINDOW_FLAG;
 
 /// The flag value: 1.0f.
@@ -15,12 +18,12 @@ pub const fn status(count: u32) -> u64 {
     (count as u64) << 32 | FLAG as u64
 }
 
-/// The meaning of an observed flag word.
+/// The meaning of a dispatch status word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Nothing yet.
     Empty,
-    /// The flag, with this count (0 for [`ARRIVED`]).
+    /// The flag, with this count.
     Flag(u32),
     /// Neither: no sender writes this word.
     Corrupt,
@@ -36,13 +39,39 @@ pub const fn dispatch(word: u64) -> Seen {
     }
 }
 
-/// Decodes a word that is [`ARRIVED`] or empty.
-#[must_use]
-pub(crate) const fn arrived(word: u64) -> Seen {
-    match word {
-        0 => Seen::Empty,
-        ARRIVED => Seen::Flag(0),
-        _ => Seen::Corrupt,
+/// Returns the wait `awaited` for the word at `at` unless it is [`ARRIVED`].
+///
+/// # Errors
+/// The word is neither that nor empty, or the fabric refuses.
+#[inline(always)]
+pub(crate) fn missing<F: Fabric + ?Sized>(
+    fabric: &F,
+    at: Place,
+    awaited: Wait,
+) -> Result<Option<Wait>, ProtocolError> {
+    let seen = fabric.observe(at)?;
+    match seen {
+        0 => Ok(Some(awaited)),
+        ARRIVED => Ok(None),
+        _ => Err(awaited.refused(seen)),
+    }
+}
+
+/// Returns the count in the dispatch status word at `at`, or `awaited` if it is empty.
+///
+/// # Errors
+/// The word has no flag, or the fabric refuses.
+#[inline(always)]
+pub(crate) fn count<F: Fabric + ?Sized>(
+    fabric: &F,
+    at: Place,
+    awaited: Wait,
+) -> Result<Result<u32, Wait>, ProtocolError> {
+    let seen = fabric.observe(at)?;
+    match dispatch(seen) {
+        Seen::Empty => Ok(Err(awaited)),
+        Seen::Flag(count) => Ok(Ok(count)),
+        Seen::Corrupt => Err(awaited.refused(seen)),
     }
 }
 

@@ -5,32 +5,27 @@
 //! operator N + 2 is safe; this module does not ensure it.
 
 use crate::fabric::{Fabric, ProtocolError};
-use crate::layout::state::{Operator, Partition, selector};
+use crate::layout::state::Partition;
 use crate::place::Place;
-use crate::units::CoreId;
 
-/// Reads the selector of `core` for `kind` and flips it for the next operator. It has one store.
+/// Reads the record at `at` and flips it for the next operator. It has one store.
 ///
 /// # Errors
 /// The record holds neither 0 nor 1, or the fabric refuses.
-pub(crate) fn select<F: Fabric + ?Sized>(
-    fabric: &mut F,
-    kind: Operator,
-    core: CoreId,
-) -> Result<Partition, ProtocolError> {
-    select_at(fabric, selector(kind, core))
+pub(crate) fn select<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
+    let partition = selected(fabric, at)?;
+    fabric.store(at, u64::from(partition.flipped().index()))?;
+    Ok(partition)
 }
 
-/// Reads and flips the record at `at`.
+/// Reads the record at `at`.
 ///
 /// # Errors
 /// Fails like [`select`].
-pub(crate) fn select_at<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
-    let partition = match fabric.observe(at)? {
-        0 => Partition::P0,
-        1 => Partition::P1,
-        seen => return Err(ProtocolError::Selector { at, seen }),
-    };
-    fabric.store(at, u64::from(partition.flipped().index()))?;
-    Ok(partition)
+pub(crate) fn selected<F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<Partition, ProtocolError> {
+    match fabric.observe(at)? {
+        0 => Ok(Partition::P0),
+        1 => Ok(Partition::P1),
+        seen => Err(ProtocolError::Selector { at, seen }),
+    }
 }

@@ -3,7 +3,7 @@
 use super::barrier::{arrive, current_epoch, missing, sum_of};
 use super::flag::{self, ARRIVED, FLAG, Seen};
 use super::selector::select;
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::layout::state::{Operator, Partition, core_word, selector};
 use crate::plan::counts::ShareSum;
 use crate::testing::domain::{Dice, PAIR};
@@ -171,7 +171,8 @@ fn no_core_misses_the_sum_of_a_barrier_however_fast_the_others_are() {
 #[test]
 fn a_selector_alternates_by_core_and_kind() {
     let mut world = world();
-    let mut take = |kind, core| select(&mut world.fabric(RANK, core, 0), kind, core).unwrap().index();
+    let mut take =
+        |kind, core| select(&mut world.fabric(RANK, core, 0), selector(kind, core)).unwrap().index();
     let taken = [SELF, SELF, SELF, OTHER].map(|core| take(Operator::Dispatch, core));
     assert_eq!(taken, [0, 1, 0, 0]);
     assert_eq!([(); 2].map(|()| take(Operator::Combine, SELF)), [0, 1]);
@@ -183,7 +184,7 @@ fn a_selector_that_holds_neither_0_nor_1_is_refused_and_left_alone() {
         let mut world = world();
         let at = selector(Operator::Combine, OTHER);
         world.poke_word(RANK, at, seen);
-        let result = select(&mut world.fabric(RANK, OTHER, 0), Operator::Combine, OTHER);
+        let result = select(&mut world.fabric(RANK, OTHER, 0), at);
         assert_eq!(result, Err(ProtocolError::Selector { at, seen }));
         assert_eq!(world.word(RANK, at), seen);
     }
@@ -211,17 +212,21 @@ fn dispatch_status_words_decode_to_empty_count_or_corrupt() {
 }
 
 #[test]
-fn combine_flags_decode_to_empty_flag_or_corrupt() {
+fn a_flag_without_a_count_is_missing_there_or_refused() {
     assert_eq!(ARRIVED, 0x3F80_0000_3F80_0000);
-    for (word, seen) in [
-        (0, Seen::Empty),
-        (0x3F80_0000_3F80_0000, Seen::Flag(0)),
-        (0x0000_0000_3F80_0000, Seen::Corrupt),
-        (0x3F80_0000_0000_0000, Seen::Corrupt),
-        (1, Seen::Corrupt),
-        (u64::MAX, Seen::Corrupt),
+    let awaited = Wait::new(Flag::Results, RankId(1), &[]);
+    let refused = |seen| (seen, Err(ProtocolError::Flag { awaited, seen }));
+    for (word, missing) in [
+        (0, Ok(Some(awaited))),
+        (0x3F80_0000_3F80_0000, Ok(None)),
+        refused(0x0000_0000_3F80_0000),
+        refused(0x3F80_0000_0000_0000),
+        refused(1),
+        refused(u64::MAX),
     ] {
-        assert_eq!(flag::arrived(word), seen, "{word:#x}");
+        let (mut world, at) = (world(), core_word(SELF, 0));
+        world.poke_word(RANK, at, word);
+        assert_eq!(flag::missing(&world.fabric(RANK, SELF, 0), at, awaited), missing, "{word:#x}");
     }
 }
 

@@ -28,17 +28,21 @@
 mod agent;
 mod combine;
 mod dispatch;
-mod exchange;
+mod part;
 pub(crate) mod ring;
 
-use crate::protocol::{Types, given};
+use crate::protocol::{Types, take};
 pub use agent::{Agent, AgentEnv};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 use crate::fabric::ProtocolError;
+use crate::layout::state::Operator;
+use crate::plan::permute::{Cumsum, RecvCounts};
+use crate::plan::route;
 use crate::plan::split::{self, DispatchShare};
 use crate::shape::Shape;
+use crate::sync::barrier::CoreRef;
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
 
@@ -90,8 +94,8 @@ impl<V> Env<V> {
 }
 
 impl<V> Bound<'_, V> {
-    fn core_ref(&self) -> ring::CoreRef {
-        ring::CoreRef { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
+    fn core_ref(&self) -> CoreRef {
+        CoreRef { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
     }
 }
 
@@ -115,6 +119,7 @@ fn matrix_len(shape: &Shape) -> usize {
 
 /// The scratch words by purpose.
 struct Words<'u> {
+    shape: &'u Shape,
     /// The slot of each pair of the core's own tokens.
     slots: &'u mut [u32],
     /// The number of this rank's rows before each expert, then of all.
@@ -125,14 +130,40 @@ struct Words<'u> {
     sums: &'u mut [u32],
 }
 
-fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
-    let short = given("scratch is shorter than scratch_words");
-    let pairs = (env.work.pairs.moe.end - env.work.pairs.moe.start) as usize;
-    let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
-    let (sent, rest) = rest.split_at_mut_checked(env.shape.moe_expert_num() as usize + 1).ok_or(short)?;
-    let (matrix, rest) = rest.split_at_mut_checked(matrix_len(env.shape)).ok_or(short)?;
-    let sums = rest.get_mut(..matrix_len(env.shape)).ok_or(short)?;
-    Ok(Words { slots, sent, matrix, sums })
+// Inlined, so that a step splits off only what it uses.
+#[inline(always)]
+fn split_words<'u, V>(env: Bound<'u, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+    let shape = env.shape;
+    let slots = take(&mut words, route::share_len(&env.work.pairs) as usize)?;
+    let sent = take(&mut words, shape.moe_expert_num() as usize + 1)?;
+    let matrix = take(&mut words, matrix_len(shape))?;
+    Ok(Words { shape, slots, sent, matrix, sums: take(&mut words, matrix_len(shape))? })
+}
+
+impl Words<'_> {
+    fn cumsum(&self) -> Cumsum<'_> {
+        Cumsum { shape: self.shape, sums: self.sent }
+    }
+
+    fn recv_counts(&self) -> RecvCounts<'_> {
+        RecvCounts { shape: self.shape, sums: self.sums }
+    }
+
+    /// Returns the number of rows in the window to `peer`.
+    fn rows_to(&self, kind: Operator, peer: RankId) -> u32 {
+        match kind {
+            Operator::Dispatch => self.cumsum().rows_to(peer),
+            Operator::Combine => self.recv_counts().rows_from(peer),
+        }
+    }
+
+    /// Returns the number of rows in the window from `peer`.
+    fn rows_from(&self, kind: Operator, peer: RankId) -> u32 {
+        match kind {
+            Operator::Dispatch => self.recv_counts().rows_from(peer),
+            Operator::Combine => self.cumsum().rows_to(peer),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::fabric::{Flag, Wait};
 use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::{Op, Protocol, Shape};
+use crate::sync::barrier::CoreRef;
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
 
@@ -84,6 +85,10 @@ impl<V> Env<V> {
 }
 
 impl<V> Bound<'_, V> {
+    pub(crate) fn core_ref(&self) -> CoreRef {
+        CoreRef { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
+    }
+
     /// Returns the wait of a core that lacks a count.
     fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
         let is_apart = self.choices.flags == Flags::Separate || self.shape.protocol() == Protocol::FullmeshV2;

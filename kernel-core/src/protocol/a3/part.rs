@@ -3,11 +3,10 @@
 use super::Cx;
 use super::exchange::Exchange;
 use super::steps::{self, Staged, split_words};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::Progress;
 use crate::layout::state::Partition;
-use crate::plan::counts::ShareSum;
-use crate::protocol::Types;
-use crate::sync::barrier;
+use crate::protocol::{Outcome, Types};
+use crate::sync::barrier::Meeting;
 
 /// The state of a dispatch apart from its phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -41,17 +40,13 @@ pub(crate) enum Part {
     ExpandIdx { pair: u32 },
     /// Await the counts, exchange their sums, and write them.
     Exchange(Exchange),
-    /// Wait until everything that this core sent has landed, including clears of the previous operator.
-    Quiet,
-    /// Announce that to the other cores.
-    Arrive,
-    /// Await all cores.
-    Barrier,
+    /// Meet the other cores.
+    Meet(Meeting),
     /// Publish the `TokenFlag`s of the next destinations of this core's share.
     PublishTokens { destination: u32 },
 }
 
-phase_names! { Part: Publish ExpandIdx Exchange Quiet Arrive Barrier PublishTokens }
+phase_names! { Part: Publish ExpandIdx Exchange Meet PublishTokens }
 
 impl Part {
     /// Creates the first phase of publishing counts.
@@ -72,26 +67,23 @@ impl Part {
     pub(crate) const fn phase(&self) -> &'static str {
         match self {
             Self::Exchange(exchange) => exchange.phase(),
+            Self::Meet(meeting) => meeting.name(),
             part => part.name(),
         }
     }
 
-    /// Advances the part by one step; returns `None` when it has ended with this step.
+    /// Advances the part by one step.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     #[inline(always)]
-    pub(crate) fn step(
-        &mut self,
-        round: &mut Round,
-        cx: &mut Cx<'_, impl Types>,
-    ) -> Result<Option<Progress>, ProtocolError> {
+    pub(crate) fn step(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let env = cx.env;
         match self {
             Self::Publish { destination } | Self::PublishTokens { destination }
                 if *destination >= env.work.destinations.end =>
             {
-                return Ok(None);
+                return Ok(Progress::Done);
             }
             Self::Publish { destination } => {
                 *destination = steps::publish_counts(cx, round.partition, *destination)?;
@@ -103,24 +95,12 @@ impl Part {
                 let (slots, _) = split_words(cx.scratch.words, &env.work.sends)?;
                 match steps::expand_idx(cx.fabric, &env.work.sends.moe, slots, *pair)? {
                     Some(next) => *pair = next,
-                    None => return Ok(None),
+                    None => return Ok(Progress::Done),
                 }
             }
-            Self::Exchange(exchange) => {
-                let progress = exchange.step(round, cx)?;
-                return Ok((progress != Progress::Done).then_some(progress));
-            }
-            Self::Quiet if !cx.fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::QUIET))),
-            Self::Quiet => return Ok(None),
-            Self::Arrive => {
-                barrier::arrive(cx.fabric, env.rank, env.core, &mut round.epoch, ShareSum::default())?;
-                return Ok(None);
-            }
-            Self::Barrier => {
-                let missing = barrier::missing(cx.fabric, env.shape.aiv_num(), env.core, round.epoch)?;
-                return Ok(missing.map(|core| Progress::Pending(Wait::barrier(core))));
-            }
+            Self::Exchange(exchange) => return exchange.step(round, cx),
+            Self::Meet(meeting) => return meeting.step(env.core_ref(), cx.fabric, &mut round.epoch),
         }
-        Ok(Some(Progress::Stepped))
+        Ok(Progress::Stepped)
     }
 }

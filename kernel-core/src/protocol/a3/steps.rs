@@ -6,14 +6,14 @@ use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
-use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, token_flag};
+use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, selector, token_flag};
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
-use crate::protocol::{Types, given, internal};
+use crate::protocol::{Types, given, internal, room, take};
 use crate::shape::{RowElement, Shape};
-use crate::sync::{barrier, flag, selector};
+use crate::sync::{self, barrier, flag};
 use crate::units::{RankId, Token};
 use crate::vector::{self, Vector};
 use core::ops::Range;
@@ -31,13 +31,11 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
     let env = cx.env;
     let epoch = barrier::current_epoch(cx.fabric, env.core)?;
     let share = &env.work.sends;
-    let (slots, table) = split_words(cx.scratch.words, share)?;
-    let send_status = table
-        .get_mut(..route::destinations(env.shape) as usize)
-        .ok_or(given("scratch is shorter than scratch_words"))?;
+    let (slots, mut table) = split_words(cx.scratch.words, share)?;
+    let send_status = take(&mut table, route::destinations(env.shape) as usize)?;
     route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
     *round = Round {
-        partition: selector::select(cx.fabric, Operator::Dispatch, env.core)?,
+        partition: sync::selector::select(cx.fabric, selector(Operator::Dispatch, env.core))?,
         epoch,
         ..Round::new()
     };
@@ -81,9 +79,9 @@ impl Signal {
         Ok(now.end)
     }
 
-    /// Awaits and clears the words of the first of `own` slots. `take` gets the slot, local expert, source and observed
-    /// word, and returns whether the word has arrived. Returns the slot to continue with, or the expert and source of the
-    /// first slot if its word is missing.
+    /// Awaits and clears the words of the first of `own` slots. `missing` gets the place of a word, slot, local expert and
+    /// source, and returns the wait for it if it has not arrived. Returns the slot to continue with, or the first one's
+    /// wait.
     #[inline]
     fn take<F: Fabric + ?Sized, V>(
         self,
@@ -91,13 +89,13 @@ impl Signal {
         fabric: &mut F,
         partition: Partition,
         own: &Range<u32>,
-        mut take: impl FnMut((u32, u32, RankId), u64) -> Result<bool, ProtocolError>,
-    ) -> Result<Result<u32, (u32, RankId)>, ProtocolError> {
+        mut missing: impl FnMut(&F, Place, (u32, u32, RankId)) -> Result<Option<Wait>, ProtocolError>,
+    ) -> Result<Result<u32, Wait>, ProtocolError> {
         let now = env.run_of(own, own.start);
         for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
             let at = self.at(env.shape, partition, local_expert, source);
-            if !take((slot, local_expert, source), fabric.observe(at)?)? {
-                return Ok(if slot == own.start { Err((local_expert, source)) } else { Ok(slot) });
+            if let Some(wait) = missing(fabric, at, (slot, local_expert, source))? {
+                return Ok(if slot == own.start { Err(wait) } else { Ok(slot) });
             }
             fabric.store(at, 0)?;
         }
@@ -157,20 +155,18 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
     own: &Range<u32>,
     mut note: impl FnMut(u32, u32) -> Result<(), ProtocolError>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
-    let next = Signal::Count.take(env, fabric, partition, own, |(slot, local_expert, source), seen| {
-        let count = match flag::dispatch(seen) {
-            flag::Seen::Empty => return Ok(false),
-            flag::Seen::Flag(count) => count,
-            flag::Seen::Corrupt => return Err(env.waits_for_count(source, local_expert).refused(seen)),
+    Signal::Count.take(env, fabric, partition, own, |fabric, at, (slot, local_expert, source)| {
+        let count = match flag::count(fabric, at, env.waits_for_count(source, local_expert))? {
+            Ok(count) => count,
+            Err(wait) => return Ok(Some(wait)),
         };
         let max = env.shape.rows_from(source, env.rank);
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }
         note(slot, count)?;
-        Ok(true)
-    })?;
-    Ok(next.map_err(|(local_expert, source)| env.waits_for_count(source, local_expert)))
+        Ok(None)
+    })
 }
 
 /// Awaits and clears the `TokenFlag`s of the first of `own` slots, and returns like [`await_counts`].
@@ -179,15 +175,9 @@ pub(crate) fn await_token_flags(
     partition: Partition,
     own: &Range<u32>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
-    let next =
-        Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |(_, local_expert, source), seen| {
-            match flag::arrived(seen) {
-                flag::Seen::Empty => Ok(false),
-                flag::Seen::Flag(_) => Ok(true),
-                flag::Seen::Corrupt => Err(Wait::new(Flag::Token, source, &[local_expert]).refused(seen)),
-            }
-        })?;
-    Ok(next.map_err(|(local_expert, source)| Wait::new(Flag::Token, source, &[local_expert])))
+    Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |fabric, at, (_, local_expert, source)| {
+        flag::missing(fabric, at, Wait::new(Flag::Token, source, &[local_expert]))
+    })
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, up to the limit of one write; `slots` are the slots of all own
@@ -251,9 +241,7 @@ pub(crate) fn payload<'r, V: Vector>(
     if let Some(x) = unconverted(shape, inputs, pair.token) {
         return Ok((x, 0.0));
     }
-    let row = scratch
-        .get_mut(..shape.payload_bytes() as usize)
-        .ok_or(given("scratch is shorter than scratch_bytes"))?;
+    let row = room(scratch, shape.payload_bytes())?;
     let scale = write_payload(shape, vector, inputs, row, staged, (pair.token, home))?;
     Ok((row, scale))
 }
@@ -483,13 +471,12 @@ pub(crate) fn tail_of<F: Fabric + ?Sized>(
 }
 
 /// Splits the scratch words into the slots of the share and the table of counts.
+#[inline(always)]
 pub(crate) fn split_words<'u>(
-    words: &'u mut [u32],
+    mut words: &'u mut [u32],
     share: &DispatchShare,
 ) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
-    words
-        .split_at_mut_checked(route::share_len(share) as usize)
-        .ok_or(given("scratch is shorter than scratch_words"))
+    Ok((take(&mut words, route::share_len(share) as usize)?, words))
 }
 
 /// Returns the entry of the count table for a slot of the own share.

@@ -13,15 +13,16 @@ use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::direct::{self, Area};
 use crate::layout::outputs;
 use crate::layout::row_table;
-use crate::layout::state::{Operator, Partition, results_ready};
+use crate::layout::state::{Operator, Partition, results_ready, selector};
 use crate::placement::Home;
-use crate::plan::counts::ShareSum;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
 use crate::protocol::a3::{Cx, Env};
-use crate::protocol::{Operands, Outcome, Types, given};
+use crate::protocol::{Operands, Outcome, Types, entry, given};
 use crate::shape::Shape;
-use crate::sync::{barrier, flag, selector};
+use crate::sync::barrier::{self, Meeting};
+use crate::sync::flag;
+use crate::sync::selector::select;
 use crate::units::{Pair, RankId, Token};
 use crate::vector::Value;
 
@@ -46,17 +47,15 @@ enum Phase {
     Await { token: Token, k: u32 },
     /// Write the outputs of a token, its sum first.
     Write { token: Token, output: Output },
-    /// Announce to the other cores that this one has summed all its tokens.
-    Arrive,
-    /// Await all cores.
-    Barrier,
+    /// Await all cores: then all own tokens are summed.
+    Meet(Meeting),
     /// Await and clear the words of the next ranks of this core's share.
     Clear { source: u32 },
     /// The operator has ended.
     Done,
 }
 
-phase_names! { Phase: Select Ready Await Write Arrive Barrier Clear Done }
+phase_names! { Phase: Select Ready Await Write Meet Clear Done }
 
 impl Combine {
     /// Creates a core's combine in its first phase.
@@ -85,15 +84,9 @@ impl Combine {
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },
                 })
             }
-            Phase::Arrive => {
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, &mut self.epoch, ShareSum::default())?;
-                self.go(Phase::Barrier)
-            }
-            Phase::Barrier => {
-                match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
-                    Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-                    None => self.go(Phase::Clear { source: ranks(cx.env).start }),
-                }
+            Phase::Meet(ref mut meeting) => {
+                let progress = meeting.step(cx.env.core_ref(), cx.fabric, &mut self.epoch)?;
+                self.then(progress, Phase::Clear { source: ranks(cx.env).start })
             }
             Phase::Clear { source } => self.clear(cx, source),
             Phase::Done => Ok(Progress::Done),
@@ -108,7 +101,7 @@ impl Combine {
             .find(|&area| direct::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
         self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
-        self.partition = selector::select(cx.fabric, Operator::Combine, cx.env.core)?;
+        self.partition = select(cx.fabric, selector(Operator::Combine, cx.env.core))?;
         self.go(Phase::Ready { to: ranks(cx.env).start })
     }
 
@@ -124,29 +117,23 @@ impl Combine {
         self.go(Phase::Ready { to })
     }
 
-    /// Returns whether the results of `source` are ready.
-    fn lies_ready<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<bool, ProtocolError> {
-        let seen = fabric.observe(results_ready(self.partition, source))?;
-        match flag::arrived(seen) {
-            flag::Seen::Empty => Ok(false),
-            flag::Seen::Flag(_) => Ok(true),
-            flag::Seen::Corrupt => Err(Wait::new(Flag::Results, source, &[]).refused(seen)),
-        }
+    /// Returns the wait for the results of `source`, unless they are ready.
+    fn missing<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<Option<Wait>, ProtocolError> {
+        flag::missing(fabric, results_ready(self.partition, source), Wait::new(Flag::Results, source, &[]))
     }
 
     fn await_token(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, first: u32) -> Outcome {
         if token.0 >= cx.env.work.tokens.end {
             let alone = cx.env.shape.aiv_num() == 1;
-            return self.go(if alone { Phase::Clear { source: ranks(cx.env).start } } else { Phase::Arrive });
+            let source = ranks(cx.env).start;
+            return self.go(if alone { Phase::Clear { source } } else { Phase::Meet(Meeting::Arrive) });
         }
         let mut k = first;
         while let Some((next, home)) = next_pair(cx.env, cx.inputs, token, k) {
-            if self.lies_ready(cx.fabric, home.rank)? {
-                k = next + 1;
-            } else if k > first {
-                return self.go(Phase::Await { token, k });
-            } else {
-                return Ok(Progress::Pending(Wait::new(Flag::Results, home.rank, &[])));
+            match self.missing(cx.fabric, home.rank)? {
+                None => k = next + 1,
+                Some(_) if k > first => return self.go(Phase::Await { token, k }),
+                Some(wait) => return Ok(Progress::Pending(wait)),
             }
         }
         self.go(Phase::Write { token, output: Output::Sum })
@@ -159,19 +146,17 @@ impl Combine {
         }
         let end = now.end;
         for source in now {
-            if self.lies_ready(cx.fabric, RankId(source))? {
-                cx.fabric.store(results_ready(self.partition, RankId(source)), 0)?;
-            } else if source > first {
-                return self.go(Phase::Clear { source });
-            } else {
-                return Ok(Progress::Pending(Wait::new(Flag::Results, RankId(source), &[])));
+            match self.missing(cx.fabric, RankId(source))? {
+                None => cx.fabric.store(results_ready(self.partition, RankId(source)), 0)?,
+                Some(_) if source > first => return self.go(Phase::Clear { source }),
+                Some(wait) => return Ok(Progress::Pending(wait)),
             }
         }
         self.go(Phase::Clear { source: end })
     }
 }
 
-machine! { Combine(self): Phase::Write { output, .. } => output.name() }
+machine! { Combine(self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
 
 /// The rows where experts wrote them, at the ranks of those experts.
 struct AtPeers<'a> {
@@ -191,8 +176,7 @@ impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
         home: Home,
     ) -> Result<Value<'f>, ProtocolError> {
         let number = outputs::sent_row_number(shape, self.rank, pair);
-        let entry = self.operands.sent_rows.as_chunks().0.get(number as usize);
-        let seen = entry.map_or(-1, |&entry| i32::from_le_bytes(entry));
+        let seen = entry(self.operands.sent_rows, number as usize);
         let parts = direct::Parts::of(shape, home.rank, self.area);
         match u32::try_from(seen) {
             Ok(row) if parts.has(row) => {

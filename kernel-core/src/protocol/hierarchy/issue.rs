@@ -5,12 +5,13 @@
 //! tasks. Agent, doorbell and barrier are those of the full mesh ([`a2`](crate::protocol::a2)).
 
 use super::{Bound, Now};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
 use crate::place::Place;
-use crate::protocol::Stage;
-use crate::protocol::a2::ring::{CoreBarrier, CoreRef, DoorbellSequence};
+use crate::protocol::a2::ring::DoorbellSequence;
+use crate::protocol::{Outcome, Stage};
+use crate::sync::barrier::{self, CoreRef};
 
 /// Sends record number `record` of the stream to `server`, or gathers it for the agent.
 pub(super) fn record<V, F: Fabric + ?Sized>(
@@ -64,32 +65,30 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
 /// The steps of a core after it has ended its streams: in stage 2 the agent's doorbell is rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Issued {
-    barrier: CoreBarrier,
+    /// The last barrier that was passed or arrived at.
+    epoch: u32,
     doorbell: DoorbellSequence,
 }
 
 impl Issued {
     pub(super) const fn new() -> Self {
-        Self { barrier: CoreBarrier::new(), doorbell: DoorbellSequence::Rung }
+        Self { epoch: 0, doorbell: DoorbellSequence::Rung }
     }
 
     /// Creates the state before the first stream.
     pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         match env.stage {
             Stage::Two => {
-                Ok(Self { barrier: CoreBarrier::begin(fabric, env.core)?, doorbell: DoorbellSequence::Quiet })
+                let epoch = barrier::current_epoch(fabric, env.core)?;
+                Ok(Self { epoch, doorbell: DoorbellSequence::Quiet })
             }
             Stage::Three => Ok(Self::new()),
         }
     }
 
-    /// Advances by one step; returns `None` when nothing is left to do.
-    pub(super) fn step<V, F: Fabric + ?Sized>(
-        &mut self,
-        env: Now<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Option<Progress>, ProtocolError> {
+    /// Advances by one step; returns `Done` when nothing is left to do.
+    pub(super) fn step<V, F: Fabric + ?Sized>(&mut self, env: Now<'_, V>, fabric: &mut F) -> Outcome {
         let core_ref = CoreRef { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
-        self.doorbell.step(core_ref, fabric, &mut self.barrier, env.epoch.partition(), None)
+        self.doorbell.step(core_ref, fabric, &mut self.epoch, env.epoch.partition(), None)
     }
 }

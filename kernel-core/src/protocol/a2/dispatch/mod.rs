@@ -10,22 +10,23 @@
 
 mod receive;
 
-use super::exchange::Exchange;
+use super::part::{Clear, Round, Send};
 use super::{Cx, Env, split_words};
 use crate::fabric::Progress;
 use crate::layout::a2_window::{self, STATUS_WORDS};
 use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
-use crate::plan::permute::{Cumsum, cumulate};
+use crate::plan::permute::cumulate;
 use crate::plan::route::{self, Sends};
 use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, Types, given, internal};
+use crate::protocol::{Outcome, Types, internal, room};
+use crate::sync::barrier::Meeting;
 use crate::units::RankId;
 
 /// The A2 dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    exchange: Exchange,
+    round: Round,
     staged: Option<steps::Staged>,
     phase: Phase,
 }
@@ -39,7 +40,7 @@ enum Phase {
     /// Write counts and FLAG1 of the window to a rank of this core's share.
     Head { to: u32 },
     /// Write the last flags of these windows and have them sent.
-    Send,
+    Send(Send),
     /// Write this core's share of `expand_idx`.
     ExpandIdx { pair: u32 },
     /// Await FLAG1 of the next rank of this core's share.
@@ -47,7 +48,7 @@ enum Phase {
     /// Await its FLAG2, after `rows` rows.
     Rows { source: u32, rows: u32 },
     /// Await all cores: then the windows of all ranks have arrived.
-    Barrier,
+    Barrier(Meeting),
     /// Read the counts of the next one of all ranks.
     Matrix { source: u32 },
     /// Write this core's share of `ep_recv_counts`.
@@ -56,8 +57,8 @@ enum Phase {
     TokenNums { local_expert: u32 },
     /// Copy out row `index` from `source` for an expert, or its scale.
     CopyOut { source: u32, local_expert: u32, index: u32, scale: bool },
-    /// Clear the flags in the window of `source`, from a byte on.
-    Clear { source: u32, from: u64 },
+    /// Clear the flags in the windows of this core's share.
+    Clear(Clear),
     /// The operator has ended.
     Done,
 }
@@ -71,7 +72,7 @@ impl Dispatch {
     /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
-        Self { exchange: Exchange::new(), staged: None, phase: Phase::Select }
+        Self { round: Round::new(Operator::Dispatch), staged: None, phase: Phase::Select }
     }
 
     /// Advances the operator by one step.
@@ -80,27 +81,36 @@ impl Dispatch {
             Phase::Select => self.select(cx),
             Phase::Reorder { next } => self.reorder(cx, next),
             Phase::Head { to } => self.head(cx, to),
-            Phase::Send => self.send(cx),
+            Phase::Send(ref mut send) => {
+                let progress = send.step(&mut self.round, cx)?;
+                self.then(progress, Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start })
+            }
             Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
             Phase::Counts { source } => self.await_counts(cx, source),
-            Phase::Rows { source, rows } => self.await_rows(cx, source, rows),
-            Phase::Barrier => match self.exchange.cross(cx.env, cx.fabric)? {
-                Some(progress) => Ok(progress),
-                None => self.go(Phase::Matrix { source: 0 }),
-            },
+            Phase::Rows { source, rows } => {
+                let progress = self.round.await_rows(cx, RankId(source), rows)?;
+                self.then(progress, Phase::Counts { source: source + 1 })
+            }
+            Phase::Barrier(ref mut meeting) => {
+                let progress = meeting.step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?;
+                self.then(progress, Phase::Matrix { source: 0 })
+            }
             Phase::Matrix { source } => self.matrix(cx, source),
             Phase::RecvCounts { slot } => self.recv_counts(cx, slot),
             Phase::TokenNums { local_expert } => self.token_nums(cx, local_expert),
             Phase::CopyOut { source, local_expert, index, scale } => {
                 self.copy_out(cx, (source, local_expert, index), scale)
             }
-            Phase::Clear { source, from } => self.clear(cx, source, from),
+            Phase::Clear(ref mut clear) => {
+                let progress = clear.step(&self.round, cx)?;
+                self.then(progress, Phase::Done)
+            }
             Phase::Done => Ok(Progress::Done),
         }
     }
 
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        self.exchange = Exchange::begin(cx.env, cx.fabric)?;
+        self.round.begin(cx)?;
         let words = split_words(cx.env, cx.scratch.words)?;
         route::walk(cx.env.shape, cx.env.rank, cx.inputs, &cx.env.work.pairs, words.sent, words.slots);
         cumulate(words.sent);
@@ -115,49 +125,35 @@ impl Dispatch {
         let Some((item, send)) = sends.next(cx.inputs, words.slots, next) else {
             return self.go(Phase::Head { to: cx.env.work.ranks.start });
         };
-        let position = Cumsum { shape, sums: words.sent }.position(send.home, send.slot);
-        let at = a2_window::record(shape, position);
-        let record = cx
-            .scratch
-            .row
-            .get_mut(..shape.window_record() as usize)
-            .ok_or(given("scratch is shorter than scratch_bytes"))?;
+        let at = a2_window::record(shape, words.cumsum().position(send.home, send.slot));
+        let record = room(cx.scratch.row, shape.window_record())?;
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
         let (payload, scale) = steps::payload(shape, cx.env.vector, cx.inputs, row, &mut self.staged, send)?;
-        let record = if field.is_empty() {
-            payload
-        } else {
-            field.fill(0);
-            field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
-            record
+        let record = match field.split_first_chunk_mut() {
+            None => payload,
+            Some((to, rest)) => {
+                *to = scale.to_le_bytes();
+                rest.fill(0);
+                record
+            }
         };
-        self.exchange.write_out(cx.env, cx.fabric, send.home.rank, at, record)?;
+        self.round.write_out(cx.env, cx.fabric, send.home.rank, at, record)?;
         self.go(Phase::Reorder { next: item + 1 })
     }
 
     fn head(&mut self, cx: &mut Cx<'_, impl Types>, to: u32) -> Outcome {
         if to >= cx.env.work.ranks.end {
-            return self.go(Phase::Send);
+            return self.go(Phase::Send(Send::new(cx.env)));
         }
-        let words = split_words(cx.env, cx.scratch.words)?;
-        let status = Cumsum { shape: cx.env.shape, sums: words.sent }.status(RankId(to));
+        let status = split_words(cx.env, cx.scratch.words)?.cumsum().status(RankId(to));
         let mut bytes = [0; 4 * STATUS_WORDS];
         for (out, word) in bytes.chunks_exact_mut(4).zip(status) {
             out.copy_from_slice(&word.to_le_bytes());
         }
-        self.exchange.write_out(cx.env, cx.fabric, RankId(to), 0, &bytes)?;
+        self.round.write_out(cx.env, cx.fabric, RankId(to), 0, &bytes)?;
         self.go(Phase::Head { to: to + 1 })
-    }
-
-    fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let words = split_words(cx.env, cx.scratch.words)?;
-        let sent = Cumsum { shape: cx.env.shape, sums: words.sent };
-        match self.exchange.send(cx.env, cx.fabric, Operator::Dispatch, |to| sent.rows_to(to))? {
-            Some(progress) => Ok(progress),
-            None => self.go(Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start }),
-        }
     }
 
     fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
@@ -169,4 +165,4 @@ impl Dispatch {
     }
 }
 
-machine! { Dispatch(self): Phase::Send => self.exchange.phase() }
+machine! { Dispatch(self): Phase::Send(send) => send.phase() }

@@ -2,35 +2,29 @@
 
 use super::{Dispatch, Phase};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
-use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in};
+use crate::layout::a2_window::{FLAG1, record, record_scale, window_in};
 use crate::layout::outputs;
-use crate::layout::state::Operator;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
+use crate::protocol::a2::part::Clear;
 use crate::protocol::a2::{Bound, Cx, split_words};
 use crate::protocol::a3::steps::{chunk_of, copy_scale, write_words};
 use crate::protocol::{Outcome, Types, internal};
 use crate::shape::TokenNums;
+use crate::sync::barrier::Meeting;
 use crate::units::RankId;
 use crate::vector::Vector;
+use core::ops::Range;
 
 impl Dispatch {
     pub(super) fn await_counts(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
         if source >= cx.env.work.ranks.end {
-            return self.go(Phase::Barrier);
+            return self.go(Phase::Barrier(Meeting::Arrive));
         }
-        if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), FLAG1)? {
+        if !self.round.flag_is_in(cx, RankId(source), FLAG1)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowCounts, RankId(source), &[])));
         }
         let rows = self.counts_of(cx.env, cx.fabric, RankId(source), |_, _| ())?;
         self.go(Phase::Rows { source, rows })
-    }
-
-    pub(super) fn await_rows(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, rows: u32) -> Outcome {
-        let at = tail_flag(cx.env.shape, Operator::Dispatch, rows);
-        if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), at)? {
-            return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
-        }
-        self.go(Phase::Counts { source: source + 1 })
     }
 
     /// Reads and checks the counts of a window that has arrived; returns their sum.
@@ -44,7 +38,7 @@ impl Dispatch {
         let shape = env.shape;
         let mut rows = 0u32;
         for local_expert in (0..shape.local_expert_num()).step_by(2) {
-            let at = window_in(shape, self.exchange.half, source, u64::from(local_expert) * 4);
+            let at = window_in(shape, self.round.half, source, u64::from(local_expert) * 4);
             let word = fabric.observe(at)?;
             let pair = [word as u32, (word >> 32) as u32];
             for (local_expert, seen) in (local_expert..shape.local_expert_num()).zip(pair) {
@@ -93,7 +87,7 @@ impl Dispatch {
             return self.go(Phase::CopyOut { source, local_expert: 0, index: 0, scale: false });
         }
         let words = split_words(cx.env, cx.scratch.words)?;
-        let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
+        let counts = words.recv_counts();
         // The rows of an expert end where the rows of the next one begin.
         let end = counts.first_row(local_expert + 1, RankId(0));
         let num = match cx.env.shape.token_nums() {
@@ -112,15 +106,15 @@ impl Dispatch {
     ) -> Outcome {
         let shape = cx.env.shape;
         let words = split_words(cx.env, cx.scratch.words)?;
-        let counts = RecvCounts { shape, sums: words.sums };
+        let counts = words.recv_counts();
         let next = next_row(&counts, &cx.env.work.ranks, source, local_expert, index);
         let Some((source, local_expert, index)) = next else {
-            return self.go(Phase::Clear { source: cx.env.work.ranks.start, from: 0 });
+            return self.go(Phase::Clear(Clear::new(cx.env)));
         };
         let from = RankId(source);
         let position = counts.position(local_expert, from).saturating_add(index);
         let row = counts.first_row(local_expert, from).saturating_add(index);
-        let window = |at| window_in(shape, self.exchange.half, from, at);
+        let window = |at| window_in(shape, self.round.half, from, at);
         if scale {
             copy_scale(cx.fabric, window(record_scale(shape, position)), row)?;
         } else {
@@ -130,29 +124,13 @@ impl Dispatch {
         let scale = !scale && shape.row_format().scale.is_some();
         self.go(Phase::CopyOut { source, local_expert, index: index + u32::from(!scale), scale })
     }
-
-    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, from: u64) -> Outcome {
-        let words = split_words(cx.env, cx.scratch.words)?;
-        let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
-        let next = self.exchange.clear(
-            cx.env,
-            cx.fabric,
-            Operator::Dispatch,
-            |rank| counts.rows_from(rank),
-            (source, from),
-        )?;
-        self.go(match next {
-            Some((source, from)) => Phase::Clear { source, from },
-            None => Phase::Done,
-        })
-    }
 }
 
 /// Returns the next row to copy out: `index` of an expert from `source`, or the first one of a later expert or source.
 #[inline]
 fn next_row(
     counts: &RecvCounts<'_>,
-    sources: &core::ops::Range<u32>,
+    sources: &Range<u32>,
     mut source: u32,
     mut local_expert: u32,
     mut index: u32,

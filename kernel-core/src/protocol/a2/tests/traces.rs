@@ -13,16 +13,10 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt::Write;
 
-/// Returns the name of a machine's phase, with the shared part's phase where that part is active.
+/// Returns the operator and the phase of a machine.
 fn phase(machine: Option<&Machine>) -> String {
-    let text = format!("{machine:?}");
-    // The steps to the doorbell are shared and lie inside the shared part.
-    let text = text.replace("phase: Ring(", "phase: ");
-    let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
-    let mut phases = text.split("phase: ").skip(1).map(name);
-    let (shared, own) = (phases.next().unwrap_or_default(), phases.next().unwrap_or_default());
-    let kind = if text.contains("A2Dispatch") { "Dispatch" } else { "Combine" };
-    if own == "Send" { format!("{kind} Send.{shared}") } else { format!("{kind} {own}") }
+    let kind = if matches!(machine, Some(Machine::A2Dispatch(_))) { "Dispatch" } else { "Combine" };
+    format!("{kind} {}", machine.map_or("", Machine::phase))
 }
 
 /// Runs a group as a seed decides, and records every transition.

@@ -11,15 +11,13 @@ pub(crate) mod receive;
 mod send;
 pub(crate) mod sum;
 
-use crate::protocol::a3::Cx;
-use crate::protocol::{Outcome, Types};
-
-use super::Env;
-use super::tp::Add;
+use super::tp::{Add, built};
+use super::{Cx, Env};
 use crate::fabric::Progress;
 use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::plan::order::Path;
+use crate::protocol::{Outcome, Types};
 use crate::units::Token;
 use core::ops::Range;
 use sum::{InWindow, Output};
@@ -71,7 +69,12 @@ impl Combine {
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
-            Phase::Lend { add, rows, others } => self.lend(cx, add, (rows, others)),
+            Phase::Lend { ref mut add, rows, others } => {
+                built()?;
+                let progress = add.step(cx, (rows, others))?;
+                self.lent = Some(add.partition());
+                self.then(progress, Phase::Put { item: 0 })
+            }
             Phase::Put { item } => self.send(cx, item, None),
             Phase::Publish { item, triple } => self.send(cx, item, Some(triple)),
             Phase::Await { token, k } => self.await_token(cx, token, k),

@@ -21,12 +21,10 @@ impl Combine {
         while let Some((next, home)) = next_pair(cx.env, cx.inputs, token, k) {
             let at = combine_status(self.partition, combine_slot(cx.env.shape, token, next));
             let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, next]);
-            let seen = cx.fabric.observe(at)?;
-            match flag::arrived(seen) {
-                flag::Seen::Flag(_) => k = next + 1,
-                flag::Seen::Corrupt => return Err(awaited.refused(seen)),
-                flag::Seen::Empty if k > first => return self.go(Phase::Await { token, k }),
-                flag::Seen::Empty => return Ok(Progress::Pending(awaited)),
+            match flag::missing(cx.fabric, at, awaited)? {
+                None => k = next + 1,
+                Some(_) if k > first => return self.go(Phase::Await { token, k }),
+                Some(wait) => return Ok(Progress::Pending(wait)),
             }
         }
         self.go(Phase::Clear { token, k: 0 })
@@ -50,13 +48,8 @@ pub(crate) fn next_pair<V>(
     env: Bound<'_, V>,
     inputs: &Inputs<'_>,
     token: Token,
-    mut k: u32,
+    k: u32,
 ) -> Option<(u32, Home)> {
-    while k < env.shape.combine_columns() {
-        if let Some(home) = route::home(env.shape, env.rank, inputs, Pair { token, k }) {
-            return Some((k, home));
-        }
-        k += 1;
-    }
-    None
+    let home = |k| route::home(env.shape, env.rank, inputs, Pair { token, k });
+    (k..env.shape.combine_columns()).find_map(|k| Some((k, home(k)?)))
 }

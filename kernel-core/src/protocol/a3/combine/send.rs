@@ -1,18 +1,19 @@
 //! The sending half: take the partition, put each returned row at its owner and publish its flag.
 
 use super::{Combine, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::result;
-use crate::layout::state::{Operator, combine_slot, combine_status};
+use crate::layout::state::{Operator, combine_slot, combine_status, selector};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::tp::{Add, built};
-use crate::protocol::{Operands, Outcome, Types, given};
+use crate::protocol::{Operands, Outcome, Types, entry, room};
 use crate::shape::Shape;
-use crate::sync::{flag, selector};
+use crate::sync::flag;
+use crate::sync::selector::select;
 use crate::units::{RankId, Token, div_floor};
 use crate::vector::Vector;
 
@@ -24,28 +25,11 @@ impl Combine {
         let source = |row: u32| triple(row).map(|triple| triple.source);
         let count = self.share.end - self.share.start;
         self.path = cx.env.choices.order.path_by(count, cx.env.rank, source)?;
-        self.partition = selector::select(cx.fabric, Operator::Combine, cx.env.core)?;
+        self.partition = select(cx.fabric, selector(Operator::Combine, cx.env.core))?;
         self.go(match cx.env.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
             _ => Phase::Lend { add: Add::new(), rows, others },
         })
-    }
-
-    pub(super) fn lend(
-        &mut self,
-        cx: &mut Cx<'_, impl Types>,
-        mut add: Add,
-        (rows, others): (u32, u32),
-    ) -> Outcome {
-        built()?;
-        match add.step(cx, (rows, others))? {
-            Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
-            pending @ Progress::Pending(_) => Ok(pending),
-            Progress::Done => {
-                self.lent = Some(add.partition());
-                self.go(Phase::Put { item: 0 })
-            }
-        }
     }
 
     /// Puts rows from item `next` on and publishes the flag after each; that item may already be put but not published.
@@ -91,20 +75,17 @@ impl Combine {
     fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple, ProtocolError> {
         let env = cx.env;
         let triple = cx.operands.triple(env.shape, env.rank, row)?;
-        let y = cx.operands.row(env.shape, row).ok_or(given("y is shorter than its rows"))?;
+        let y = cx.operands.result(env.shape, row)?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
         if let Some(partition) = self.lent
             && built().is_ok()
         {
             let lent = tp::result(env.shape, env.rank, partition, row);
-            let out =
-                cx.scratch.row.get_mut(..y.len()).ok_or(given("scratch is shorter than scratch_bytes"))?;
+            let out = room(cx.scratch.row, env.shape.row_bytes())?;
             env.vector.add(env.shape.dtype(), y, cx.fabric.bytes(lent, env.shape.row_bytes())?, out);
             cx.fabric.put(triple.source, at, out, &[])?;
         } else if env.shape.result_format().scale.is_some() {
-            let len = env.shape.result_bytes() as usize;
-            let packed =
-                cx.scratch.row.get_mut(..len).ok_or(given("scratch is shorter than scratch_bytes"))?;
+            let packed = room(cx.scratch.row, env.shape.result_bytes())?;
             let (data, scales) = result::split_mut(env.shape, packed);
             env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
             cx.fabric.put(triple.source, at, packed, &[])?;
@@ -116,12 +97,6 @@ impl Combine {
 }
 
 impl Operands<'_> {
-    /// Returns a row of `y`.
-    pub(crate) fn row(&self, shape: &Shape, row: u32) -> Option<&[u8]> {
-        let len = shape.row_bytes() as usize;
-        self.y.get(row as usize * len..).and_then(|rest| rest.get(..len))
-    }
-
     /// Returns the triple of a row, checked.
     #[inline(always)]
     fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
@@ -150,8 +125,7 @@ impl Operands<'_> {
     /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that `y` holds at most `held` rows.
     fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
         let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
-        let last = self.ep_recv_counts.chunks_exact(4).nth(entries.saturating_sub(1));
-        let seen = last.and_then(|b| b.try_into().ok()).map_or(-1, i32::from_le_bytes);
+        let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));
         let max = held.min(shape.rows_max(rank));
         match u32::try_from(seen) {
             Ok(rows) if u64::from(rows) <= max => Ok(rows),

@@ -12,11 +12,11 @@ use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
-use crate::protocol::a3::{Bound, Cx};
+use crate::protocol::a3::Cx;
 use crate::protocol::{Scratch, Types, given, internal};
 use crate::shape::element::bits;
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
-use crate::units::{Pair, Token};
+use crate::units::{Pair, RankId, Token};
 use crate::vector::{Term, Value, Vector, cells};
 use core::cell::Cell;
 
@@ -39,28 +39,47 @@ pub(crate) enum Output {
 
 phase_names! { Output: Sum Add Rstd Norm }
 
-/// Writes an output of a token, and returns the next one, if there is one.
+/// Writes an output of a token, and returns the next one, if there is one. For AddRmsNorm the unrounded row stays in the
+/// scratch.
 #[inline]
 pub(crate) fn write<T: Types>(
     cx: &mut Cx<'_, T>,
     (token, output): (Token, Output),
     rows: &impl Rows<T::Fabric>,
 ) -> Result<Option<Output>, ProtocolError> {
+    let (env, inputs) = (cx.env, cx.inputs);
+    let (shape, dtype) = (env.shape, env.shape.dtype());
+    let (row, sums) = split(shape, &mut cx.scratch)?;
     Ok(match output {
+        Output::Sum if shape.op() == Op::Combine => {
+            write_x_out((shape, env.rank, env.vector), cx.fabric, inputs, token, rows, row)?;
+            None
+        }
         Output::Sum => {
-            write_sum(cx, token, rows)?;
-            match cx.env.shape.op() {
-                Op::Combine => None,
-                Op::CombineAddRmsNorm => Some(Output::Add),
+            {
+                let mut terms = Terms::new();
+                collect_terms((shape, env.rank), &*cx.fabric, inputs, token, rows, &mut terms)?;
+                sums.fill(0);
+                env.vector.accumulate(dtype, &terms, prefetches(cx.fabric), sums);
             }
+            env.vector.narrow(dtype, sums, row);
+            cx.fabric.write(outputs::x_out(shape, token), row)?;
+            Some(Output::Add)
         }
         Output::Add => {
-            write_x(cx, token)?;
+            env.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
+            env.vector.narrow(dtype, sums, row);
+            cx.fabric.write(outputs::x(shape, token), row)?;
             Some(Output::Rstd)
         }
-        Output::Rstd => Some(Output::Norm { rstd_bits: write_rstd(cx, token)?.to_bits() }),
+        Output::Rstd => {
+            let rstd = env.vector.rstd(sums, shape.norm_eps());
+            cx.fabric.write(outputs::rstd(token), &bits(rstd).to_le_bytes())?;
+            Some(Output::Norm { rstd_bits: rstd.to_bits() })
+        }
         Output::Norm { rstd_bits } => {
-            write_y(cx, token, f32::from_bits(rstd_bits))?;
+            env.vector.normalise(dtype, sums, f32::from_bits(rstd_bits), inputs.gamma, row);
+            cx.fabric.write(outputs::y(shape, token), row)?;
             None
         }
     })
@@ -90,34 +109,21 @@ impl<F: Fabric + ?Sized> Rows<F> for InWindow {
     }
 }
 
-/// Writes `x_out` of a token; for AddRmsNorm the unrounded row stays in the scratch.
-fn write_sum<T: Types>(
-    cx: &mut Cx<'_, T>,
+/// Writes the weighted sum of a token's rows to `x_out`.
+pub(crate) fn write_x_out<F: Fabric + ?Sized, V: Vector>(
+    (shape, rank, vector): (&Shape, RankId, V),
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
     token: Token,
-    rows: &impl Rows<T::Fabric>,
+    rows: &impl Rows<F>,
+    row: &mut [u8],
 ) -> Result<(), ProtocolError> {
-    let (env, inputs) = (cx.env, cx.inputs);
-    let (row, sums) = split(env.shape, &mut cx.scratch)?;
-    let at = outputs::x_out(env.shape, token);
-    let dtype = env.shape.dtype();
-    match env.shape.op() {
-        Op::Combine => fill_output(cx.fabric, at, row, |fabric, out| {
-            let mut terms = Terms::new();
-            collect_terms(env, fabric, inputs, token, rows, &mut terms)?;
-            env.vector.weighted_sum(dtype, &terms, prefetches(fabric), out);
-            Ok(())
-        }),
-        Op::CombineAddRmsNorm => {
-            {
-                let mut terms = Terms::new();
-                collect_terms(env, &*cx.fabric, inputs, token, rows, &mut terms)?;
-                sums.fill(0);
-                env.vector.accumulate(dtype, &terms, prefetches(cx.fabric), sums);
-            }
-            env.vector.narrow(dtype, sums, row);
-            Ok(cx.fabric.write(at, row)?)
-        }
-    }
+    fill_output(fabric, outputs::x_out(shape, token), row, |fabric, out| {
+        let mut terms = Terms::new();
+        collect_terms((shape, rank), fabric, inputs, token, rows, &mut terms)?;
+        vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
+        Ok(())
+    })
 }
 
 /// Writes an output as long as `scratch`, as one effect: in place if the fabric lends its memory, else by way of the
@@ -136,19 +142,18 @@ pub(crate) fn fill_output<F: Fabric + ?Sized>(
 }
 
 /// Collects everything that is added up for a token, in order.
-fn collect_terms<'a, F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
+fn collect_terms<'a, F: Fabric + ?Sized>(
+    (shape, rank): (&Shape, RankId),
     fabric: &'a F,
     inputs: &'a Inputs<'_>,
     token: Token,
     rows: &impl Rows<F>,
     terms: &mut Terms<'a>,
 ) -> Result<(), ProtocolError> {
-    let shape = env.shape;
     let weights = inputs.weights(shape, token);
     for k in 0..shape.combine_columns() {
         let pair = Pair { token, k };
-        let Some(source) = route::source(shape, env.rank, inputs, pair) else { continue };
+        let Some(source) = route::source(shape, rank, inputs, pair) else { continue };
         let value = match source {
             Source::Home(home) => rows.row(shape, fabric, pair, home)?,
             Source::Zero => continue,
@@ -167,32 +172,6 @@ fn collect_terms<'a, F: Fabric + ?Sized, V>(
     {
         push(terms, Term::row(1.0, row))?;
     }
-    Ok(())
-}
-
-/// Adds the residual to the row in the scratch and writes `x`.
-fn write_x(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<(), ProtocolError> {
-    let (row, sums) = split(cx.env.shape, &mut cx.scratch)?;
-    let residual = Term::row(1.0, cx.inputs.residual(cx.env.shape, token));
-    cx.env.vector.accumulate(cx.env.shape.dtype(), &[residual], false, sums);
-    cx.env.vector.narrow(cx.env.shape.dtype(), sums, row);
-    cx.fabric.write(outputs::x(cx.env.shape, token), row)?;
-    Ok(())
-}
-
-/// Writes `rstd` of the row in the scratch, and returns it.
-fn write_rstd(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<f32, ProtocolError> {
-    let (_, sums) = split(cx.env.shape, &mut cx.scratch)?;
-    let rstd = cx.env.vector.rstd(sums, cx.env.shape.norm_eps());
-    cx.fabric.write(outputs::rstd(token), &bits(rstd).to_le_bytes())?;
-    Ok(rstd)
-}
-
-/// Normalises the row in the scratch and writes `y`.
-fn write_y(cx: &mut Cx<'_, impl Types>, token: Token, rstd: f32) -> Result<(), ProtocolError> {
-    let (row, sums) = split(cx.env.shape, &mut cx.scratch)?;
-    cx.env.vector.normalise(cx.env.shape.dtype(), sums, rstd, cx.inputs.gamma, row);
-    cx.fabric.write(outputs::y(cx.env.shape, token), row)?;
     Ok(())
 }
 

@@ -18,12 +18,13 @@ mod tp;
 
 use super::exchange::Exchange;
 use super::part::{Part, Round};
-use super::tp::Gather;
+use super::tp::{Gather, built};
 use super::{Bound, Env};
 use crate::fabric::Progress;
 use crate::layout::state::Partition;
 use crate::protocol::a3::Cx;
 use crate::protocol::{Flags, Outcome, Types};
+use crate::sync::barrier::Meeting;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,41 +80,43 @@ impl Dispatch {
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match &mut self.phase {
-            &mut Phase::Select => self.select(cx),
-            &mut Phase::Send { next } => self.send(cx, next),
-            Phase::Part(part) => match part.step(&mut self.round, cx)? {
-                Some(progress) => Ok(progress),
-                None => match *part {
+        match self.phase {
+            Phase::Select => self.select(cx),
+            Phase::Send { next } => self.send(cx, next),
+            Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {
+                Progress::Done => match *part {
                     Part::Exchange(exchange) if cx.env.choices.flags == Flags::Joint => {
                         let first = self.first_to_copy(cx, &exchange)?;
                         self.go(first)
                     }
                     ended => self.go(self.after(cx.env, ended)),
                 },
+                progress => Ok(progress),
             },
-            &mut Phase::SelectTp => self.select_tp(cx),
-            &mut Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
-            &mut Phase::CopyOut { slot, index, row, token, field } => {
+            Phase::SelectTp => self.select_tp(cx),
+            Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
+            Phase::CopyOut { slot, index, row, token, field } => {
                 self.copy_out(cx, (slot, index, row, token), field)
             }
-            &mut Phase::Gather(gather) => self.gather(cx, gather),
-            &mut Phase::Done => Ok(Progress::Done),
+            Phase::Gather(ref mut gather) => {
+                built()?;
+                let progress = gather.step(cx)?;
+                self.then(progress, Phase::Done)
+            }
+            Phase::Done => Ok(Progress::Done),
         }
     }
 
     /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
-        let (separate, one_core) = (env.choices.flags == Flags::Separate, env.shape.aiv_num() == 1);
+        let separate = env.choices.flags == Flags::Separate;
         match part {
             Part::Publish { .. } if separate => Phase::Send { next: 0 },
             Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
             Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
-            Part::Exchange(_) => Phase::Part(Part::Quiet),
-            Part::Quiet if !one_core => Phase::Part(Part::Arrive),
-            Part::Arrive => Phase::Part(Part::Barrier),
-            Part::Quiet | Part::Barrier if separate => Phase::Part(Part::publish_tokens(env)),
-            Part::Quiet | Part::Barrier => Phase::Part(Part::publish(env)),
+            Part::Exchange(_) => Phase::Part(Part::Meet(Meeting::Quiet)),
+            Part::Meet(_) if separate => Phase::Part(Part::publish_tokens(env)),
+            Part::Meet(_) => Phase::Part(Part::publish(env)),
             Part::PublishTokens { .. } => {
                 Phase::AwaitTokens { slot: env.work.slots.start, row: self.round.first_row }
             }

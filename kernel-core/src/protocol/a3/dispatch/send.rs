@@ -8,6 +8,7 @@ use crate::protocol::a3::Cx;
 use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::{Flags, Outcome, Types};
+use crate::sync::barrier::Meeting;
 
 impl Dispatch {
     pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -23,7 +24,7 @@ impl Dispatch {
         for _ in 0..cx.env.run {
             let Some((item, send)) = sends.next(cx.inputs, slots, next) else {
                 return self.go(match cx.env.choices.flags {
-                    Flags::Joint => Phase::Part(Part::Quiet),
+                    Flags::Joint => Phase::Part(Part::Meet(Meeting::Quiet)),
                     Flags::Separate => Phase::Part(Part::expand_idx(cx.env)),
                 });
             };

@@ -8,12 +8,12 @@ use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types, given};
-use crate::sync::selector;
+use crate::protocol::{Outcome, Types, given, room};
+use crate::sync::selector::select;
 
 impl Dispatch {
     pub(super) fn select_tp(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        self.tp_partition = selector::select_at(cx.fabric, tp::selector(Operator::Dispatch, cx.env.core))?;
+        self.tp_partition = select(cx.fabric, tp::selector(Operator::Dispatch, cx.env.core))?;
         self.go(first_to_send(cx.env))
     }
 
@@ -28,8 +28,7 @@ impl Dispatch {
         built()?;
         let shape = cx.env.shape;
         let len = shape.payload_bytes();
-        let scratch =
-            cx.scratch.row.get_mut(..len as usize).ok_or(given("scratch is shorter than scratch_bytes"))?;
+        let scratch = room(cx.scratch.row, len)?;
         let data = cx.fabric.bytes(record, len)?;
         if data.len() != scratch.len() {
             return Err(given("the fabric returned bytes of another length"));
@@ -47,15 +46,6 @@ impl Dispatch {
             1 => Phase::Done,
             _ => Phase::Gather(Gather::new(self.tp_partition, self.round.total, told)),
         })
-    }
-
-    pub(super) fn gather(&mut self, cx: &mut Cx<'_, impl Types>, mut gather: Gather) -> Outcome {
-        built()?;
-        match gather.step(cx)? {
-            Progress::Stepped => self.go(Phase::Gather(gather)),
-            Progress::Done => self.go(Phase::Done),
-            pending @ Progress::Pending(_) => Ok(pending),
-        }
     }
 
     /// Returns the phase that follows a record whose own outputs are written.

@@ -10,8 +10,8 @@ use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
-use crate::protocol::{Outcome, Types, given};
-use crate::sync::selector;
+use crate::protocol::{Outcome, Types};
+use crate::sync::selector::select;
 
 /// The exchange of results of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,31 +57,29 @@ impl Add {
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, (own, others): (u32, u32)) -> Outcome {
-        let (env, fabric, operands) = (cx.env, &mut *cx.fabric, cx.operands);
+        let env = cx.env;
         let slots = Slots { kind: Operator::Combine, partition: self.partition };
         let share = |rows| split::rows(env.shape, rows, env.core);
         match self.phase {
             Phase::Select => {
-                self.partition = selector::select_at(fabric, tp::selector(Operator::Combine, env.core))?;
+                self.partition = select(cx.fabric, tp::selector(Operator::Combine, env.core))?;
                 self.go(Phase::Put { row: share(others).start })
             }
             Phase::Put { row } if row >= share(others).end => self.go(Phase::PutFirst),
             Phase::Put { row } => {
-                let y = operands
-                    .row(env.shape, own.saturating_add(row))
-                    .ok_or(given("y is shorter than its rows"))?;
-                fabric.put(peer(env), tp::result(env.shape, env.rank, self.partition, row), y, &[])?;
+                let y = cx.operands.result(env.shape, own.saturating_add(row))?;
+                cx.fabric.put(peer(env), tp::result(env.shape, env.rank, self.partition, row), y, &[])?;
                 self.go(Phase::Put { row: row + 1 })
             }
             Phase::PutFirst => {
-                slots.put_first(env, fabric, share(others).into())?;
+                slots.put_first(cx, share(others).into())?;
                 self.go(Phase::Tell)
             }
             Phase::Tell => {
-                slots.tell(env, fabric, share(others).into())?;
+                slots.tell(cx, share(others).into())?;
                 self.go(Phase::Await)
             }
-            Phase::Await => match slots.heard(env, fabric, own.into())? {
+            Phase::Await => match slots.heard(cx, own.into())? {
                 Err(wait) => Ok(Progress::Pending(wait)),
                 // The peer splits the same rows in the same way.
                 Ok(heard) if heard == share(own).into() => self.go(Phase::Clear),
@@ -93,7 +91,7 @@ impl Add {
                 }),
             },
             Phase::Clear => {
-                slots.clear(env, fabric)?;
+                slots.clear(cx)?;
                 self.go(Phase::Done)
             }
             Phase::Done => Ok(Progress::Done),

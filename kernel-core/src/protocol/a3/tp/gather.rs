@@ -77,18 +77,18 @@ impl Gather {
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let (env, fabric) = (cx.env, &mut *cx.fabric);
+        let env = cx.env;
         let slots = Slots { kind: Operator::Dispatch, partition: self.partition };
         match self.phase {
             Phase::PutFirst => {
-                slots.put_first(env, fabric, self.told)?;
+                slots.put_first(cx, self.told)?;
                 self.go(Phase::Tell)
             }
             Phase::Tell => {
-                slots.tell(env, fabric, self.told)?;
+                slots.tell(cx, self.told)?;
                 self.go(Phase::Await)
             }
-            Phase::Await => match slots.heard(env, fabric, env.shape.rows_max(env.rank))? {
+            Phase::Await => match slots.heard(cx, env.shape.rows_max(env.rank))? {
                 Err(wait) => Ok(Progress::Pending(wait)),
                 Ok(heard) => {
                     self.heard = heard;
@@ -96,7 +96,7 @@ impl Gather {
                 }
             },
             Phase::Clear => {
-                slots.clear(env, fabric)?;
+                slots.clear(cx)?;
                 let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
                 env.work
                     .slots
@@ -112,13 +112,13 @@ impl Gather {
             Phase::Counts { slot, rows } => self.counts(cx, slot, rows),
             Phase::TokenNums => {
                 let num = i64::from(self.own) + i64::from(self.heard.end);
-                fabric.write(outputs::expert_token_num(0), &num.to_le_bytes())?;
+                cx.fabric.write(outputs::expert_token_num(0), &num.to_le_bytes())?;
                 self.go(Phase::RecvCounts)
             }
             Phase::RecvCounts => {
                 let [first, second] =
                     if env.tp_rank.0 == 0 { [self.own, self.heard.end] } else { [self.heard.end, self.own] };
-                write_words(fabric, outputs::tp_recv_counts(), [first, second].into_iter())?;
+                write_words(cx.fabric, outputs::tp_recv_counts(), [first, second].into_iter())?;
                 self.go(Phase::Done)
             }
             Phase::Done => Ok(Progress::Done),

@@ -12,10 +12,12 @@ mod gather;
 pub(crate) use add::Add;
 pub(crate) use gather::Gather;
 
-use super::Bound;
+use super::steps::copy_of;
+use super::{Bound, Cx};
 use crate::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
+use crate::protocol::Types;
 use crate::sync::flag;
 use crate::units::RankId;
 use core::ops::Range;
@@ -56,44 +58,29 @@ pub(crate) fn peer<V>(env: Bound<'_, V>) -> RankId {
 
 impl Slots {
     /// Puts the number of the first row that the core is about to announce.
-    pub(crate) fn put_first<F: Fabric + ?Sized, V>(
-        self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        rows: Rows,
-    ) -> Result<(), Fault> {
-        let at = tp::first_row(tp::slot(self.kind, self.partition, env.core));
-        fabric.put(peer(env), at, &rows.first.to_le_bytes(), &[])
+    pub(crate) fn put_first(self, cx: &mut Cx<'_, impl Types>, rows: Rows) -> Result<(), Fault> {
+        let at = tp::first_row(tp::slot(self.kind, self.partition, cx.env.core));
+        cx.fabric.put(peer(cx.env), at, &rows.first.to_le_bytes(), &[])
     }
 
     /// Announces the rows that this core has put to the peer.
-    pub(crate) fn tell<F: Fabric + ?Sized, V>(
-        self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        rows: Rows,
-    ) -> Result<(), Fault> {
-        let at = tp::slot(self.kind, self.partition, env.core);
-        fabric.publish(peer(env), at, flag::status(rows.end - rows.first))
+    pub(crate) fn tell(self, cx: &mut Cx<'_, impl Types>, rows: Rows) -> Result<(), Fault> {
+        let at = tp::slot(self.kind, self.partition, cx.env.core);
+        cx.fabric.publish(peer(cx.env), at, flag::status(rows.end - rows.first))
     }
 
     /// Returns the rows that the peer's core announced, if they end by `max`; or the missing word.
-    pub(crate) fn heard<F: Fabric + ?Sized, V>(
+    pub(crate) fn heard(
         self,
-        env: Bound<'_, V>,
-        fabric: &F,
+        cx: &Cx<'_, impl Types>,
         max: u64,
     ) -> Result<Result<Rows, Wait>, ProtocolError> {
-        let (core, at) = (env.core, tp::slot(self.kind, self.partition, env.core));
-        let awaited = Wait::new(Flag::Tp, peer(env), &[core.0]);
-        let seen = fabric.observe(at)?;
-        let rows = match flag::dispatch(seen) {
-            flag::Seen::Empty => return Ok(Err(awaited)),
-            flag::Seen::Corrupt => return Err(awaited.refused(seen)),
-            flag::Seen::Flag(rows) => rows,
+        let (core, at) = (cx.env.core, tp::slot(self.kind, self.partition, cx.env.core));
+        let rows = match flag::count(cx.fabric, at, Wait::new(Flag::Tp, peer(cx.env), &[core.0]))? {
+            Ok(rows) => rows,
+            Err(wait) => return Ok(Err(wait)),
         };
-        let first = fabric.bytes(tp::first_row(at), 4)?;
-        let first = u32::from_le_bytes(first.try_into().unwrap_or([0xFF; 4]));
+        let first = u32::from_le_bytes(copy_of(cx.fabric, tp::first_row(at))?);
         match first.checked_add(rows) {
             Some(end) if u64::from(end) <= max => Ok(Ok(Rows { first, end })),
             _ => Err(ProtocolError::TpRows { core, first, rows, max }),
@@ -101,7 +88,7 @@ impl Slots {
     }
 
     /// Clears the slot that was read.
-    pub(crate) fn clear<F: Fabric + ?Sized, V>(self, env: Bound<'_, V>, fabric: &mut F) -> Result<(), Fault> {
-        fabric.store(tp::slot(self.kind, self.partition, env.core), 0)
+    pub(crate) fn clear(self, cx: &mut Cx<'_, impl Types>) -> Result<(), Fault> {
+        cx.fabric.store(tp::slot(self.kind, self.partition, cx.env.core), 0)
     }
 }

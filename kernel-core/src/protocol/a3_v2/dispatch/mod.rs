@@ -24,6 +24,7 @@ use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::part::{Part, Round};
 use crate::protocol::a3::{Bound, Cx, Env, steps};
 use crate::protocol::{Outcome, Types};
+use crate::sync::barrier::Meeting;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,21 +49,28 @@ enum Phase {
     PublishBlock { send: Send, block: u32, next: Cursor },
     /// Find a record of which all blocks have arrived, from `slot` on, cyclically.
     Look { slot: u32 },
-    /// Copy the next record of `slot` to `row` of the outputs.
-    Triple { slot: u32, row: u32 },
-    /// Copy the data in its block `block`.
-    Data { slot: u32, row: u32, block: u32 },
-    /// Copy its scale.
-    Scale { slot: u32, row: u32 },
-    /// Clear the flag of block `block`.
-    Clear { slot: u32, block: u32 },
+    /// Copy record number `record` of `slot` to `row` of the outputs.
+    CopyOut { slot: u32, record: u32, row: u32, field: Field },
     /// The operator has ended.
     Done,
 }
 
-phase_names! { Phase:
-    Select Part Send Put PublishBlock Look Triple Data Scale Clear Done
+phase_names! { Phase: Select Part Send Put PublishBlock Look CopyOut Done }
+
+/// What is done with a record that has arrived, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Field {
+    /// Copy the triple.
+    Triple,
+    /// Copy the data in block `block`.
+    Data { block: u32 },
+    /// Copy the scale.
+    Scale,
+    /// Clear the flag of block `block`.
+    Clear { block: u32 },
 }
+
+phase_names! { Field: Triple Data Scale Clear }
 
 impl Dispatch {
     /// Creates a core's dispatch in its first phase.
@@ -74,51 +82,52 @@ impl Dispatch {
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match &mut self.phase {
-            &mut Phase::Select => {
+        match self.phase {
+            Phase::Select => {
                 steps::select(cx, &mut self.round)?;
-                self.go(Phase::Part(Part::Quiet))
+                self.go(Phase::Part(Part::Meet(Meeting::Quiet)))
             }
-            Phase::Part(part) => match part.step(&mut self.round, cx)? {
-                Some(progress) => Ok(progress),
-                None => {
+            Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {
+                Progress::Done => {
                     let ended = *part;
                     if let Part::Exchange(_) = ended {
                         receive::forget(cx)?;
                     }
                     self.go(self.after(cx.env, ended))
                 }
+                // It has just arrived, and sends its records before it awaits the others.
+                Progress::Stepped if *part == Part::Meet(Meeting::Barrier) && !counts_first(cx.env) => {
+                    self.go(first_record())
+                }
+                progress => Ok(progress),
             },
-            &mut Phase::Send { at } => self.send(cx, at),
-            &mut Phase::Put { send, block, next } => self.put(cx, (send, block, next)),
-            &mut Phase::PublishBlock { send, block, next } => self.publish_block(cx, (send, block, next)),
-            &mut Phase::Look { slot } => self.look(cx, slot),
-            &mut Phase::Triple { slot, row } => self.triple(cx, slot, row),
-            &mut Phase::Data { slot, row, block } => self.data(cx, (slot, row, block)),
-            &mut Phase::Scale { slot, row } => self.scale(cx, slot, row),
-            &mut Phase::Clear { slot, block } => self.clear(cx, slot, block),
-            &mut Phase::Done => Ok(Progress::Done),
+            Phase::Send { at } => self.send(cx, at),
+            Phase::Put { send, block, next } => self.put(cx, (send, block, next)),
+            Phase::PublishBlock { send, block, next } => self.publish_block(cx, (send, block, next)),
+            Phase::Look { slot } => self.look(cx, slot),
+            Phase::CopyOut { slot, record, row, field } => self.copy_out(cx, (slot, record, row), field),
+            Phase::Done => Ok(Progress::Done),
         }
     }
 
     /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
-        let records = Phase::Send { at: Cursor::default() };
         match part {
-            Part::Quiet if env.shape.aiv_num() > 1 => Phase::Part(Part::Arrive),
-            Part::Arrive if !counts_first(env) => records,
-            Part::Arrive => Phase::Part(Part::Barrier),
-            Part::Barrier if !counts_first(env) => Phase::Part(Part::expand_idx(env)),
-            Part::Quiet | Part::Barrier => Phase::Part(Part::publish(env)),
+            Part::Meet(_) if counts_first(env) => Phase::Part(Part::publish(env)),
+            Part::Meet(_) => Phase::Part(Part::expand_idx(env)),
             Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
             Part::Exchange(_) => Phase::Look { slot: env.work.slots.start },
             // `TokenFlag`s are not used here.
-            Part::Publish { .. } | Part::PublishTokens { .. } => records,
+            Part::Publish { .. } | Part::PublishTokens { .. } => first_record(),
         }
     }
 }
 
-machine! { Dispatch(self): Phase::Part(part) => part.phase() }
+machine! { Dispatch(self): Phase::Part(part) => part.phase(), Phase::CopyOut { field, .. } => field.name() }
+
+fn first_record() -> Phase {
+    Phase::Send { at: Cursor::default() }
+}
 
 /// Returns whether the core publishes counts, and so waits at the barrier first.
 fn counts_first<V>(env: Bound<'_, V>) -> bool {

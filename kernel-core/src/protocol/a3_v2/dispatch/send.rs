@@ -12,6 +12,7 @@ use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types};
+use crate::sync::barrier::Meeting;
 use crate::sync::flag;
 use core::ops::Range;
 
@@ -24,7 +25,7 @@ impl Dispatch {
         self.go(match sends.next(cx.inputs, at) {
             Some((send, next)) => Phase::Put { send, block: 0, next },
             None if counts_first(env) => Phase::Part(Part::expand_idx(env)),
-            None => Phase::Part(Part::Barrier),
+            None => Phase::Part(Part::Meet(Meeting::Barrier)),
         })
     }
 

@@ -104,38 +104,38 @@ impl Dispatch {
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match &mut self.phase {
-            &mut Phase::Select => {
+        match self.phase {
+            Phase::Select => {
                 steps::select(cx, &mut self.round)?;
                 self.go(Phase::Clear { next: exchange::effects(cx.env, CLEARS).start })
             }
-            &mut Phase::Clear { next } => self.clear(cx, next),
-            &mut Phase::PublishCounts { next } => self.publish_counts(cx, next),
-            Phase::Part(part) => match part.step(&mut self.round, cx)? {
-                Some(progress) => Ok(progress),
-                None => {
+            Phase::Clear { next } => self.clear(cx, next),
+            Phase::PublishCounts { next } => self.publish_counts(cx, next),
+            Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {
+                Progress::Done => {
                     let ended = *part;
                     self.go(self.after(cx.env, ended))
                 }
+                progress => Ok(progress),
             },
-            &mut Phase::Await { source } => self.await_counts(cx, source),
-            &mut Phase::PutSums => self.put_sums(cx),
-            &mut Phase::ArriveWithSums => {
+            Phase::Await { source } => self.await_counts(cx, source),
+            Phase::PutSums => self.put_sums(cx),
+            Phase::ArriveWithSums => {
                 let epoch = &mut self.round.epoch;
                 barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, epoch, ShareSum::default())?;
                 self.go(Phase::Sums)
             }
-            &mut Phase::Sums => self.sums(cx),
-            &mut Phase::Grant { next, of_expert } => self.grant(cx, next, of_expert),
-            &mut Phase::Send { next } => self.send(cx, next, None),
-            &mut Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
-            &mut Phase::SentRows { index } => self.sent_rows(cx, index),
-            &mut Phase::PublishTokens { to } => self.publish_tokens(cx, to),
-            &mut Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
-            &mut Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
-            &mut Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
-            &mut Phase::Table => self.table(cx),
-            &mut Phase::Done => Ok(Progress::Done),
+            Phase::Sums => self.sums(cx),
+            Phase::Grant { next, of_expert } => self.grant(cx, next, of_expert),
+            Phase::Send { next } => self.send(cx, next, None),
+            Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
+            Phase::SentRows { index } => self.sent_rows(cx, index),
+            Phase::PublishTokens { to } => self.publish_tokens(cx, to),
+            Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
+            Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
+            Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
+            Phase::Table => self.table(cx),
+            Phase::Done => Ok(Progress::Done),
         }
     }
 
@@ -144,10 +144,8 @@ impl Dispatch {
         match part {
             Part::ExpandIdx { .. } => Phase::Await { source: ranks(env).start },
             Part::Exchange(_) => Phase::Send { next: 0 },
-            Part::Quiet if env.shape.aiv_num() > 1 => Phase::Part(Part::Arrive),
-            Part::Arrive => Phase::Part(Part::Barrier),
             // Other layouts use the two parts that publish.
-            Part::Quiet | Part::Barrier | Part::Publish { .. } | Part::PublishTokens { .. } => {
+            Part::Meet(_) | Part::Publish { .. } | Part::PublishTokens { .. } => {
                 Phase::PublishTokens { to: ranks(env).start }
             }
         }
@@ -172,12 +170,8 @@ impl Dispatch {
         what: Direct,
         source: RankId,
     ) -> Result<bool, ProtocolError> {
-        let seen = fabric.observe(what.word(env.shape, self.round.partition, source))?;
-        match flag::arrived(seen) {
-            flag::Seen::Empty => Ok(false),
-            flag::Seen::Flag(_) => Ok(true),
-            flag::Seen::Corrupt => Err(Self::wait(what, source).refused(seen)),
-        }
+        let at = what.word(env.shape, self.round.partition, source);
+        Ok(flag::missing(fabric, at, Self::wait(what, source))?.is_none())
     }
 
     fn area<V>(&self, env: Bound<'_, V>) -> Area {

@@ -12,6 +12,7 @@ use crate::protocol::a3::steps::{self, chunk_of, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::direct::ranks;
 use crate::protocol::{Outcome, Types, internal};
+use crate::sync::barrier::Meeting;
 use crate::sync::flag;
 use crate::units::RankId;
 
@@ -101,7 +102,7 @@ impl Dispatch {
         let is_moe = index < moe;
         let part = 0..if is_moe { moe } else { route::share_len(share) };
         if index >= part.end {
-            return self.go(Phase::Part(Part::Quiet));
+            return self.go(Phase::Part(Part::Meet(Meeting::Quiet)));
         }
         let end = chunk_of(&part, index).end;
         let pair = if is_moe {

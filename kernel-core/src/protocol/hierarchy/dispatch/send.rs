@@ -82,8 +82,8 @@ impl Send {
                 None => Phase::Ring,
             },
             Phase::Ring => match self.issued.step(env, cx.fabric)? {
-                Some(progress) => return Ok(progress),
-                None => Phase::ExpandIdx { pair: env.work.pairs.moe.start },
+                Progress::Done => Phase::ExpandIdx { pair: env.work.pairs.moe.start },
+                progress => return Ok(progress),
             },
             Phase::ExpandIdx { pair } => {
                 match steps::expand_idx(cx.fabric, &env.work.pairs.moe, cx.words.slots, pair)? {

@@ -1,0 +1,178 @@
+//! Parts of both operators: take a half, send a window to every rank, await windows, clear all flags.
+//!
+//! ```text
+//! Send   (Tail -> Task*)* -> Quiet -> Barrier -> [core 0: Flip -> Settle -> Ring] -> Rung
+//! ```
+//!
+//! One quiet and one barrier stand between all writes of a rank's cores and the doorbell: they cover rows, counts, flags
+//! and task records at once, since each core computes all counts itself. The quiet also covers the clears of the previous
+//! operator. Core 0 waits for quiet again after its flip, since the cores read `bufferChosen` when they begin their next
+//! operator, and the join covers outputs only.
+//!
+//! The window of a rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
+
+use super::ring::DoorbellSequence;
+use super::{Bound, Cx, split_words};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::layout::a2_message::{Task, task_word};
+use crate::layout::a2_window::{
+    buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
+};
+use crate::layout::state::{Operator, Partition};
+use crate::protocol::{Outcome, Types, internal};
+use crate::sync::{barrier, flag, selector};
+use crate::units::{Offset, RankId};
+
+/// The state of an operator apart from its phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Round {
+    kind: Operator,
+    pub(super) half: Partition,
+    /// The last barrier that was passed or arrived at.
+    pub(super) epoch: u32,
+}
+
+impl Round {
+    /// Creates the state of an operator that has not begun.
+    pub(super) const fn new(kind: Operator) -> Self {
+        Self { kind, half: Partition::P0, epoch: 0 }
+    }
+
+    /// Reads the half to use and the last barrier.
+    pub(super) fn begin(&mut self, cx: &Cx<'_, impl Types>) -> Result<(), ProtocolError> {
+        self.half = selector::selected(cx.fabric, buffer_chosen(cx.env.shape))?;
+        self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
+        Ok(())
+    }
+
+    /// Writes into the window to `to`; the window to itself is written in place.
+    pub(super) fn write_out<V, F: Fabric + ?Sized>(
+        &self,
+        env: Bound<'_, V>,
+        fabric: &mut F,
+        to: RankId,
+        at: Offset,
+        bytes: &[u8],
+    ) -> Result<(), ProtocolError> {
+        if to == env.rank {
+            fabric.put(to, window_in(env.shape, self.half, to, at), bytes, &[])?;
+        } else {
+            fabric.write(window_out(env.shape, self.half, to, at), bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the flag at `at` of the window from `source` has arrived.
+    #[inline]
+    pub(super) fn flag_is_in(
+        &self,
+        cx: &Cx<'_, impl Types>,
+        source: RankId,
+        at: Offset,
+    ) -> Result<bool, ProtocolError> {
+        Ok(flag::is_window_flag(cx.fabric.observe(window_in(cx.env.shape, self.half, source, at))?))
+    }
+
+    /// Awaits the last flag of the window of `rows` rows from `source`.
+    pub(super) fn await_rows(&self, cx: &Cx<'_, impl Types>, source: RankId, rows: u32) -> Outcome {
+        let at = tail_flag(cx.env.shape, self.kind, rows);
+        Ok(if self.flag_is_in(cx, source, at)? {
+            Progress::Done
+        } else {
+            Progress::Pending(Wait::new(Flag::WindowRows, source, &[rows]))
+        })
+    }
+}
+
+/// Sending the windows to the ranks of this core's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Send {
+    /// Write the last flag of the window to rank `to`.
+    Tail { to: u32 },
+    /// Write a word of its task record.
+    Task { to: u32, word: u32 },
+    /// Ring the agent's doorbell.
+    Ring(DoorbellSequence),
+}
+
+phase_names! { Send of "Send.": Tail Task Ring }
+
+impl Send {
+    pub(super) fn new<V>(env: Bound<'_, V>) -> Self {
+        Self::Tail { to: env.work.ranks.start }
+    }
+
+    pub(super) const fn phase(&self) -> &'static str {
+        match self {
+            Self::Ring(doorbell) => doorbell.name(),
+            phase => phase.name(),
+        }
+    }
+
+    /// Advances the part by one step.
+    #[inline(always)]
+    pub(super) fn step(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (env, fabric) = (cx.env, &mut *cx.fabric);
+        let (shape, kind, half) = (env.shape, round.kind, round.half);
+        *self = match *self {
+            Self::Tail { to } if to >= env.work.ranks.end => Self::Ring(DoorbellSequence::Quiet),
+            Self::Tail { to } => {
+                let rows = split_words(env, cx.scratch.words)?.rows_to(kind, RankId(to));
+                let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();
+                round.write_out(env, fabric, RankId(to), tail_flag(shape, kind, rows), &word)?;
+                if to == env.rank.0 { Self::Tail { to: to + 1 } } else { Self::Task { to, word: 0 } }
+            }
+            Self::Task { to, word } => {
+                let rows = split_words(env, cx.scratch.words)?.rows_to(kind, RankId(to));
+                let task = Task::new(shape, half, kind, env.rank, RankId(to), rows).to_words();
+                let value = task.get(word as usize).copied().ok_or(internal("no such word"))?;
+                fabric.store(task_word(half, RankId(to), word), value)?;
+                match word + 1 {
+                    Task::WORDS => Self::Tail { to: to + 1 },
+                    word => Self::Task { to, word },
+                }
+            }
+            Self::Ring(ref mut doorbell) => {
+                let chosen = Some(buffer_chosen(shape));
+                return doorbell.step(env.core_ref(), fabric, &mut round.epoch, half, chosen);
+            }
+        };
+        Ok(Progress::Stepped)
+    }
+}
+
+/// Clearing the words that hold a flag, in the windows of this core's share, where a flag could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Clear {
+    source: u32,
+    /// The byte of the window from `source` to continue at.
+    from: Offset,
+}
+
+impl Clear {
+    pub(super) fn new<V>(env: Bound<'_, V>) -> Self {
+        Self { source: env.work.ranks.start, from: 0 }
+    }
+
+    /// Clears the next word.
+    #[inline(always)]
+    pub(super) fn step(&mut self, round: &Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (env, source) = (cx.env, RankId(self.source));
+        if self.source >= env.work.ranks.end {
+            return Ok(Progress::Done);
+        }
+        let rows = split_words(env, cx.scratch.words)?.rows_from(round.kind, source);
+        let end = sent_bytes(env.shape, round.kind, rows);
+        let mut at = next_flag_place(env.shape, self.from);
+        while at < end {
+            if round.flag_is_in(cx, source, at)? {
+                cx.fabric.store(window_in(env.shape, round.half, source, at), 0)?;
+                self.from = at + 1;
+                return Ok(Progress::Stepped);
+            }
+            at = next_flag_place(env.shape, at + 1);
+        }
+        *self = Self { source: self.source + 1, from: 0 };
+        Ok(Progress::Stepped)
+    }
+}
