@@ -49,6 +49,8 @@ pub(super) struct Memory {
     words: HashMap<Place, Vec<Word>>,
     /// Where words are that anybody clears, by region and offset: ranks have them alike.
     cleared: HashSet<(String, u64)>,
+    /// The line of the last flag that was observed inside a task, and of that task.
+    flags: HashMap<Place, (usize, usize)>,
 }
 
 /// How many words are remembered at a place: of more nobody can see one that is not the last.
@@ -58,7 +60,7 @@ impl Memory {
     pub(super) fn new(trace: &Trace) -> Self {
         let clears = trace.events.iter().filter(|event| event.kind == "store" && event.word == Some(0));
         let cleared = clears.map(|event| (event.region.clone(), event.offset)).collect();
-        Self { regions: HashMap::new(), words: HashMap::new(), cleared }
+        Self { regions: HashMap::new(), words: HashMap::new(), cleared, flags: HashMap::new() }
     }
 
     /// Whether others than its rank's cores in one operator reach a region.
@@ -68,6 +70,12 @@ impl Memory {
 
     pub(super) fn is_cleared(&self, event: &Line) -> bool {
         self.cleared.contains(&(event.region.clone(), event.offset))
+    }
+
+    /// A flag has been observed inside a task. Returns the line of the one before it there, if that came by another task.
+    pub(super) fn flag(&mut self, place: &Place, (line, task): (usize, usize)) -> Option<usize> {
+        let before = self.flags.insert(place.clone(), (line, task));
+        before.filter(|before| before.1 != task).map(|before| before.0)
     }
 
     pub(super) fn last(&self, place: &Place) -> Option<&Word> {

@@ -18,7 +18,8 @@ use memory::{Memory, Piece, Word};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::rc::Rc;
-use veriep_core::shape::Shape;
+use veriep_core::layout::a2_window;
+use veriep_core::shape::{Protocol, Shape};
 
 /// What must hold, and whose number the contract's rule has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -108,6 +109,7 @@ struct State {
 #[derive(Debug)]
 struct Reader<'t> {
     trace: &'t Trace,
+    protocol: Protocol,
     actors: Actors,
     states: Vec<State>,
     memory: Memory,
@@ -134,6 +136,7 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
         states: (0..actors.count()).map(|_| State { clock: actors.clock(), ..State::default() }).collect(),
         joined: (0..actors.ranks).map(|_| actors.clock()).collect(),
         memory: Memory::new(trace),
+        protocol: shape.protocol(),
         trace,
         actors,
         arrivals: HashMap::new(),
@@ -178,10 +181,14 @@ impl Reader<'_> {
                 self.states[actor].quiets.push(now);
                 Ok(())
             }
-            "put" | "post" => self.put(number, event, actor),
+            "put" => self.put(number, event, actor),
+            "post" => {
+                self.read_source(event, actor)?;
+                self.put(number, event, actor)
+            }
             "send" if event.length != Some(8) || event.word.is_none() => self.put(number, event, actor),
             "publish" | "send" | "store" => self.word(number, event, actor),
-            "observe" => self.observe(event, actor),
+            "observe" => self.observe(number, event, actor),
             "deliver" => self.read(event, actor),
             "write" => self.write(number, event, actor),
             _ => Ok(()),
@@ -275,6 +282,19 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// An agent reads what it carries: it knows that all of it has landed.
+    fn read_source(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let Some(source) = event.source() else { return Ok(()) };
+        let clock = &self.states[actor].clock;
+        for piece in self.memory.overlapping(event.rank, &source) {
+            if !was_quiet(&self.states, (piece.actor, piece.tick), clock) {
+                return Err((Guard::Covered, Some(piece.line)));
+            }
+            piece.readers.push((actor, clock.of(actor)));
+        }
+        Ok(())
+    }
+
     /// A core writes bytes of its own rank: those of outputs nobody else looks at.
     fn write(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
         if Memory::is_shared(&event.region) { self.put(number, event, actor) } else { Ok(()) }
@@ -321,7 +341,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn observe(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+    fn observe(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
         let value = event.word.unwrap_or(0);
         let (now, rank) = (self.now(actor), event.rank);
         let key = event.place(rank);
@@ -361,7 +381,24 @@ impl Reader<'_> {
         piece.readers.push((actor, now));
         self.states[actor].clock.join(&piece.clock);
         self.arrivals.entry((piece.actor, rank)).or_default().push((piece.tick, actor, now));
+        let (task, sent) = (piece.line, Rc::clone(&piece.clock));
+        if self.is_window_flag(value)
+            && let Some(before) = self.memory.flag(&key, (number, task))
+        {
+            // The same flag came here before: it must have been cleared since, as the sender knows.
+            let states = &self.states;
+            let is_clear = |word: &&mut Word| word.is_store && word.value == 0 && word.line > before;
+            let clear = self.memory.words(&key).filter(is_clear).last();
+            if !clear.is_some_and(|clear| was_quiet(states, (clear.actor, clear.tick), &sent)) {
+                return Err((Guard::Cleared, Some(before)));
+            }
+        }
         Ok(())
+    }
+
+    /// Whether a word inside a task is a flag that is cleared after its use: those of a hierarchy are epochs.
+    const fn is_window_flag(&self, value: u64) -> bool {
+        matches!(self.protocol, Protocol::Fullmesh) && value as u32 == a2_window::FLAG
     }
 
     fn read(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {

@@ -32,6 +32,8 @@ pub struct Line {
     pub offset: u64,
     /// How many bytes.
     pub length: Option<u64>,
+    /// Where in WindowsOut of its rank a task is read.
+    pub from: Option<u64>,
     /// The word, in hexadecimal digits behind `0x`.
     #[serde(default, deserialize_with = "word")]
     pub word: Option<u64>,
@@ -66,6 +68,12 @@ impl Line {
         (rank, self.region.clone(), self.offset)
     }
 
+    /// The reading of a task where it comes from, if the record says where.
+    pub(super) fn source(&self) -> Option<Self> {
+        let region = Region::WindowOut.name().to_owned();
+        self.from.map(|offset| Self { region, offset, ..self.clone() })
+    }
+
     /// What is wrong with it by itself, if anything is.
     fn problem(&self) -> Option<String> {
         let Some((_, needs)) = KINDS.iter().find(|(kind, _)| *kind == self.kind) else {
@@ -97,8 +105,11 @@ impl Line {
         }
         let is_word = needs.contains("word");
         let length = if is_word { 8 } else { self.length.unwrap_or(1) };
-        if self.offset.checked_add(length).is_none_or(|end| end > BYTES_MAX) {
-            return Some(format!("offset {}: must end below {BYTES_MAX}", self.offset));
+        let mut offsets = [("offset", self.offset), ("from", self.from.unwrap_or(0))].into_iter();
+        let is_beyond =
+            |(_, offset): &(&str, u64)| offset.checked_add(length).is_none_or(|end| end > BYTES_MAX);
+        if let Some((name, offset)) = offsets.find(is_beyond) {
+            return Some(format!("{name} {offset}: must end below {BYTES_MAX}"));
         }
         (is_word && !self.offset.is_multiple_of(8))
             .then(|| format!("offset {}: a word's must be a multiple of 8", self.offset))

@@ -117,6 +117,8 @@ pub struct What {
     pub at: Option<Place>,
     /// Bytes.
     pub length: Option<u64>,
+    /// Where in WindowsOut of its rank an agent's task is read, in bytes.
+    pub from: Option<u64>,
     /// The word that is written or seen.
     pub word: Option<u64>,
     /// The kind of word that is waited for.
@@ -172,6 +174,8 @@ impl Serialize for Event {
             #[serde(skip_serializing_if = "Option::is_none")]
             length: Option<u64>,
             #[serde(skip_serializing_if = "Option::is_none")]
+            from: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
             word: Option<String>,
             #[serde(skip_serializing_if = "Option::is_none")]
             awaited: Option<&'static str>,
@@ -189,6 +193,7 @@ impl Serialize for Event {
             region: what.at.map(|at| at.region.name()),
             offset: what.at.map(|at| at.offset),
             length: what.length,
+            from: what.from,
             // Larger than what all readers of JSON take for a number.
             word: what.word.map(|word| format!("{word:#x}")),
             awaited: what.awaited,

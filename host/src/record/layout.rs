@@ -265,7 +265,7 @@ pub fn read(words: Words) -> Option<Read> {
             };
             let length = Some(two >> 40).filter(|&length| length > 0);
             let word = (number == 1).then_some(three);
-            read.event.what = What { peer, at, length, word, awaited: None };
+            read.event.what = What { peer, at, length, word, ..What::default() };
         }
     }
     Some(read)
@@ -286,7 +286,7 @@ mod tests {
             at: at(Region::State, 393_216),
             length: Some(8),
             word: Some(u64::MAX),
-            awaited: None,
+            ..What::default()
         };
         let all = [
             (ACTOR, Kind::Publish, full),

@@ -39,7 +39,7 @@ fn begun(entries: usize) -> (TempDir, Folder, Writer) {
 
 fn publish(writer: &Writer, n: u64) {
     let at = Some(Place { region: Region::State, offset: 8 * n });
-    let what = What { peer: Some(RankId(4)), at, length: Some(8), word: Some(n), awaited: None };
+    let what = What { peer: Some(RankId(4)), at, length: Some(8), word: Some(n), ..What::default() };
     writer.record(ACTOR, Kind::Publish, what);
 }
 

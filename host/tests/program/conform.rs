@@ -2,8 +2,11 @@
 //! contract forbids it.
 
 use crate::common::{fails, json, text};
+use std::collections::HashSet;
 use tempfile::tempdir;
 use veriep::conform::{Guard, Line, Trace, conform};
+use veriep_core::layout::a2_message::doorbell;
+use veriep_core::layout::a2_window::FLAG;
 use veriep_core::shape::{Given, Limits, Shape};
 
 /// Runs, and of which of their events the record can miss none: `flag` is a word that is cleared after its use.
@@ -59,16 +62,16 @@ impl Record {
 
     /// Some of the early events of a kind, or of all flags, evenly spread.
     fn some(&self, kind: &str) -> Vec<usize> {
-        let is_so = |event: &Line| match kind {
+        self.evenly(&|event| match kind {
             "flag" => self.is_flag(event),
-            kind => event.kind == kind,
-        };
+            kind => Self::is_early(event) && event.kind == kind,
+        })
+    }
+
+    fn evenly(&self, is_so: &dyn Fn(&Line) -> bool) -> Vec<usize> {
         let events = self.trace.events.iter().enumerate();
-        let all: Vec<_> = events
-            .filter(|(_, event)| (kind == "flag" || Self::is_early(event)) && is_so(event))
-            .map(|(at, _)| at)
-            .collect();
-        assert!(!all.is_empty(), "no {kind}");
+        let all: Vec<_> = events.filter(|(_, event)| is_so(event)).map(|(at, _)| at).collect();
+        assert!(!all.is_empty(), "there is no such event");
         let every = all.len().div_ceil(TRIED);
         all.into_iter().step_by(every).collect()
     }
@@ -130,6 +133,48 @@ fn a_record_with_one_event_changed_is_refused() {
         };
         ["observe", "deliver"].into_iter().for_each(early);
     }
+}
+
+#[test]
+fn what_agents_carry_is_judged() {
+    let stage_2 = format!("{} --stage 2", RUNS[9].0);
+    for run in [RUNS[8].0, &stage_2] {
+        let record = record(run);
+        let events = &record.trace.events;
+        let is_rung = |event: &Line| {
+            event.kind == "observe" && event.core.is_none() && event.offset == doorbell().offset
+        };
+        // Core 0 is quiet once more, for its flip.
+        let is_quiet = |event: &Line| {
+            event.kind == "quiet" && event.core == Some(1) && event.operator.as_deref() == Some("dispatch")
+        };
+        let writes = |quiet: &Line| {
+            let is_own = |event: &&Line| {
+                (event.rank, event.core, event.batch) == (quiet.rank, quiet.core, quiet.batch)
+            };
+            let mut own = events.iter().filter(is_own).filter(|event| event.operator == quiet.operator);
+            own.any(|event| event.kind == "write" && event.region == "window_out")
+        };
+        let rung = record.evenly(&is_rung);
+        let quiets = record.evenly(&|event| Record::is_early(event) && is_quiet(event) && writes(event));
+        for at in rung.into_iter().chain(quiets) {
+            assert_eq!(record.dropped(at), Some(Guard::Covered), "{run}: {}", record.trace.texts[at]);
+        }
+    }
+    let record = record(RUNS[8].0);
+    let observed =
+        record.trace.events.iter().filter(|event| event.kind == "observe" && event.region == "window");
+    let flags = observed.filter(|event| event.word.is_some_and(|word| word as u32 == FLAG));
+    let flags: HashSet<_> = flags.map(|event| (event.rank, event.offset)).collect();
+    let is_clear = |event: &Line| {
+        let is_at = event.region == "window" && flags.contains(&(event.rank, event.offset));
+        event.kind == "store" && event.word == Some(0) && is_at
+    };
+    for at in record.evenly(&|event| Record::is_early(event) && is_clear(event)) {
+        assert_eq!(record.dropped(at), Some(Guard::Cleared), "{}", record.trace.texts[at]);
+    }
+    let guard = record.guard(|events| events.retain(|event| !is_clear(event)));
+    assert_eq!(guard, Some(Guard::Cleared), "no clears at all");
 }
 
 #[test]
