@@ -57,7 +57,7 @@ fn any() -> u32 {
     black_box(1)
 }
 
-/// All of one configuration, seen by one core.
+/// All of one configuration, seen by one core. Its parts have frames of their own, so that the stack is that of the deepest one.
 pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     let (config, inputs, fabric) = black_box((config, inputs, fabric));
     if let Ok(shape) = Shape::new(config, Limits::None) {
@@ -103,6 +103,7 @@ pub(crate) fn areas(shape: &Shape) {
     }
 }
 
+#[inline(never)]
 fn sizes(shape: &Shape) {
     keep((Shape::product(shape), shape.protocol(), Protocol::product(black_box(shape.protocol()))));
     keep((shape.op(), shape.dtype(), shape.row_format(), shape.result_format()));
@@ -133,6 +134,7 @@ fn sizes(shape: &Shape) {
     }
 }
 
+#[inline(never)]
 fn places(shape: &Shape) {
     let (rank, at) = (RankId(any()), any());
     keep((shape.expert(any().cast_signed()), shape.moe_home(ExpertId(at)), shape.shared_home(rank, at)));
@@ -162,6 +164,7 @@ fn places(shape: &Shape) {
     keep((ProtocolError::source(&error), ProtocolError::renamed(error, |rank| rank)));
 }
 
+#[inline(never)]
 fn layouts(shape: &Shape) {
     let (rank, core, at, token) = (RankId(any()), CoreId(any()), any(), Token(any()));
     let (half, kind) = (black_box(Partition::P1), black_box(Operator::Combine));
@@ -214,6 +217,7 @@ fn layouts(shape: &Shape) {
     relays(shape);
 }
 
+#[inline(never)]
 fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
     let (rank, token, at) = (RankId(any()), Token(any()), any());
     let masked = Inputs { mask: Mask::Tokens(black_box(&[true, false])), ..*given };
@@ -238,6 +242,7 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
 }
 
 /// Tables of a plan are the caller's: whatever their length, nothing is read or written beyond.
+#[inline(never)]
 fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     let (rank, core, at) = (RankId(any()), CoreId(any()), any());
     let order = black_box(SendOrder::Staggered);
@@ -324,6 +329,7 @@ fn landings(shape: &Shape) {
 }
 
 /// Each protocol's machines by themselves, and what all of them offer beside a step.
+#[inline(never)]
 fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep((a3::Dispatch::phase(&a3::Dispatch::new()), a3_v2::Dispatch::phase(&a3_v2::Dispatch::new())));
     keep(direct::Dispatch::phase(&direct::Dispatch::new()));
@@ -384,6 +390,7 @@ fn relays(shape: &Shape) {
 }
 
 /// Who needs a token in a hierarchy.
+#[inline(never)]
 fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
     let (rank, core, at, ids) = (RankId(any()), CoreId(any()), any(), inputs.expert_ids);
     keep((shape.server_ranks(), shape.servers(), shape.server_of(rank), shape.rank_on(at, at)));
@@ -396,6 +403,7 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
 }
 
 /// Litmus programs, each over this one core's view.
+#[inline(never)]
 fn litmuses(fabric: &mut RawFabric<'_>) {
     for litmus in [SUITE, NIC_SUITE, FAR_SUITE].into_iter().flatten() {
         keep(litmus.calls());
@@ -410,6 +418,7 @@ fn litmuses(fabric: &mut RawFabric<'_>) {
 }
 
 /// What protocols share, over a memory.
+#[inline(never)]
 fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     let (rank, core) = (RankId(0), CoreId(any()));
     keep((flag::status(any()), flag::dispatch(any().into())));
@@ -422,6 +431,7 @@ fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     black_box(fabric.cells());
 }
 
+#[inline(never)]
 fn units_and_vector() {
     let (n, step) = (u64::from(any()), u64::from(any()));
     keep((units::align_up(n, step), units::div_ceil(n, step)));
@@ -470,6 +480,7 @@ fn say(what: &dyn core::fmt::Display) {
 }
 
 /// Every message that nothing else here says.
+#[inline(never)]
 fn messages() {
     let (rank, core, at) = (RankId(any()), CoreId(any()), any());
     let wait = black_box(Wait::new(Flag::Block, rank, &[at]));

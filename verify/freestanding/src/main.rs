@@ -55,7 +55,7 @@ const DOOR_STACK_MAX: usize = 6 << 10;
 /// That the areas of a rank may take.
 const AREAS_STACK_MAX: usize = 2 << 10;
 /// That anything else may take.
-const REST_STACK_MAX: usize = 20 << 10;
+const REST_STACK_MAX: usize = 16 << 10;
 
 /// The most that a step has taken.
 static STEP_STACK: AtomicUsize = AtomicUsize::new(0);
