@@ -17,7 +17,7 @@ struct Test {
     is_test: bool,
     by_command: bool,
     literals: Vec<String>,
-    /// What its variables are called for.
+    /// The value of each local variable, by name.
     variables: BTreeMap<String, syn::Expr>,
     calls: Vec<Call>,
 }
@@ -33,7 +33,7 @@ struct Call {
 }
 
 impl Test {
-    /// What a variable is called for, and everything else as it is.
+    /// Returns the value of a local variable, and any other expression unchanged.
     fn known<'e>(&'e self, of: &'e syn::Expr) -> &'e syn::Expr {
         match of {
             syn::Expr::Reference(of) => self.known(&of.expr),
@@ -62,7 +62,7 @@ impl Visit<'_> for Test {
     }
 
     fn visit_expr_method_call(&mut self, call: &syn::ExprMethodCall) {
-        // How a model fails.
+        // Its argument is the message of a failure, not a model's name.
         if call.method != "contains" {
             visit::visit_expr_method_call(self, call);
         }

@@ -18,8 +18,8 @@ use memory::{Memory, Piece, Word};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::rc::Rc;
-use veriep_core::layout::a2_window;
 use veriep_core::shape::{Protocol, Shape};
+use veriep_core::sync::flag;
 
 /// What must hold, and whose number the contract's rule has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -382,7 +382,7 @@ impl Reader<'_> {
         self.states[actor].clock.join(&piece.clock);
         self.arrivals.entry((piece.actor, rank)).or_default().push((piece.tick, actor, now));
         let (task, sent) = (piece.line, Rc::clone(&piece.clock));
-        if self.is_window_flag(value)
+        if self.is_cleared_flag(value)
             && let Some(before) = self.memory.flag(&key, (number, task))
         {
             // The same flag came here before: it must have been cleared since, as the sender knows.
@@ -396,9 +396,9 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether a word inside a task is a flag that is cleared after its use: those of a hierarchy are epochs.
-    const fn is_window_flag(&self, value: u64) -> bool {
-        matches!(self.protocol, Protocol::Fullmesh) && value as u32 == a2_window::FLAG
+    /// Whether a word inside a task is a flag that must be cleared after its use. Those of a hierarchy are epochs, which nobody clears.
+    const fn is_cleared_flag(&self, value: u64) -> bool {
+        matches!(self.protocol, Protocol::Fullmesh) && flag::is_window_flag(value)
     }
 
     fn read(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {

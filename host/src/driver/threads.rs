@@ -193,6 +193,8 @@ impl<'a, B: Backend> Worker<'a, B> {
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
+    /// A function of its own in every build, so that counts and profiles by function have it.
+    #[inline(never)]
     fn run(mut self) -> Times {
         let _stop_if_panicking = StopOnPanic(&self.shared.stop);
         if !self.begin_together() {

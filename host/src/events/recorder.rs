@@ -156,8 +156,8 @@ impl<N: Nic, B: Book> Nic for Recorder<'_, N, B> {
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let post = self.inner.post(transfer)?;
         if post == Post::Posted {
-            let to = bytes(Some(transfer.to), transfer.at, transfer.len as usize);
-            let what = || What { from: Some(transfer.from.offset), ..to };
+            let to = || bytes(Some(transfer.to), transfer.at, transfer.len as usize);
+            let what = || What { from: Some(transfer.from.offset), ..to() };
             self.did(Ok(()), Kind::Post, what)?;
         }
         Ok(post)

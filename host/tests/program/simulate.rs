@@ -167,7 +167,7 @@ fn rows_that_are_copied_serially_take_twice_as_long_on_a_core() {
 fn wire_and_agent_cross_where_a_window_takes_as_long_as_its_task() {
     // Without other costs and latencies: 63 windows of 16 tokens take 86 us, 1.37 us each.
     let wire = |tokens: u32| 86.1 / 16.0 * f64::from(tokens);
-    for (task, crossing) in [(1.0, 12), (2.0, 24)] {
+    for (task, crossing) in [(1.0, 12), (1.5, 18), (2.0, 24)] {
         let combine = |tokens: u32| {
             let set = format!("{DECODE} --set bs={tokens} --cost agent_task_ns={}", 1000.0 * task);
             slowest(&format!("--preset a2-64 {set} {BARE}"))[1]

@@ -14,7 +14,7 @@ pub(crate) const LINE: usize = 64;
 const COPY: usize = 1024;
 
 /// The bytes of a row that are prefetched at a time.
-const TAKEN: usize = 512;
+const AT_ONCE: usize = 512;
 
 /// Prefetches the cache line at `at`, which may be any address.
 #[inline(always)]
@@ -52,10 +52,10 @@ pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
 }
 
 /// Copies a row to memory that is in a near cache, with its lines prefetched if they `can` be.
-pub(crate) fn take(row: &[u8], to: &mut [u8], can: bool) {
-    for ((at, from), to) in (COPY..).step_by(TAKEN).zip(row.chunks(TAKEN)).zip(to.chunks_mut(TAKEN)) {
+pub(crate) fn copy_in(row: &[u8], to: &mut [u8], can: bool) {
+    for ((at, from), to) in (COPY..).step_by(AT_ONCE).zip(row.chunks(AT_ONCE)).zip(to.chunks_mut(AT_ONCE)) {
         if can {
-            fetch_row(row, at, TAKEN);
+            fetch_row(row, at, AT_ONCE);
         }
         to.iter_mut().zip(from).for_each(|(to, &from)| *to = from);
     }

@@ -67,9 +67,15 @@ macro_rules! go {
                 self.phase = phase;
                 Ok($crate::fabric::Progress::Stepped)
             }
+        }
+    };
+}
 
-            /// Steps to the phase after a part that has ended; otherwise the part's progress is the machine's.
-            #[allow(dead_code, reason = "not every machine has parts")]
+/// Lets a machine step to the phase that follows a part.
+macro_rules! then {
+    ($of:ident) => {
+        impl $of {
+            /// Steps to `after` if the part has ended; otherwise the part's progress is the machine's.
             #[inline(always)]
             fn then(&mut self, part: $crate::fabric::Progress, after: Phase) -> $crate::protocol::Outcome {
                 match part {

@@ -133,6 +133,7 @@ impl Combine {
     }
 }
 
+then! { Combine }
 machine! { Combine(self): Phase::Send(send) => send.phase() }
 
 /// The rows in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).

@@ -156,6 +156,7 @@ impl Combine {
     }
 }
 
+then! { Combine }
 machine! { Combine(self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
 
 /// The rows where experts wrote them, at the ranks of those experts.

@@ -6,7 +6,7 @@ use crate::layout::state::Operator;
 use crate::protocol::{Outcome, Types};
 use crate::units::RankId;
 
-/// How far a core is in an operator of three roles.
+/// The progress of a core through an operator, whose work is split into three roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Course {
     epoch: Epoch,

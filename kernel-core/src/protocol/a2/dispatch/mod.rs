@@ -165,4 +165,5 @@ impl Dispatch {
     }
 }
 
+then! { Dispatch }
 machine! { Dispatch(self): Phase::Send(send) => send.phase() }

@@ -92,6 +92,7 @@ impl Combine {
     }
 }
 
+then! { Combine }
 machine! { Combine(self):
     Phase::Lend { add, .. } => add.phase(),
     Phase::Write { output, .. } => output.name()

@@ -124,6 +124,7 @@ impl Dispatch {
     }
 }
 
+then! { Dispatch }
 machine! { Dispatch(self): Phase::Part(part) => part.phase(), Phase::Gather(gather) => gather.phase() }
 
 fn first_to_send<V>(env: Bound<'_, V>) -> Phase {

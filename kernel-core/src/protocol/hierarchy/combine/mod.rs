@@ -19,7 +19,7 @@ use crate::fabric::ProtocolError;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
-use crate::protocol::{Operands, Outcome, Types, given};
+use crate::protocol::{Operands, Outcome, Types, entry, given, take};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor};
 
@@ -72,12 +72,10 @@ impl Words<'_> {
     }
 }
 
-fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
-    let followed = env.shape.servers() as usize * (1 + tokens);
-    let split = words.split_at_mut_checked(followed);
-    let (followed, streams) = split.ok_or(given("scratch is shorter than scratch_words"))?;
-    Ok(Words { followed, streams })
+    let followed = take(&mut words, env.shape.servers() as usize * (1 + tokens))?;
+    Ok(Words { followed, streams: words })
 }
 
 impl Combine {
@@ -132,9 +130,7 @@ impl<'a> Operands<'a> {
     /// Returns the number of rows to return: the last entry of `ep_recv_counts`.
     fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
         let entries = shape.local_expert_num() as usize * shape.ep_world_size() as usize;
-        let last =
-            self.ep_recv_counts.get(entries.saturating_sub(1) * 4..).and_then(|rest| rest.first_chunk());
-        let seen = last.copied().map_or(-1, i32::from_le_bytes);
+        let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));
         let room = |tensor: &[u8], row: u64| div_floor(tensor.len() as u64, row);
         let max = room(self.y, shape.row_bytes())
             .min(room(self.assist_info, Triple::BYTES))

@@ -8,7 +8,7 @@ use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::combine::sum::{fill_output, returned};
-use crate::protocol::{Outcome, Types, given, internal};
+use crate::protocol::{Outcome, Types, given, internal, room};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector};
@@ -91,8 +91,7 @@ impl Tokens {
         let (shape, token) = (env.shape, Token(self.token));
         let ids = inputs.ids(shape, token);
         let Buffers { send, sums, out, .. } = buffers;
-        let own = send.get_mut(..shape.result_bytes() as usize);
-        let own = own.ok_or(given("scratch is shorter than scratch_bytes"))?;
+        let own = room(send, shape.result_bytes())?;
         let here = plan::pairs(shape, ids, env.work.server);
         if here > 0 {
             sum::partial(env, fabric, (env.work.server, token, here), sums, own)?;

@@ -125,17 +125,16 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolErro
         } else {
             let before = *taken;
             match pass(env, fabric, server, taken)? {
-                Passed::Missing(_) if *taken > before => {
-                    return Ok(Ok(Some(Phase::Find { server: server + 1 })));
-                }
-                Passed::Missing(wait) => {
+                Err(_) if *taken > before => return Ok(Ok(Some(Phase::Find { server: server + 1 }))),
+                Err(wait) => {
                     missing = missing.or(Some(wait));
                     continue;
                 }
-                Passed::End => None,
-                Passed::Record { token } => {
-                    hold(env, fabric, held, server, *taken)?;
-                    Some(token)
+                Ok(token) => {
+                    if token.is_some() {
+                        hold(env, fabric, held, server, *taken)?;
+                    }
+                    token
                 }
             }
         };
@@ -150,28 +149,19 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolErro
     Ok(missing.map_or(Ok(None), Err))
 }
 
-/// What follows the records of a stream that do not concern this core.
-enum Passed {
-    /// A record that does.
-    Record {
-        token: u32,
-    },
-    End,
-    Missing(Wait),
-}
-
-/// Passes over complete records, from number `record` on, until one concerns this core. All are checked.
+/// Passes over complete records, from number `record` on, until one concerns this core. All are checked. Returns that one's
+/// token, `None` at the end of the stream; or the wait for a record that has not arrived.
 fn pass<F: Fabric + ?Sized, V>(
     env: Now<'_, V>,
     fabric: &F,
     server: u32,
     record: &mut u32,
-) -> Result<Passed, ProtocolError> {
+) -> Result<Result<Option<u32>, Wait>, ProtocolError> {
     let shape = env.shape;
     loop {
         match stream::next(env, fabric, server, *record)? {
-            Next::Missing(wait) => return Ok(Passed::Missing(wait)),
-            Next::End => return Ok(Passed::End),
+            Next::Missing(wait) => return Ok(Err(wait)),
+            Next::End => return Ok(Ok(None)),
             Next::Record => {}
         }
         let (token, pairs) = stream::token_and_pairs(env, fabric, server, *record)?;
@@ -187,7 +177,7 @@ fn pass<F: Fabric + ?Sized, V>(
             return Err(stream::wrong(env, server, *record, "pairs", pairs));
         }
         if concerns(env, server, ids) {
-            return Ok(Passed::Record { token });
+            return Ok(Ok(Some(token)));
         }
         *record += 1;
     }
@@ -205,7 +195,7 @@ fn hold<F: Fabric + ?Sized, V>(
     let bytes = fabric.bytes(behind(env.record(server, record), ROW), end - ROW)?;
     let held = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
     let held = held.ok_or(given("scratch is shorter than scratch_bytes"))?;
-    prefetch::take(bytes, held, prefetches(fabric));
+    prefetch::copy_in(bytes, held, prefetches(fabric));
     Ok(())
 }
 

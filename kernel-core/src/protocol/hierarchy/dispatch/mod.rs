@@ -17,7 +17,7 @@ use super::{Bound, Cx, Env};
 use crate::fabric::ProtocolError;
 use crate::layout::state::Operator;
 use crate::plan::route;
-use crate::protocol::{Outcome, Types, given};
+use crate::protocol::{Outcome, Types, given, take};
 
 /// Replaces the number of forwarded records or tokens of a stream once the stream has ended.
 const ENDED: u32 = u32::MAX;
@@ -53,14 +53,12 @@ fn word(words: &mut [u32], number: u32) -> Result<&mut u32, ProtocolError> {
     words.get_mut(number as usize).ok_or(given("scratch is shorter than scratch_words"))
 }
 
-fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
-    let short = given("scratch is shorter than scratch_words");
-    let pairs = route::share_len(&env.work.pairs) as usize;
-    let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
-    let (sent, rest) = rest.split_at_mut_checked(route::destinations(env.shape) as usize).ok_or(short)?;
-    let (records, rest) = rest.split_at_mut_checked(env.shape.servers() as usize).ok_or(short)?;
-    let (taken, rows) = rest.split_at_mut_checked(env.shape.servers() as usize).ok_or(short)?;
-    Ok(Words { slots, sent, records, taken, rows })
+fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+    let servers = env.shape.servers() as usize;
+    let slots = take(&mut words, route::share_len(&env.work.pairs) as usize)?;
+    let sent = take(&mut words, route::destinations(env.shape) as usize)?;
+    let records = take(&mut words, servers)?;
+    Ok(Words { slots, sent, records, taken: take(&mut words, servers)?, rows: words })
 }
 
 impl Dispatch {
