@@ -12,13 +12,16 @@ mod trace;
 pub use trace::{Line, Trace};
 
 use crate::error::Error;
+use crate::global_rank;
 use clock::{Actors, Clock};
 use core::fmt;
 use memory::{Memory, Piece, Word};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::rc::Rc;
+use trace::SHARED;
 use veriep_core::shape::{Protocol, Shape};
+use veriep_core::sim::storage::region_sizes;
 use veriep_core::sync::flag;
 
 /// What must hold, and whose number the contract's rule has.
@@ -29,6 +32,8 @@ pub enum Guard {
     Join,
     /// A core has effects between the begin and the end of an operator.
     Inside,
+    /// What is read or written lies within its region.
+    Place,
     /// A word is observed that somebody has written.
     Flag,
     /// A word is cleared after somebody of its rank has observed it, or when it is known to have landed.
@@ -52,6 +57,7 @@ impl Guard {
         match self {
             Self::Join => "a core of the rank has not ended the operator before",
             Self::Inside => "the core is in no such operator",
+            Self::Place => "the region ends before that",
             Self::Flag => "nobody has written that word there",
             Self::Taken => "nobody of the rank is known to have observed the word, nor has it surely landed",
             Self::Cleared => "the word is not known to be clear, so this one may be lost",
@@ -113,6 +119,8 @@ struct Reader<'t> {
     actors: Actors,
     states: Vec<State>,
     memory: Memory,
+    /// Bytes of each region of [`SHARED`], by rank.
+    sizes: Vec<Vec<u64>>,
     arrivals: Arrivals,
     /// What all cores of a rank knew at their last end.
     joined: Vec<Clock>,
@@ -136,6 +144,9 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
         states: (0..actors.count()).map(|_| State { clock: actors.clock(), ..State::default() }).collect(),
         joined: (0..actors.ranks).map(|_| actors.clock()).collect(),
         memory: Memory::new(trace),
+        sizes: global_rank::all(shape)
+            .map(|rank| region_sizes(shape, Some(global_rank::ep_rank(shape, rank)), 0))
+            .collect(),
         protocol: shape.protocol(),
         trace,
         actors,
@@ -167,6 +178,12 @@ impl Reader<'_> {
         if is_core && !is_inside && (event.is_effect() || event.kind == "end") {
             return Err((Guard::Inside, None));
         }
+        let to = event.peer.unwrap_or(event.rank);
+        if !self.is_in_region(to, event)
+            || event.source().is_some_and(|from| !self.is_in_region(event.rank, &from))
+        {
+            return Err((Guard::Place, None));
+        }
         match event.kind.as_str() {
             "begin" if is_core => self.begin(event, actor),
             "end" if is_core => {
@@ -193,6 +210,12 @@ impl Reader<'_> {
             "write" => self.write(number, event, actor),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a place lies within its region. Of outputs nobody asks: only their rank reaches them.
+    fn is_in_region(&self, rank: u32, event: &Line) -> bool {
+        let region = SHARED.iter().position(|region| region.name() == event.region);
+        region.is_none_or(|nth| event.offset + event.length.unwrap_or(8) <= self.sizes[rank as usize][nth])
     }
 
     /// A core begins an operator, or only another phase of it.
@@ -286,6 +309,18 @@ impl Reader<'_> {
     fn read_source(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
         let Some(source) = event.source() else { return Ok(()) };
         let clock = &self.states[actor].clock;
+        // Words that no operator writes lie before the last flag of the full mesh, not in streams of the hierarchy.
+        let length = event.length.unwrap_or(8);
+        let skipped = if self.protocol == Protocol::Fullmesh { length.saturating_sub(8) } else { 0 };
+        let new = Line { offset: source.offset + skipped, length: Some(length - skipped), ..source.clone() };
+        if self.memory.covered(event.rank, &new) < length - skipped {
+            return Err((Guard::Carries, None));
+        }
+        for piece in self.memory.overlapping(event.rank, &new) {
+            if piece.readers.iter().any(|&(reader, _)| reader == actor) {
+                return Err((Guard::Carries, Some(piece.line)));
+            }
+        }
         for piece in self.memory.overlapping(event.rank, &source) {
             if !was_quiet(&self.states, (piece.actor, piece.tick), clock) {
                 return Err((Guard::Covered, Some(piece.line)));

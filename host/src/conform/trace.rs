@@ -56,6 +56,9 @@ const KINDS: [(&str, &str); 14] = [
     ("await", ""),
     ("experts", ""),
 ];
+/// Regions that several cores reach, in the order of [`region_sizes`](veriep_core::sim::storage::region_sizes).
+pub(super) const SHARED: [Region; 5] =
+    [Region::State, Region::Window, Region::WindowOut, Region::TpState, Region::TpWindow];
 /// No region is larger.
 const BYTES_MAX: u64 = 1 << 52;
 
@@ -97,9 +100,8 @@ impl Line {
         if let Some(missing) = needs.split_whitespace().find(|field| !has(field)) {
             return Some(format!("{}: must have {missing}", self.kind));
         }
-        let shared = [Region::State, Region::Window, Region::WindowOut, Region::TpState, Region::TpWindow];
         let outputs = Tensor::ALL.map(Region::Output);
-        let mut regions = shared.iter().chain(&outputs).map(|region| region.name());
+        let mut regions = SHARED.iter().chain(&outputs).map(|region| region.name());
         if !self.region.is_empty() && !regions.any(|name| name == self.region) {
             return Some(format!("region {:?}: there is no such region", self.region));
         }
@@ -184,7 +186,7 @@ impl Trace {
         }
         let mut config = toml::to_string(&header["config"])
             .map_err(|error| at(1, format!("config: {error}")))
-            .and_then(|text| Config::of_text(path, &text))?;
+            .and_then(|text| Config::parse(&text).map_err(|(_, what)| at(1, format!("config: {what}"))))?;
         // Of a model, which is smaller than any product.
         config.server_ranks = header["options"]["server_ranks"].as_i64().unwrap_or(config.server_ranks);
         if header["unit"] == "ns" {
