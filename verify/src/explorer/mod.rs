@@ -70,7 +70,7 @@ pub struct Report {
     pub moves: usize,
     /// Different traffic matrices that some round had.
     pub traffic_matrices: usize,
-    /// The orders for which effects landed. Filled by A3's reduced memory; elsewhere every landing is a move or an assumption.
+    /// The orders for which effects landed, or had landed where that was asked. If every landing is a move of its own, there are none.
     pub orders: BTreeSet<Order>,
     /// Whether every reachable state was visited.
     pub complete: bool,

@@ -9,10 +9,8 @@ use super::story::{Line, Told, Who};
 use super::tape::Tape;
 use super::violation::Violation;
 use super::witness::Taken;
-use crate::order::Order;
 use core::cell::{Cell, RefCell};
 use core::hash::Hash;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
 use veriep_core::layout::state::DISPATCH_SELECTORS;
@@ -115,11 +113,6 @@ pub(super) trait Protocol: Sized {
     /// All cores of a rank have ended an operator.
     fn ended(&self, _: &mut StateOf<Self>, _rank: usize, _op: u32) -> Option<Violation> {
         None
-    }
-
-    /// The orders for which effects have landed so far.
-    fn orders(&self) -> BTreeSet<Order> {
-        BTreeSet::new()
     }
 
     /// Effects that have perhaps not landed. If there are fewer of them, a core that waits on has moved all the same: what

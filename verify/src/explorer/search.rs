@@ -44,7 +44,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
         states,
         moves: graph.len(),
         traffic_matrices: known.oracle.matrices(),
-        orders: known.protocol.orders(),
+        orders: setup.orders.take(),
         complete,
         circles: 0,
         counterexample,

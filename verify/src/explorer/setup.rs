@@ -2,7 +2,9 @@
 
 use super::model::{Model, Product, Traffic};
 use super::witness::Witness;
-use core::cell::Cell;
+use crate::order::Order;
+use core::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use veriep_core::fabric::Capabilities;
 use veriep_core::protocol::{Env, Operator, scratch_bytes, scratch_words};
 use veriep_core::shape::{Elastic, RowElement, Shape};
@@ -41,6 +43,8 @@ pub(super) struct Setup<'a> {
     witness: Option<&'a dyn Witness>,
     /// Whether one is told now.
     pub(super) telling: Cell<bool>,
+    /// The orders for which anything has landed so far.
+    pub(super) orders: RefCell<BTreeSet<Order>>,
 }
 
 impl<'a> Setup<'a> {
@@ -92,7 +96,13 @@ impl<'a> Setup<'a> {
             },
             witness,
             telling: Cell::new(false),
+            orders: RefCell::default(),
         }
+    }
+
+    /// Something has landed, or was found to have landed, for this reason.
+    pub(super) fn relies_on(&self, order: Order) {
+        self.orders.borrow_mut().insert(order);
     }
 
     /// Who sees the calls of the step that is taken now.

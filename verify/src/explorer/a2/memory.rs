@@ -4,9 +4,11 @@ use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::VIRTUAL;
 use super::super::setup::Setup;
 use super::super::violation::Violation;
+use crate::order::Order;
 use core::hash::{Hash, Hasher};
 use core::ops::Range;
 use std::rc::Rc;
+use veriep_core::fabric::order::Kind;
 use veriep_core::layout::a2_message::TASK;
 use veriep_core::layout::a2_window::{FLAG, FLAG1, next_flag_place, sent_bytes, tail_flag, window_in};
 use veriep_core::layout::state::Partition;
@@ -329,8 +331,9 @@ impl Memory {
     }
 
     /// All that a core has issued has landed.
-    pub(super) fn land_all(&mut self, rank: usize, core: usize, first: bool) {
+    pub(super) fn land_all(&mut self, scene: &Scene<'_>, rank: usize, core: usize, first: bool) {
         for late in core::mem::take(&mut self.late[core]) {
+            scene.setup.relies_on(Order::by_quiet(if late.store { Kind::Store } else { Kind::Put }));
             self.set(late.spot, late.start, &late.bytes);
         }
         (0..2).for_each(|parity| self.core_words[core].land(parity));

@@ -5,6 +5,7 @@ use super::super::protocol::{self, Step};
 use super::super::state::CLEARS;
 use super::super::violation::Violation;
 use super::memory::{Area, Flying, Late, Memory, Scene, Spot, in_use};
+use crate::order::Order;
 use core::cell::RefCell;
 use core::ops::Range;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -213,7 +214,7 @@ impl Fabric for View<'_, '_> {
             {
                 return Ok(false);
             }
-            self.memory.land_all(self.rank, core, first);
+            self.memory.land_all(self.scene, self.rank, core, first);
             self.step.say(|| "all that it wrote and cleared has landed".to_owned());
         }
         if first && self.twin() == Twin::EarlyFlip {
@@ -287,6 +288,9 @@ impl Fabric for View<'_, '_> {
         self.look(at, spot)?;
         let range = start..start + len as usize;
         self.must_have_landed(at, spot, &range);
+        if self.peer_of(spot) != self.rank {
+            self.scene.setup.relies_on(Order::TransferInOrder);
+        }
         self.note_read(self.peer_of(spot), start);
         self.step.say_read(self.step.rank, || format!("reads a row of rank {}", self.peer_of(spot)));
         Ok(&self.memory.bytes(spot)[range])
@@ -314,6 +318,7 @@ impl Nic for View<'_, '_> {
         }
         let (spot, start) = self.spot(at, 8)?;
         self.must_have_landed(at, spot, &(start..start + 8));
+        self.scene.setup.relies_on(Order::TransferDoorbell);
         let word = self.memory.bytes(spot).get(start..).and_then(|bytes| bytes.first_chunk());
         Ok(word.map_or(0, |word| u64::from_le_bytes(*word)))
     }

@@ -4,6 +4,7 @@ use super::super::model::{Memory as Landing, Twin};
 use super::super::violation::Violation;
 use super::memory::CoreWords;
 use super::view::View;
+use crate::order::Order;
 use veriep_core::fabric::Fault;
 use veriep_core::layout::state::{CORE_RECORD, CORE_WORDS};
 use veriep_core::place::Place;
@@ -39,6 +40,7 @@ impl View<'_, '_> {
                 return Ok(words.landed[parity]);
             }
             self.landed.borrow_mut().push((number, parity));
+            self.scene.setup.relies_on(Order::Hearsay);
         }
         self.step.say(|| format!("sees core {} at the barrier", other.0));
         Ok(newest(words))

@@ -5,12 +5,9 @@ use super::super::protocol::{VIRTUAL, spot};
 use super::super::refine::{At, Noted};
 use super::super::setup::Setup;
 use super::super::violation::Violation;
-use crate::order::Order;
 use crate::smt::model::Step;
-use core::cell::RefCell;
 use core::fmt;
 use foldhash::HashMap;
-use std::collections::BTreeSet;
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::layout::data::partition_start;
 use veriep_core::layout::state::{DISPATCH_SELECTORS, PARTITION, Partition};
@@ -24,8 +21,6 @@ pub(in super::super) struct Scene<'a> {
     by_place: Vec<(RankId, Place)>,
     rows: HashMap<Vec<u8>, u16>,
     by_row: Vec<Vec<u8>>,
-    /// The orders for which anything has landed so far.
-    pub(super) orders: RefCell<BTreeSet<Order>>,
 }
 
 /// What an effect does when it lands.
@@ -124,7 +119,7 @@ fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
 impl<'a> Scene<'a> {
     pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
         let (places, rows) = (HashMap::default(), HashMap::default());
-        Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new(), orders: RefCell::default() }
+        Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new() }
     }
 
     pub(super) fn twin(&self) -> Twin {

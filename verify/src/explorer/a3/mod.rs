@@ -12,12 +12,10 @@ use super::setup::Setup;
 use super::state::{Bytes, StateOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
-use crate::order::Order;
 use core::hash::{BuildHasher, Hash};
 use foldhash::fast::FixedState;
 use memory::Memory;
 pub(super) use memory::Scene;
-use std::collections::BTreeSet;
 use veriep_core::fabric::Progress;
 use veriep_core::fabric::order::{self, Issued};
 use veriep_core::place::Place;
@@ -103,10 +101,6 @@ impl Protocol for Scene<'_> {
         if let Some(size) = self.partition_bytes(*at).filter(|_| partitions != 2) {
             at.offset = at.offset % size + u64::from(nth % partitions) * VIRTUAL;
         }
-    }
-
-    fn orders(&self) -> BTreeSet<Order> {
-        self.orders.borrow().clone()
     }
 
     fn in_flight(memory: &Memory) -> usize {

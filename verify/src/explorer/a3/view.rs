@@ -216,13 +216,7 @@ impl<'v, 'a> View<'v, 'a> {
             return Ok(false);
         }
         // Asked by who is quiet, and by experts behind their results.
-        self.force(|effect| {
-            let order = match effect.issued.kind {
-                order::Kind::Store => Order::ClearQuietPublish,
-                _ => Order::QuietBarrierPublish,
-            };
-            which(effect).then_some(order)
-        });
+        self.force(|effect| which(effect).then(|| Order::by_quiet(effect.issued.kind)));
         Ok(true)
     }
 
@@ -234,7 +228,7 @@ impl<'v, 'a> View<'v, 'a> {
                 memory.flight.push(effect);
                 continue;
             };
-            self.scene.orders.borrow_mut().insert(order);
+            self.scene.setup.relies_on(order);
             self.noted(effect.landing());
             if let Some(place) = self.scene.known(effect.issued.to, effect.issued.at) {
                 match effect.value {

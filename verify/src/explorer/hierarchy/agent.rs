@@ -4,6 +4,7 @@ use super::super::model::Twin;
 use super::super::violation::Violation;
 use super::memory::{Part, Spot};
 use super::view::View;
+use crate::order::Order;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fault, Progress};
 use veriep_core::layout::{a2_message, relay};
@@ -66,6 +67,7 @@ impl Nic for View<'_, '_> {
         if at == a2_message::doorbell() {
             return Ok(u64::from(self.step.op) + 1);
         }
+        self.scene.setup.relies_on(Order::TransferDoorbell);
         let word = self.body(at, 8)?.and_then(|bytes| bytes.first_chunk());
         Ok(word.map_or(0, |word| u64::from_le_bytes(*word)))
     }

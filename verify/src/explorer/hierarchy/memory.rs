@@ -4,6 +4,7 @@ use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::RANKS;
 use super::super::setup::Setup;
 use super::super::violation::Violation;
+use crate::order::Order;
 use foldhash::HashMap;
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::layout::a2_message::{Task, task_word};
@@ -340,9 +341,17 @@ impl Memory {
             before &= at != i;
             let is_before =
                 before && scene.follows(&seen.issued, &effect.issued) && !scene.is_overtaken(effect);
-            is_before || at == i && part == Part::Whole
+            let order = match effect.issued.kind {
+                Kind::Put => Order::PutPublish,
+                Kind::Message(_) => Order::TransferInOrder,
+                _ => Order::Hearsay,
+            };
+            match at == i {
+                true => (part == Part::Whole).then_some(Order::Hearsay),
+                false => is_before.then_some(order),
+            }
         };
-        self.land(which, landed);
+        self.land(scene, which, landed);
         if part != Part::Whole
             && let Some(effect) = self.flight.iter_mut().find(|effect| effect.issued == seen.issued)
         {
@@ -351,11 +360,12 @@ impl Memory {
     }
 
     /// A core is quiet: all that it issued has landed, but for messages.
-    pub(super) fn quiet(&mut self, core: (RankId, CoreId), landed: impl FnMut(&Effect)) {
+    pub(super) fn quiet(&mut self, scene: &Scene<'_>, core: (RankId, CoreId), landed: impl FnMut(&Effect)) {
         let which = |_, effect: &Effect| {
-            effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_))
+            let is_late = effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
+            is_late.then(|| Order::by_quiet(effect.issued.kind))
         };
-        self.land(which, landed);
+        self.land(scene, which, landed);
     }
 
     /// The ranks at which something of a core has perhaps not landed that quiet speaks for, as bits.
@@ -365,10 +375,17 @@ impl Memory {
         self.flight.iter().filter(waits).fold(0, |ranks, effect| ranks | 1 << effect.issued.to.0)
     }
 
-    fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool, mut landed: impl FnMut(&Effect)) {
+    /// Lets the effects land for which there is an order, and tells `landed` of them.
+    fn land(
+        &mut self,
+        scene: &Scene<'_>,
+        mut order: impl FnMut(usize, &Effect) -> Option<Order>,
+        mut landed: impl FnMut(&Effect),
+    ) {
         let flight = core::mem::take(&mut self.flight);
         for (i, effect) in flight.into_iter().enumerate() {
-            if which(i, &effect) {
+            if let Some(order) = order(i, &effect) {
+                scene.setup.relies_on(order);
                 self.set(effect.issued.to, effect.spot, effect.value);
                 landed(&effect);
             } else {

@@ -337,7 +337,7 @@ impl Fabric for View<'_, '_> {
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
         let quiet = self.step.tape.get_mut().choose((spot, false));
         if quiet {
-            self.memory.borrow_mut().quiet(me, |effect| self.note_landed(effect));
+            self.memory.borrow_mut().quiet(self.scene, me, |effect| self.note_landed(effect));
             self.step.say(|| "is quiet".to_owned());
         }
         Ok(quiet)
