@@ -26,7 +26,7 @@ const ROW_MAX: usize = 256;
 /// Cores and agents of a litmus at most.
 const PROGRAMS_MAX: usize = 5;
 
-/// One operation of a core; an agent posts, awaits and expects words. A length is in bytes, at most 256.
+/// One operation of a core; an agent posts, and observes words. A length is in bytes, at most 256.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls")]
 pub enum Op {
@@ -48,6 +48,8 @@ pub enum Op {
     Await { at: Place, word: u64 },
     /// Observes now: it must be one of these.
     Expect { at: Place, words: &'static [u64] },
+    /// Observes now: if it is the word, leaves out the next `ops` operations.
+    SkipIf { at: Place, word: u64, ops: usize },
     /// Reads now: it must be `len` times `byte`.
     ExpectBytes { at: Place, byte: u8, len: usize },
     /// Reads at that rank now: it must be `len` times `byte`.
@@ -84,6 +86,8 @@ pub enum Claim {
     /// The contract leaves it open: a fabric may break an expectation, and a weak one that never does is not
     /// weak enough to test protocols on.
     Open,
+    /// The contract leaves it open, and no machine needs it: whoever runs it reports whether it was ever broken.
+    Reported,
 }
 
 /// Programs that run side by side.
@@ -265,6 +269,11 @@ impl Run {
     /// The program cannot go on.
     pub fn step(&mut self, actor: &mut Actor<'_>) -> Result<Step, Failure> {
         let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
+        if let Op::SkipIf { at, word, ops } = op {
+            let seen = actor.observe(self.place(at)).map_err(|fault| self.failed(fault.into()))?;
+            self.next += if seen == word { 1 + ops } else { 1 };
+            return Ok(Step::Moved);
+        }
         let moved = self.does(op, actor).map_err(|why| self.failed(why))?;
         self.next += usize::from(moved);
         Ok(if moved { Step::Moved } else { Step::Waits })
@@ -315,7 +324,7 @@ impl Run {
                 let bytes = fabric.bytes(self.place(at), len as u64)?;
                 return all(bytes.first().copied().unwrap_or(0), len, bytes);
             }
-            Op::Post(_) | Op::Await { .. } | Op::Expect { .. } => return Err(Why::Unfit),
+            Op::Post(_) | Op::Await { .. } | Op::Expect { .. } | Op::SkipIf { .. } => return Err(Why::Unfit),
         }
         Ok(true)
     }

@@ -1,8 +1,10 @@
 //! The suite: one litmus for each sentence of the contract of [`Fabric`](crate::fabric::Fabric), and
 //! beside each promise the same without what it rests on.
 
-use super::Claim::{Open, Required};
-use super::Op::{Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, Store};
+use super::Claim::{Open, Reported, Required};
+use super::Op::{
+    Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, SkipIf, Store,
+};
 use super::{Claim, Litmus, Op, Program, Who};
 use crate::place::Place;
 
@@ -36,6 +38,10 @@ pub(super) const fn wait(at: Place, word: u64) -> Op {
 
 pub(super) const fn expect(at: Place, words: &'static [u64]) -> Op {
     Expect { at, words }
+}
+
+const fn skip_if(at: Place, word: u64, ops: usize) -> Op {
+    SkipIf { at, word, ops }
 }
 
 pub(super) const fn row(at: Place, byte: u8) -> Op {
@@ -207,6 +213,17 @@ pub const SUITE: &[Litmus] = &[
             on(0, 0, &[put(1, ROW, 7), publish(1, A, 1)]),
             on(1, 0, &[wait(A, 1), publish(1, B, 1)]),
             on(1, 1, &[wait(B, 1), expect(A, &[1]), row(ROW, 7)]),
+        ],
+    ),
+    // A reader that does not find the word of the other writer says so, in C or by expecting that the other reader did not.
+    litmus(
+        "two readers agree which of two ranks' words came first",
+        Reported,
+        &[
+            on(0, 0, &[publish(2, A, 1)]),
+            on(1, 0, &[publish(2, B, 1)]),
+            on(2, 0, &[wait(A, 1), skip_if(B, 1, 1), publish(2, C, 1), Quiet, publish(2, D, 1)]),
+            on(2, 1, &[wait(B, 1), skip_if(A, 1, 2), wait(D, 1), expect(C, &[0])]),
         ],
     ),
     litmus(

@@ -135,7 +135,9 @@ fn run(processor: usize) {
             fail(scene.name, &format_args!("{wrong} wrong results"));
         }
     }
-    let passed = conformance::run(processor, &mut free, &ALL);
+    let passed = conformance::run(processor, &mut free, &ALL, |litmus, broken| {
+        say!("{litmus}: seen otherwise {broken} times");
+    });
     ALL.wait();
     // Nobody is in a step any more.
     if processor == 0 {
