@@ -10,7 +10,7 @@ use crate::driver::lockstep::Clockwork;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use litmus::{Actor, Claim, FAR_SUITE, Failure, Litmus, NIC_SUITE, Run, STRIDE, SUITE, Step, Who, Why};
+use litmus::{Actor, Claim, Failure, Litmus, Run, STRIDE, SUITES, Step, Who, Why};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -30,8 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Every litmus of both contracts, and the group that it needs.
 pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
-    let near = SUITE.iter().chain(NIC_SUITE).map(|litmus| (shape(), litmus));
-    near.chain(FAR_SUITE.iter().map(|litmus| (servers_shape(), litmus)))
+    let group = |server_ranks| if server_ranks == 0 { shape() } else { servers_shape() };
+    SUITES
+        .into_iter()
+        .flat_map(move |(suite, server_ranks)| suite.iter().map(move |litmus| (group(server_ranks), litmus)))
 }
 
 /// The group that litmus tests of messages need: two servers of two ranks of two cores.

@@ -13,6 +13,9 @@ pub use far_suite::FAR_SUITE;
 pub use nic_suite::NIC_SUITE;
 pub use suite::SUITE;
 
+/// Every suite, and how many ranks of a group are a server for it, if it has servers.
+pub const SUITES: [(&[Litmus], u32); 3] = [(SUITE, 0), (NIC_SUITE, 0), (FAR_SUITE, 2)];
+
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::place::Place;

@@ -3,7 +3,7 @@
 use crate::memory::Free;
 use crate::{Barrier, arch, fail};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use veriep_core::conformance::{Actor, Claim, FAR_SUITE, Litmus, NIC_SUITE, Run, STRIDE, SUITE, Who, Why};
+use veriep_core::conformance::{Actor, Claim, Litmus, Run, STRIDE, SUITES, Who, Why};
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use veriep_core::place::Tensor;
 use veriep_core::units::RankId;
@@ -24,9 +24,8 @@ type Group = [Peer; PROGRAMS];
 #[inline(never)]
 pub(crate) fn run(processor: usize, free: &mut Free, all: &Barrier, report: impl Fn(&str, usize)) -> usize {
     let mut passed = 0;
-    // Of a hierarchy there are servers of two ranks.
-    for (suites, server_ranks) in [([SUITE, NIC_SUITE], 0), ([FAR_SUITE, &[]], 2)] {
-        for litmus in suites.into_iter().flatten().filter(|litmus| litmus.claim != Claim::Open) {
+    for (suite, server_ranks) in SUITES {
+        for litmus in suite.iter().filter(|litmus| litmus.claim != Claim::Open) {
             let bytes = REPETITIONS * STRIDE;
             let group: Group = core::array::from_fn(|_| free.peer(bytes, bytes));
             for repetition in 0..REPETITIONS {

@@ -1,8 +1,8 @@
 //! The fabric's contract as litmus programs: what must hold may never be seen broken, and what it leaves open is counted.
 
 use crate::gpu::{Device, Wrong};
-use device_kernels::litmus::{Job, PEERS, SUITES, run};
-use veriep_core::conformance::{Claim, Litmus, STRIDE};
+use device_kernels::litmus::{Job, PEERS, run};
+use veriep_core::conformance::{Claim, Litmus, STRIDE, SUITES};
 use veriep_core::fabric::raw::Peer;
 use veriep_core::layout::state::STATE_BYTES;
 

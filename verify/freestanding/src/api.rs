@@ -4,7 +4,7 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
-use veriep_core::conformance::{Actor, FAR_SUITE, NIC_SUITE, Run, SUITE, Why};
+use veriep_core::conformance::{Actor, Run, SUITES, Why};
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
@@ -405,7 +405,7 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
 /// Litmus programs, each over this one core's view.
 #[inline(never)]
 fn litmuses(fabric: &mut RawFabric<'_>) {
-    for litmus in [SUITE, NIC_SUITE, FAR_SUITE].into_iter().flatten() {
+    for litmus in SUITES.into_iter().flat_map(|(suite, _)| suite) {
         keep(litmus.calls());
         let ended = litmus.by_turns(any().into(), any(), |run| run.step(&mut Actor::Core(fabric)));
         if let (Err(failure), [program, ..]) = (black_box(ended), litmus.programs) {

@@ -1,7 +1,7 @@
 //! The programs of the fabric's contract, each as a block of its own.
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use veriep_core::conformance::{Actor, FAR_SUITE, Litmus, NIC_SUITE, Run, SUITE, Who, Why};
+use veriep_core::conformance::{Actor, Run, SUITES, Who, Why};
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use veriep_core::place::Tensor;
 use veriep_core::units::RankId;
@@ -9,9 +9,6 @@ use veriep_core::units::RankId;
 /// Ranks of a litmus at most.
 pub const PEERS: usize = 4;
 const NO_OUTPUTS: Outputs = [Segment::EMPTY; Tensor::ALL.len()];
-
-/// All suites, with the ranks of a server where it matters.
-pub const SUITES: [(&[Litmus], u32); 3] = [(SUITE, 0), (NIC_SUITE, 0), (FAR_SUITE, 2)];
 
 /// What a block is given, in memory of the device.
 #[derive(Clone, Copy, Debug)]
