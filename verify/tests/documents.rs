@@ -62,6 +62,7 @@ fn tests_that_documents_name_exist() {
         "doubt/protocol.md",
         "doubt/bug-classes.md",
         "doubt/fuzzing.md",
+        "doubt/planted.md",
         "internals/sources.md",
         "../CONTRIBUTING.md",
         "doubt/explorer.md",

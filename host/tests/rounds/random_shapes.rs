@@ -1,7 +1,7 @@
 //! Random shapes and traffic, shrunk when they fail: every backend gives the same bytes, and the oracle's.
 
-use crate::common::random;
 use crate::common::trial::{Trial, idle, make_left, seeded, small};
+use crate::common::{json, random};
 use proptest::prelude::*;
 use veriep::backend::lockstep::Memory;
 use veriep::case::{Case, OwnedMask};
@@ -311,5 +311,17 @@ fn tokens_whose_experts_are_all_special_give_the_bytes_of_the_oracle() {
         let expected = trial.in_lockstep(Memory::Strong, 1).unwrap();
         assert_eq!(trial.in_lockstep(Memory::Weak, 2).unwrap(), expected);
         assert_eq!(trial.on_threads(2, Spread::Cores).unwrap(), expected);
+    }
+}
+
+/// Larger than any sample: a core writes or reads a table in several pieces.
+#[test]
+fn tables_of_more_words_than_one_write_has_agree_with_the_oracle() {
+    for group in [
+        "--receive direct --set ep_world_size=2 --set moe_expert_num=140 --set k=8",
+        "--set tp_world_size=2 --set ep_world_size=70 --set moe_expert_num=70 --set k=2 --set aiv_num=1",
+    ] {
+        let run = format!("run --preset tiny --set bs=4 --rounds 1 {group}");
+        json(0, &run.split(' ').collect::<Vec<_>>());
     }
 }

@@ -19,6 +19,9 @@ pub(crate) fn explored(name: &str, model: &Model) -> Report {
     let size = format!("{states} states, {moves} moves, {traffic} traffic matrices");
     report::line("explorer", name, &format!("{size}, {seconds:.1} s: {verdict}"));
     let kind = found.counterexample.as_ref().map_or(verdict, |timeline| format!("{:?}", timeline.violation));
+    if let Some(timeline) = found.counterexample.as_ref().filter(|_| model.twin == Twin::None) {
+        println!("{timeline}\n");
+    }
     let end = kind.split([' ', '{', '(']).next().unwrap();
     assert_listed(name, &format!("{size} | {} | {end}", model.cells()));
     found

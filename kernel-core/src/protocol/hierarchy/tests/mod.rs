@@ -46,6 +46,21 @@ fn a_token_goes_over_relays_and_back_as_the_oracle_has_it() {
 }
 
 #[test]
+fn more_tokens_than_a_word_has_bits_come_back_as_the_oracle_has_them() {
+    // 40 tokens: a stream's bitmap of sent sums has two words.
+    let domain = Domain { r: 4, e: 8, s: 0, rs: 0, k: 3, h: 8, bs: 40, cores: 2 };
+    for stage in [Stage::Two, Stage::Three] {
+        run(
+            stage,
+            &shape_of(&Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..domain.config() }),
+            "DC",
+            1,
+            1,
+        );
+    }
+}
+
+#[test]
 fn the_rows_of_a_server_are_added_in_the_order_of_k() {
     // 2^24 + 1 - 2^24 is 0 in f32, and from the other end 1.
     let result = |shape: &Shape, _, _, _, k| {
