@@ -40,6 +40,15 @@ fn fetch_to_write(at: *mut u8) {
     fetch(at);
 }
 
+/// Prefetches a line at both ends of a copy of `len` bytes, of which `done` are copied.
+#[inline(always)]
+pub(crate) fn fetch_ahead(from: *const u8, to: *mut u8, done: usize, len: usize) {
+    if done + COPY < len {
+        fetch(from.wrapping_add(done + COPY));
+        fetch_to_write(to.wrapping_add(done + COPY));
+    }
+}
+
 /// Prefetches `len` bytes of a row from `from` on, if it reaches that far; near its end also lines after it.
 #[inline(always)]
 pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
@@ -70,10 +79,7 @@ pub(crate) fn copy_in(row: &[u8], to: &mut [u8], can: bool) {
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     let lines = if cfg!(target_arch = "x86_64") { len / LINE } else { 0 };
     for at in (0..lines * LINE).step_by(LINE) {
-        if at + COPY < len {
-            fetch(from.wrapping_add(at + COPY));
-            fetch_to_write(to.wrapping_add(at + COPY));
-        }
+        fetch_ahead(from, to, at, len);
         // SAFETY: a line within both ranges, which do not overlap.
         unsafe { ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), LINE) };
     }

@@ -242,6 +242,14 @@ impl RawCells<'_> {
         Ok(self.address(rank, at, len)?.cast())
     }
 
+    /// Prefetches for a copy of `words` words, before word number `next`.
+    #[inline(always)]
+    fn fetch_ahead(&self, from: *const u8, to: *mut u8, next: usize, words: usize) {
+        if self.row_copy != RowCopy::Plain && (8 * next).is_multiple_of(prefetch::LINE) {
+            prefetch::fetch_ahead(from, to, 8 * next, 8 * words);
+        }
+    }
+
     /// Copies a row in the chosen way.
     ///
     /// # Safety
@@ -305,6 +313,7 @@ impl Cells for RawCells<'_> {
     ) -> Result<(), Fault> {
         let first = self.words(rank, at, words.len())?;
         for (i, word) in words.iter().enumerate() {
+            self.fetch_ahead(words.as_ptr().cast(), first.cast(), i, words.len());
             // SAFETY: `words` checked that so many words are there.
             let to = Word(unsafe { AtomicU64::from_ptr(first.add(i)) });
             to.store(u64::from_le_bytes(*word), ordering);
@@ -317,6 +326,7 @@ impl Cells for RawCells<'_> {
         let words = (len / 8) as usize;
         let (from, to) = (self.words(self.own(from), from, words)?, self.words(to, at, words)?);
         for i in 0..words {
+            self.fetch_ahead(from.cast(), to.cast(), i, words);
             // SAFETY: `words` checked that so many words are in both places.
             let (from, to) = unsafe { (AtomicU64::from_ptr(from.add(i)), AtomicU64::from_ptr(to.add(i))) };
             Word(to).store(Word(from).load(load), store);
