@@ -215,6 +215,7 @@ impl Reader<'_> {
     /// Whether a place lies within its region. Of outputs nobody asks: only their rank reaches them.
     fn is_in_region(&self, rank: u32, event: &Line) -> bool {
         let region = SHARED.iter().position(|region| region.name() == event.region);
+        let region = region.filter(|_| !self.trace.has_more_partitions);
         region.is_none_or(|nth| event.offset + event.length.unwrap_or(8) <= self.sizes[rank as usize][nth])
     }
 

@@ -147,6 +147,8 @@ pub struct Trace {
     pub config: Config,
     /// Whether experts read rows in the window.
     pub keeps_rows: bool,
+    /// Whether a model has more partitions than any region, so that some lie beyond its end.
+    pub has_more_partitions: bool,
     /// Events in the order in which they happened.
     pub events: Vec<Line>,
     /// As they stand in the file.
@@ -205,7 +207,15 @@ impl Trace {
             return Err(at(1, "must be followed by events".to_owned()));
         }
         let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
-        Ok(Self { path: path.to_owned(), config, keeps_rows: receive != "copy", events, texts })
+        let partitions = header["options"]["partitions"].as_array().into_iter().flatten();
+        Ok(Self {
+            path: path.to_owned(),
+            config,
+            keeps_rows: receive != "copy",
+            has_more_partitions: partitions.filter_map(Value::as_u64).any(|count| count > 2),
+            events,
+            texts,
+        })
     }
 
     /// What is wrong with a line.

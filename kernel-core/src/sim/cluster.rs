@@ -421,9 +421,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 }
 
-/// Whether effects are some of one kind in a row, or rows each with its flag.
+/// Whether effects are some of one kind in a row, or rows with their flags.
 fn is_run(effects: &[Effect]) -> bool {
     let one_kind = effects.windows(2).all(|two| two[0].verb() == two[1].verb());
-    let rows_and_flags = |(i, effect): (usize, &Effect)| effect.verb() == ["put", "publish"][i % 2];
-    one_kind || effects.iter().enumerate().all(rows_and_flags)
+    let rows_or_flags = effects.iter().all(|effect| ["put", "publish"].contains(&effect.verb()));
+    one_kind || rows_or_flags && effects.windows(2).all(|two| two.iter().any(|effect| effect.verb() == "put"))
 }

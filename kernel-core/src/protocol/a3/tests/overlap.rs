@@ -10,6 +10,9 @@ use crate::units::RankId;
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// Far more steps, most of them in vain, than any of these groups takes.
+const STEPS_MAX: usize = 1_000_000;
+
 /// Returns for each rank the step at which a count was first written, and the one by which its last record had landed.
 fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize, usize)> {
     let mut dice = Dice(seed);
@@ -19,7 +22,7 @@ fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize
     group.begin_dispatch();
     let mut seen = vec![(usize::MAX, 0); shape.ep_world_size() as usize];
     let mut running: Vec<usize> = (0..group.cores()).collect();
-    for now in 0.. {
+    for now in 0..STEPS_MAX {
         let at = dice.below(running.len() as u32) as usize;
         let step = group.step(running[at]).unwrap();
         let rank = group.actors[running[at]].member;
@@ -36,10 +39,10 @@ fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize
             running.swap_remove(at);
         }
         if running.is_empty() {
-            break;
+            return seen;
         }
     }
-    seen
+    panic!("{} cores do not end: {shape:?}", running.len());
 }
 
 /// Returns how many of 600 ranks of random groups wrote a count before their last record had landed.

@@ -13,11 +13,13 @@ use crate::protocol::direct::ranks;
 use crate::protocol::{Outcome, Types, given, internal};
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
-use crate::units::{CoreId, RankId, div_rem};
+use crate::units::{CoreId, RankId, div_ceil, div_rem};
 use core::ops::Range;
 
-/// The effects for each rank: one for a table and one for its word.
-const PUT_AND_PUBLISH: u32 = 2;
+/// Returns the number of effects for each rank: one for each piece of a table, and one for its word.
+fn pieces_and_word<V>(env: Bound<'_, V>) -> u32 {
+    div_ceil(env.shape.local_expert_num().into(), CHUNK.into()) as u32 + 1
+}
 
 /// Returns the numbers of the effects for the ranks of this core's share, `each` for one rank.
 pub(super) fn effects<V>(env: Bound<'_, V>, each: u32) -> Range<u32> {
@@ -30,7 +32,7 @@ impl Dispatch {
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let now = cx.env.run_of(&effects(cx.env, CLEARS), next);
         if now.is_empty() {
-            return self.go(Phase::PublishCounts { next: effects(cx.env, PUT_AND_PUBLISH).start });
+            return self.go(Phase::PublishCounts { next: effects(cx.env, pieces_and_word(cx.env)).start });
         }
         let (next, partition) = (now.end, self.round.partition.flipped());
         for effect in now {
@@ -45,7 +47,8 @@ impl Dispatch {
     pub(super) fn publish_counts(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let (env, partition) = (cx.env, self.round.partition);
         let (_, send_status) = split_words(cx.scratch.words, &env.work.sends)?;
-        let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);
+        let each = pieces_and_word(env);
+        let now = env.run_of(&effects(env, each), next);
         if now.is_empty() {
             // The counts are no longer needed; their memory now holds sums.
             sums_of(env, send_status)?.1.fill(0);
@@ -53,12 +56,13 @@ impl Dispatch {
         }
         let next = now.end;
         for effect in now {
-            let to = RankId(effect / PUT_AND_PUBLISH);
-            if effect % PUT_AND_PUBLISH == 0 {
+            let (to, piece) = div_rem(effect, each);
+            let to = RankId(to);
+            if piece + 1 < each {
                 let first = route::destination_of(env.shape, to, 0) as usize;
                 let own = first..first + env.shape.local_experts(to) as usize;
                 let counts = send_status.get(own).ok_or(SHORT)?;
-                put(cx.fabric, to, Direct::Counts.entry(env.shape, partition, env.rank, 0), counts)?;
+                put(cx.fabric, to, Direct::Counts.entry(env.shape, partition, env.rank, 0), (counts, piece))?;
             } else {
                 cx.fabric.publish(to, Direct::Counts.word(env.shape, partition, env.rank), flag::ARRIVED)?;
             }
@@ -76,7 +80,7 @@ impl Dispatch {
             return self.go(match (env.shape.aiv_num(), own.is_empty()) {
                 (1, _) => Phase::Sums,
                 (_, true) => Phase::ArriveWithSums,
-                (_, false) => Phase::PutSums,
+                (_, false) => Phase::PutSums { piece: 0 },
             });
         }
         let end = now.end;
@@ -93,11 +97,12 @@ impl Dispatch {
         self.go(Phase::Await { source: end })
     }
 
-    pub(super) fn put_sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(super) fn put_sums(&mut self, cx: &mut Cx<'_, impl Types>, piece: u32) -> Outcome {
         let (_, table) = split_words(cx.scratch.words, &cx.env.work.sends)?;
         let (_, sums) = sums_of(cx.env, table)?;
-        put(cx.fabric, cx.env.rank, core_sums(cx.env.shape, cx.env.core), sums)?;
-        self.go(Phase::ArriveWithSums)
+        put(cx.fabric, cx.env.rank, core_sums(cx.env.shape, cx.env.core), (sums, piece))?;
+        let is_last = (piece + 1) * CHUNK >= sums.len() as u32;
+        self.go(if is_last { Phase::ArriveWithSums } else { Phase::PutSums { piece: piece + 1 } })
     }
 
     /// Computes from all cores' sums where the rows of the own sources begin, expert by expert, and where the rows of the
@@ -156,7 +161,7 @@ impl Dispatch {
                 at += ranks as usize;
             }
         }
-        self.go(Phase::Grant { next: effects(env, PUT_AND_PUBLISH).start, of_expert })
+        self.go(Phase::Grant { next: effects(env, pieces_and_word(env)).start, of_expert })
     }
 
     /// Grants rows. Their places may be overwritten now: the previous rows have been read, since this rank has reached this
@@ -164,7 +169,8 @@ impl Dispatch {
     /// counts that have arrived here.
     pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, of_expert: u32) -> Outcome {
         let (env, partition) = (cx.env, self.round.partition);
-        let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);
+        let each = pieces_and_word(env);
+        let now = env.run_of(&effects(env, each), next);
         if now.is_empty() {
             return self.go(Phase::Part(Part::Exchange(Exchange::of_counts(env, &self.round, of_expert))));
         }
@@ -172,10 +178,13 @@ impl Dispatch {
         let (_, firsts) = sums_of(env, table)?;
         let next = now.end;
         for effect in now {
-            let to = RankId(effect / PUT_AND_PUBLISH);
-            if effect % PUT_AND_PUBLISH == 0 {
-                put(cx.fabric, to, Direct::Grants.entry(env.shape, partition, env.rank, 0), firsts)?;
-                self.add_counts(env, cx.fabric, to, firsts)?;
+            let (to, piece) = div_rem(effect, each);
+            let to = RankId(to);
+            if piece + 1 < each {
+                put(cx.fabric, to, Direct::Grants.entry(env.shape, partition, env.rank, 0), (firsts, piece))?;
+                if piece + 2 == each {
+                    self.add_counts(env, cx.fabric, to, firsts)?;
+                }
             } else {
                 cx.fabric.publish(to, Direct::Grants.word(env.shape, partition, env.rank), flag::ARRIVED)?;
             }
@@ -233,17 +242,16 @@ pub(super) fn first_slots<V>(env: Bound<'_, V>) -> Range<u32> {
     start..end.min(start.saturating_add(env.shape.ep_world_size()))
 }
 
-/// Puts words, with as many puts as their length requires.
+/// Puts a piece of a table that begins at `at`. A rank of fewer experts than others lacks the last pieces.
 fn put<F: Fabric + ?Sized>(
     fabric: &mut F,
     to: RankId,
-    mut at: Place,
-    words: &[u32],
+    at: Place,
+    (table, piece): (&[u32], u32),
 ) -> Result<(), ProtocolError> {
-    for words in words.chunks(CHUNK as usize) {
-        let (bytes, len) = bytes_of(words.iter().copied());
-        fabric.put(to, at, bytes.get(..len).unwrap_or_default(), &[])?;
-        at.offset += len as u64;
-    }
-    Ok(())
+    let first = piece * CHUNK;
+    let Some(words) = table.get(first as usize..).filter(|words| !words.is_empty()) else { return Ok(()) };
+    let (bytes, len) = bytes_of(words.iter().copied().take(CHUNK as usize));
+    let at = Place { offset: at.offset + 4 * u64::from(first), ..at };
+    Ok(fabric.put(to, at, bytes.get(..len).unwrap_or_default(), &[])?)
 }

@@ -1,7 +1,7 @@
 //! Dispatch with direct placement, of one core.
 //!
 //! ```text
-//! Select -> Clear* -> PublishCounts* -> ExpandIdx* -> Await* -> (PutSums? -> ArriveWithSums)? -> Sums
+//! Select -> Clear* -> PublishCounts* -> ExpandIdx* -> Await* -> (PutSums* -> ArriveWithSums)? -> Sums
 //!        -> Grant* -> Exchange.Counts* -> (Send -> SendInfo)* -> SentRows* -> Quiet -> Arrive -> Barrier
 //!        -> PublishTokens* -> AwaitTokens* -> (Triples -> Scales?)* -> Table? -> Done
 //! ```
@@ -51,8 +51,8 @@ enum Phase {
     Part(Part),
     /// Await the counts of the next sources of this core's share.
     Await { source: u32 },
-    /// Put the sums of the share's counts where the other cores read them.
-    PutSums,
+    /// Put a piece of the sums of the share's counts where the other cores read them.
+    PutSums { piece: u32 },
     /// Announce the sums to the other cores.
     ArriveWithSums,
     /// Await the sums of all cores.
@@ -119,7 +119,7 @@ impl Dispatch {
                 progress => Ok(progress),
             },
             Phase::Await { source } => self.await_counts(cx, source),
-            Phase::PutSums => self.put_sums(cx),
+            Phase::PutSums { piece } => self.put_sums(cx, piece),
             Phase::ArriveWithSums => {
                 let epoch = &mut self.round.epoch;
                 barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, epoch, ShareSum::default())?;

@@ -41,3 +41,10 @@ fn ranks_with_different_batches_and_many_pairs_agree_with_the_oracle() {
     let domain = Domain { r: 70, e: 70, k: 5, h: 1, bs: 16, ..PAIR };
     assert_rounds(&domain.shape(), 1, false, ONE, &mut Dice(2));
 }
+
+#[test]
+fn tables_of_more_words_than_one_put_has_agree_with_the_oracle() {
+    // 70 local experts: counts, grants and sums of a rank take two puts each, in steps of their own.
+    let domain = Domain { e: 140, k: 8, h: 1, bs: 16, cores: 2, ..PAIR };
+    assert_rounds(&domain.shape(), 2, false, ONE, &mut Dice(2));
+}
