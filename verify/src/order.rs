@@ -34,7 +34,7 @@ impl Order {
         Self::TransferInOrder,
     ];
 
-    /// The reason for which an effect of this kind has landed of whom its core is quiet.
+    /// Returns the reason for which an effect of this kind has landed once its core is quiet.
     pub(crate) const fn by_quiet(kind: Kind) -> Self {
         match kind {
             Kind::Store => Self::ClearQuietPublish,

@@ -32,7 +32,7 @@ pub enum Guard {
     Join,
     /// A core has effects between the begin and the end of an operator.
     Inside,
-    /// What is read or written lies within its region.
+    /// The bytes that an event reads or writes lie within their region.
     Place,
     /// A word is observed that somebody has written.
     Flag,

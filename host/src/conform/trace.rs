@@ -147,7 +147,7 @@ pub struct Trace {
     pub config: Config,
     /// Whether experts read rows in the window.
     pub keeps_rows: bool,
-    /// Whether a model has more partitions than any region, so that some lie beyond its end.
+    /// Whether the record is of a model with more than two partitions, some of which lie beyond the end of their region.
     pub has_more_partitions: bool,
     /// Events in the order in which they happened.
     pub events: Vec<Line>,

@@ -89,7 +89,7 @@ pub enum Claim {
     /// The contract leaves it open: a fabric may break an expectation, and a weak one that never does is not
     /// weak enough to test protocols on.
     Open,
-    /// The contract leaves it open, and no machine needs it: whoever runs it reports whether it was ever broken.
+    /// The contract leaves it open, and no machine relies on it. A runner reports whether it broke.
     Reported,
 }
 
