@@ -201,6 +201,8 @@ struct Buffers<'u> {
     out: &'u mut [u8],
 }
 
+// Inlined: returned in memory, its parts would wait there for the row that the step before has written.
+#[inline(always)]
 fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
     let short = given("scratch is shorter than scratch_bytes");
     let row_bytes = align_up(shape.row_bytes(), 32) as usize;

@@ -72,6 +72,7 @@ impl Words<'_> {
     }
 }
 
+#[inline(always)]
 fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
     let followed = take(&mut words, env.shape.servers() as usize * (1 + tokens))?;
