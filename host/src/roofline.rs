@@ -236,9 +236,13 @@ impl<'a> Traffic<'a> {
         Ok((0..rounds).map(of_round).collect())
     }
 
+    /// The bytes of a copy, as many as `scratch` has. Those of a record begin with its token's; the last ones end with it.
     fn row<'r>(&self, from: Source, [tokens, results]: [&'r [u8]; 2], scratch: &'r [u8]) -> &'r [u8] {
         let len = scratch.len();
-        let at = |rows: &'r [u8], at: usize| rows.get(at..).and_then(|rest| rest.get(..len));
+        let at = |rows: &'r [u8], at: usize| {
+            let at = at.min(rows.len().saturating_sub(len));
+            rows.get(at..).and_then(|rest| rest.get(..len))
+        };
         let row = match from {
             _ if self.is_blank => None,
             Source::Token(start) => at(tokens, start),
@@ -267,7 +271,7 @@ impl<'a> Traffic<'a> {
                 let row = |from, scratch| self.row(from, [tokens, results], scratch);
                 match copied {
                     Copied::Put { to, at, from } => fabric.put(to, at, row(from, scratch), &[]),
-                    Copied::Sent { to, at } => fabric.send(to, at, scratch),
+                    Copied::Sent { to, at, from } => fabric.send(to, at, row(from, scratch)),
                     Copied::Written { at, from } => fabric.write(at, row(from, scratch)),
                     Copied::Delivered { output, from } => fabric.deliver(output, from, len),
                     Copied::Read { at } => read(scratch, fabric.bytes(at, len)?),
@@ -377,6 +381,30 @@ mod tests {
             let traffic = Traffic::new(&case, Batch::new(&case), Choices::default()).unwrap();
             assert_eq!(bytes(&traffic, 0, Operator::Dispatch).len(), dispatch, "{comm_alg}");
             assert_eq!(bytes(&traffic, 0, Operator::Combine).len(), combine, "{comm_alg}");
+        }
+    }
+
+    #[test]
+    fn a_message_to_a_relay_reads_its_token_unless_it_is_quantised() {
+        for (quant_mode, operator, reads) in [
+            ("quant_mode=0", Operator::Dispatch, true),
+            ("quant_mode=2", Operator::Dispatch, false),
+            ("quant_mode=0", Operator::Combine, false),
+        ] {
+            let servers =
+                ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=16", "h=1024"];
+            let case = case(&[&servers[..], &["hccl_buffsize_mb=200", quant_mode]].concat());
+            let traffic = Traffic::new(&case, Batch::new(&case), Choices::default()).unwrap();
+            let phases = traffic.rounds[0].iter().filter(|phase| phase.operator == Some(operator));
+            let copies = phases.flat_map(|phase| phase.copies.iter().flatten());
+            let tokens: Vec<_> = copies
+                .filter_map(|(copied, _)| match copied {
+                    Copied::Sent { from, .. } => Some(matches!(from, Source::Token(_))),
+                    _ => None,
+                })
+                .collect();
+            assert!(!tokens.is_empty(), "{quant_mode} {operator:?}");
+            assert!(tokens.iter().all(|&token| token == reads), "{quant_mode} {operator:?}: {tokens:?}");
         }
     }
 

@@ -15,9 +15,10 @@ use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::inputs::Inputs;
+use veriep_core::layout::relay;
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Operator;
-use veriep_core::shape::Shape;
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// The payload of a block of `fullmesh_v2`, the shortest piece in which a long row travels.
@@ -34,13 +35,18 @@ pub(super) enum Source {
     Scratch,
 }
 
+fn span(bytes: &[u8]) -> Range<usize> {
+    let Range { start, end } = bytes.as_ptr_range();
+    start.addr()..end.addr()
+}
+
 /// One copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Copied {
     /// Into a rank's memory.
     Put { to: RankId, at: Place, from: Source },
     /// As a message to a rank of another server.
-    Sent { to: RankId, at: Place },
+    Sent { to: RankId, at: Place, from: Source },
     /// Into the own memory.
     Written { at: Place, from: Source },
     /// From the own memory into an output.
@@ -86,8 +92,10 @@ pub(super) struct Phase {
 #[derive(Debug)]
 pub(super) struct Listing<'a> {
     shape: &'a Shape,
-    /// By rank: where its tokens lie, and what its experts returned.
-    rows: Vec<[Range<usize>; 2]>,
+    /// By rank: its tokens.
+    tokens: Vec<&'a [u8]>,
+    /// By rank: where what its experts returned lies.
+    results: Vec<Range<usize>>,
     log: Mutex<Log>,
 }
 
@@ -100,19 +108,12 @@ struct Log {
 
 impl<'a> Listing<'a> {
     /// Lists what a group copies that has run before on the same `inputs`, by rank.
-    pub(super) fn new<'i>(
-        shape: &'a Shape,
-        ranks: &[RankState],
-        inputs: impl Fn(RankId) -> Inputs<'i>,
-    ) -> Self {
-        let span = |bytes: &[u8]| {
-            let Range { start, end } = bytes.as_ptr_range();
-            start.addr()..end.addr()
-        };
-        let of = |(rank, state): (RankId, &RankState)| [span(inputs(rank).x), state.with_y(0, span)];
+    pub(super) fn new(shape: &'a Shape, ranks: &[RankState], inputs: impl Fn(RankId) -> Inputs<'a>) -> Self {
+        let tokens = global_rank::all(shape).map(|rank| inputs(rank).x).collect();
+        let results = ranks.iter().map(|state| state.with_y(0, span)).collect();
         let cores = (global_rank::count(shape) * shape.aiv_num()) as usize;
         let log = Log { entries: Vec::new(), cores: vec![(0, false); cores] };
-        Self { shape, rows: global_rank::all(shape).zip(ranks).map(of).collect(), log: Mutex::new(log) }
+        Self { shape, tokens, results, log: Mutex::new(log) }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -124,15 +125,28 @@ impl<'a> Listing<'a> {
     }
 
     fn source(&self, rank: RankId, bytes: &[u8]) -> Source {
-        let [tokens, results] = &self.rows[rank.index()];
+        let (tokens, results) = (span(self.tokens[rank.index()]), &self.results[rank.index()]);
         let at = bytes.as_ptr().addr();
         if tokens.contains(&at) {
             Source::Token(at - tokens.start)
         } else if results.contains(&at) {
             Source::Result(at - results.start)
         } else {
-            Source::Scratch
+            self.token_in(rank, bytes).map_or(Source::Scratch, Source::Token)
         }
+    }
+
+    /// Where a rank has the token whose row lies unchanged in a record to a relay: whoever makes the record reads the token.
+    fn token_in(&self, rank: RankId, record: &[u8]) -> Option<usize> {
+        if self.shape.protocol() != Protocol::Hierarchy {
+            return None;
+        }
+        let number = record.get(relay::TOKEN as usize..)?.first_chunk()?;
+        let row = self.shape.row_bytes() as usize;
+        let at = row.checked_mul(u32::from_le_bytes(*number) as usize)?;
+        let token = self.tokens[rank.index()].get(at..)?.get(..row)?;
+        let carried = record.get(relay::ROW as usize..)?.get(..row)?;
+        (carried == token).then_some(at)
     }
 
     /// Lists a copy of `actor`, unless it is shorter than a row.
@@ -212,12 +226,12 @@ fn levels(shape: &Shape, entries: &[&Entry]) -> Vec<u32> {
             }
             Copied::Put { from: Source::Scratch, .. }
             | Copied::Written { from: Source::Scratch, .. }
-            | Copied::Sent { .. } => *made,
+            | Copied::Sent { from: Source::Scratch, .. } => *made,
             _ => behind.unwrap_or(0),
         };
         *reading = read.is_some();
         let to = match copied {
-            Copied::Put { to, at, .. } | Copied::Sent { to, at } => {
+            Copied::Put { to, at, .. } | Copied::Sent { to, at, .. } => {
                 Some((global_rank::reached(tp, rank, to, at), at))
             }
             Copied::Written { at, .. } => Some((rank, at)),
@@ -288,7 +302,8 @@ impl<F: Fabric> Middleware for ListingFabric<'_, F> {
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        self.add(message.len() as u64, Copied::Sent { to, at });
+        let from = self.listing.source(self.rank, message);
+        self.add(message.len() as u64, Copied::Sent { to, at, from });
         self.inner.send(to, at, message)
     }
 
