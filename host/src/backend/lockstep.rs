@@ -4,8 +4,9 @@
 //! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::{Backend, Members, Pages, Reader, anonymous};
+use super::{Backend, Members, Pages, Reader, anonymous, take_pages};
 use crate::dump;
+use core::ops::Range;
 use memmap2::MmapMut;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,10 +37,12 @@ pub(crate) type Inner = sim::Memory<Mapped, Seeded>;
 type Guard<'b> = MutexGuard<'b, Inner>;
 
 /// Bytes of all members that are mapped as they are touched.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Mapped {
-    /// By member, then region: its bytes, at least one, and how many there are.
-    members: Vec<Vec<(MmapMut, u64)>>,
+    /// One mapping of all, since the system takes as long for a small one. None without members.
+    map: Option<MmapMut>,
+    /// By member, then region: where its bytes lie.
+    members: Vec<Vec<Range<u64>>>,
 }
 
 impl Mapped {
@@ -48,22 +51,30 @@ impl Mapped {
     /// # Errors
     /// The system refuses the mapping.
     pub fn new(sizes: impl Iterator<Item = Vec<u64>>) -> io::Result<Self> {
+        let mut end = 0;
+        let mut member = |sizes: Vec<u64>| sizes.into_iter().map(|size| take_pages(&mut end, size)).collect();
+        let members = sizes.map(&mut member).collect::<io::Result<_>>()?;
         // An empty mapping is refused.
-        let mapped = |size: u64| Ok((anonymous(size.max(1), Pages::Small)?, size));
-        let member = |sizes: Vec<u64>| sizes.into_iter().map(mapped).collect::<io::Result<_>>();
-        Ok(Self { members: sizes.map(member).collect::<io::Result<_>>()? })
+        Ok(Self { map: Some(anonymous(end.max(1), Pages::Small)?), members })
+    }
+
+    fn region(&self, spot: Spot) -> Option<&Range<u64>> {
+        self.members.get(spot.member.index())?.get(spot.region())
     }
 }
 
 impl Storage for Mapped {
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]> {
-        let (bytes, size) = self.members.get(from.member.index())?.get(from.region())?;
-        let end = from.at.offset.checked_add(len).filter(|end| end <= size)?;
-        bytes.get(from.at.offset as usize..end as usize)
+        let region = self.region(from)?;
+        let start = region.start.checked_add(from.at.offset)?;
+        let end = start.checked_add(len).filter(|end| *end <= region.end)?;
+        self.map.as_ref()?.get(start as usize..end as usize)
     }
 
     fn write(&mut self, to: Spot, bytes: &[u8]) {
-        let (region, _) = &mut self.members[to.member.index()][to.region()];
+        let Range { start, end } = self.region(to).expect("no such region").clone();
+        let map = self.map.as_mut().expect("members have bytes");
+        let region = &mut map[start as usize..end as usize];
         region[to.at.offset as usize..][..bytes.len()].copy_from_slice(bytes);
     }
 }
@@ -105,17 +116,18 @@ impl Lockstep {
 
     /// Where the regions of all members are, for a dump.
     pub(crate) fn mapped(&self) -> Vec<dump::Mapped> {
-        let member = |regions: &Vec<(MmapMut, u64)>| {
-            core::array::from_fn(|region| {
-                regions.get(region).map_or((0, 0), |(bytes, size)| (bytes.as_ptr() as usize, *size))
-            })
+        let Mapped { map, members } = &self.lock().storage;
+        let base = map.as_ref().map_or(0, |map| map.as_ptr().addr());
+        let region = |region: &Range<u64>| (base + region.start as usize, region.end - region.start);
+        let member = |regions: &Vec<Range<u64>>| {
+            core::array::from_fn(|number| regions.get(number).map_or((0, 0), region))
         };
-        self.lock().storage.members.iter().map(member).collect()
+        members.iter().map(member).collect()
     }
 
     /// Lends the memory out, with how many batches it has outputs for; meanwhile nothing is here.
     pub(crate) fn lend(&self, shape: &Shape) -> (Inner, usize) {
-        let nothing = Inner::new(shape, Mapped { members: Vec::new() }, Seeded::new(Memory::Strong, 0));
+        let nothing = Inner::new(shape, Mapped::default(), Seeded::new(Memory::Strong, 0));
         (core::mem::replace(&mut *self.lock(), nothing), self.batches)
     }
 
@@ -167,7 +179,8 @@ impl Backend for Lockstep {
     fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
         let inner = self.lock();
         let spot = Spot { member: rank, batch, at: Place::output(tensor, 0) };
-        let size = inner.storage.members[rank.index()][spot.region()].1;
+        let Range { start, end } = inner.storage.members[rank.index()][spot.region()];
+        let size = end - start;
         read(inner.output(rank, batch, tensor, size.min(len as u64)));
     }
 }

@@ -11,6 +11,7 @@ pub mod shared;
 
 use crate::case::Case;
 use crate::global_rank;
+use core::ops::Range;
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
 use std::sync::Arc;
@@ -22,6 +23,9 @@ use veriep_core::place::Tensor;
 use veriep_core::shape::{Elastic, Shape};
 use veriep_core::sim::cluster::{Answer, Planned};
 use veriep_core::units::{CoreId, RankId};
+
+/// Regions, and each of a rank's outputs, begin at pages of their own.
+const PAGE: u64 = 4096;
 
 /// A function that is given bytes to look at.
 pub type Reader<'r> = &'r mut dyn FnMut(&[u8]);
@@ -243,4 +247,12 @@ fn anonymous(bytes: u64, pages: Pages) -> io::Result<MmapMut> {
     #[cfg(not(target_os = "linux"))]
     let _ = pages;
     Ok(map)
+}
+
+/// Takes the next `bytes` of memory of which the first `taken` are given away already.
+fn take_pages(taken: &mut u64, bytes: u64) -> io::Result<Range<u64>> {
+    let start = *taken;
+    let end = start.checked_add(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+    *taken = end.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok(start..end)
 }

@@ -4,9 +4,10 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
+use super::{Backend, Members, PAGE, Pages, Reader, anonymous, row_copy, take_pages};
 use crate::{dump, global_rank};
 use core::marker::PhantomData;
+use core::ops::Range;
 use memmap2::MmapRaw;
 use std::io;
 use std::sync::Arc;
@@ -16,9 +17,6 @@ use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segmen
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::Tensor;
 use veriep_core::units::{CoreId, RankId, align_up, div_rem};
-
-/// Outputs start on pages of their own.
-const PAGE: u64 = 4096;
 
 /// The memory of a group on one machine.
 #[derive(Debug)]
@@ -50,22 +48,17 @@ enum Source {
 impl Source {
     /// So many bytes, zeroed, with what keeps them mapped.
     fn take(&mut self, bytes: u64) -> io::Result<(*mut u8, Option<Arc<MmapRaw>>)> {
-        let next = |at: &mut u64| {
-            let start = *at;
-            *at = start.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE))?;
-            Some(start)
-        };
-        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
         match self {
             Self::Anonymous(pages) => {
                 let map = Arc::new(MmapRaw::from(anonymous(bytes, *pages)?));
                 Ok((map.as_mut_ptr(), Some(map)))
             }
             Self::Part(map, at) => {
-                let start = next(at).filter(|_| *at <= map.len() as u64).ok_or_else(too_many)?;
-                Ok((map.as_mut_ptr().wrapping_add(start as usize), Some(map.clone())))
+                let Range { start, end } = take_pages(at, bytes)?;
+                let given = (end <= map.len() as u64).then(|| map.as_mut_ptr().wrapping_add(start as usize));
+                Ok((given.ok_or(io::ErrorKind::OutOfMemory)?, Some(map.clone())))
             }
-            Self::Measured(at) => next(at).map(|_| (core::ptr::dangling_mut(), None)).ok_or_else(too_many),
+            Self::Measured(at) => take_pages(at, bytes).map(|_| (core::ptr::dangling_mut(), None)),
         }
     }
 }
