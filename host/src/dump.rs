@@ -226,21 +226,23 @@ fn copy(address: usize, len: u64, path: &Path) -> std::io::Result<()> {
     /// What the system says of a page: it is in memory, or swapped out.
     const THERE: u64 = 3 << 62;
 
-    let page = rustix::param::page_size();
+    let page = rustix::param::page_size() as u64;
     let (memory, table) = (File::open("/proc/self/mem")?, File::open("/proc/self/pagemap")?);
     let out = File::create(path)?;
     out.set_len(len)?;
-    let (mut entries, mut bytes) = (vec![0; 8 * PAGES], vec![0; page]);
+    let (mut entries, mut bytes) = (vec![0; 8 * PAGES], vec![0; page as usize]);
     let mut at = 0;
     while at < len {
-        // Regions begin with a page.
-        let pages = (len - at).div_ceil(page as u64).min(PAGES as u64) as usize;
+        // Where pages are large, a region may begin within one.
+        let first = address as u64 + at;
+        let pages = (first % page + len - at).div_ceil(page).min(PAGES as u64) as usize;
         let entries = &mut entries[..8 * pages];
-        table.read_exact_at(entries, (address as u64 + at) / page as u64 * 8)?;
+        table.read_exact_at(entries, first / page * 8)?;
         for entry in entries.as_chunks::<8>().0 {
-            let now = &mut bytes[..(len - at).min(page as u64) as usize];
+            let from = address as u64 + at;
+            let now = &mut bytes[..(len - at).min(page - from % page) as usize];
             if u64::from_ne_bytes(*entry) & THERE != 0 {
-                memory.read_exact_at(now, address as u64 + at)?;
+                memory.read_exact_at(now, from)?;
                 if now.iter().any(|&byte| byte != 0) {
                     out.write_all_at(now, at)?;
                 }

@@ -39,7 +39,8 @@ type Guard<'b> = MutexGuard<'b, Inner>;
 /// Bytes of all members that are mapped as they are touched.
 #[derive(Debug, Default)]
 pub struct Mapped {
-    /// One mapping of all, since the system takes as long for a small one. None without members.
+    /// One mapping for all regions, since the system takes as long to make a small one as a large one. None while the memory
+    /// is lent out.
     map: Option<MmapMut>,
     /// By member, then region: where its bytes lie.
     members: Vec<Vec<Range<u64>>>,
@@ -73,7 +74,7 @@ impl Storage for Mapped {
 
     fn write(&mut self, to: Spot, bytes: &[u8]) {
         let Range { start, end } = self.region(to).expect("no such region").clone();
-        let map = self.map.as_mut().expect("members have bytes");
+        let map = self.map.as_mut().expect("a member's memory is mapped");
         let region = &mut map[start as usize..end as usize];
         region[to.at.offset as usize..][..bytes.len()].copy_from_slice(bytes);
     }

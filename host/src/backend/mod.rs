@@ -249,7 +249,7 @@ fn anonymous(bytes: u64, pages: Pages) -> io::Result<MmapMut> {
     Ok(map)
 }
 
-/// Takes the next `bytes` of memory of which the first `taken` are given away already.
+/// Takes the next `bytes` of a memory whose first `taken` bytes are given away. What follows them begins at a page.
 fn take_pages(taken: &mut u64, bytes: u64) -> io::Result<Range<u64>> {
     let start = *taken;
     let end = start.checked_add(bytes).ok_or(io::ErrorKind::OutOfMemory)?;

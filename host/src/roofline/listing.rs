@@ -27,7 +27,7 @@ const PIECE: u64 = 480;
 /// Where a rank has a row that it copies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
-    /// At this byte of its tokens.
+    /// At this byte of its tokens, also if it is sent within a record.
     Token(usize),
     /// At this byte of what its experts have returned.
     Result(usize),
@@ -124,7 +124,7 @@ impl<'a> Listing<'a> {
         rank.index() * self.shape.aiv_num() as usize + core.0 as usize
     }
 
-    fn source(&self, rank: RankId, bytes: &[u8]) -> Source {
+    fn source(&self, rank: RankId, core: CoreId, bytes: &[u8]) -> Source {
         let (tokens, results) = (span(self.tokens[rank.index()]), &self.results[rank.index()]);
         let at = bytes.as_ptr().addr();
         if tokens.contains(&at) {
@@ -132,13 +132,15 @@ impl<'a> Listing<'a> {
         } else if results.contains(&at) {
             Source::Result(at - results.start)
         } else {
-            self.token_in(rank, bytes).map_or(Source::Scratch, Source::Token)
+            self.token_in(rank, core, bytes).map_or(Source::Scratch, Source::Token)
         }
     }
 
-    /// Where a rank has the token whose row lies unchanged in a record to a relay: whoever makes the record reads the token.
-    fn token_in(&self, rank: RankId, record: &[u8]) -> Option<usize> {
-        if self.shape.protocol() != Protocol::Hierarchy {
+    /// Where a rank's token lies whose row is unchanged in this record to a relay. Whoever makes the record reads the token.
+    fn token_in(&self, rank: RankId, core: CoreId, record: &[u8]) -> Option<usize> {
+        // Records of combine, every second operator, hold sums and the number of the receiver's token.
+        let dispatches = self.log().cores[self.core(rank, core)].0 % 2 == 1;
+        if self.shape.protocol() != Protocol::Hierarchy || !dispatches {
             return None;
         }
         let number = record.get(relay::TOKEN as usize..)?.first_chunk()?;
@@ -297,12 +299,15 @@ impl<F: Fabric> Middleware for ListingFabric<'_, F> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.add(row.len() as u64, Copied::Put { to, at, from: self.listing.source(self.rank, row) });
+        self.add(
+            row.len() as u64,
+            Copied::Put { to, at, from: self.listing.source(self.rank, self.core, row) },
+        );
         self.inner.put(to, at, row, tail)
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let from = self.listing.source(self.rank, message);
+        let from = self.listing.source(self.rank, self.core, message);
         self.add(message.len() as u64, Copied::Sent { to, at, from });
         self.inner.send(to, at, message)
     }
@@ -318,7 +323,7 @@ impl<F: Fabric> Middleware for ListingFabric<'_, F> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        let from = self.listing.source(self.rank, bytes);
+        let from = self.listing.source(self.rank, self.core, bytes);
         self.add(bytes.len() as u64, Copied::Written { at, from });
         self.inner.write(at, bytes)
     }

@@ -201,7 +201,8 @@ struct Buffers<'u> {
     out: &'u mut [u8],
 }
 
-// Inlined: returned in memory, its parts would wait there for the row that the step before has written.
+// Inlined: a result in memory is read in wider pieces than it was written in, and such a load waits for all earlier stores,
+// among them those of the row that the step before has put.
 #[inline(always)]
 fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
     let short = given("scratch is shorter than scratch_bytes");

@@ -72,6 +72,7 @@ impl Words<'_> {
     }
 }
 
+// Inlined for the same reason as `split_bytes`.
 #[inline(always)]
 fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;

@@ -53,6 +53,7 @@ fn word(words: &mut [u32], number: u32) -> Result<&mut u32, ProtocolError> {
     words.get_mut(number as usize).ok_or(given("scratch is shorter than scratch_words"))
 }
 
+// Inlined for the same reason as `split_bytes`.
 #[inline(always)]
 fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let servers = env.shape.servers() as usize;
