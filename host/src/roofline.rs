@@ -236,8 +236,8 @@ impl<'a> Traffic<'a> {
         Ok((0..rounds).map(of_round).collect())
     }
 
-    /// The bytes of a copy, as many as `scratch` has. A record is longer than its token: its bytes
-    /// begin where the token begins or, if too few follow, are the last ones of all tokens.
+    /// Returns the bytes of a copy, as many as `scratch` has. A record is longer than its token: its bytes begin where the
+    /// token begins or, if too few follow, are the last ones of all tokens.
     fn row<'r>(&self, from: Source, [tokens, results]: [&'r [u8]; 2], scratch: &'r [u8]) -> &'r [u8] {
         let len = scratch.len();
         let at = |rows: &'r [u8], at: usize| {

@@ -136,11 +136,15 @@ impl<'a> Listing<'a> {
         }
     }
 
-    /// Where a rank's token lies whose row is unchanged in this record to a relay. Whoever makes the record reads the token.
+    /// Returns where the rank's token lies whose row this record to a relay carries unchanged. A core that makes such a record
+    /// reads the token.
     fn token_in(&self, rank: RankId, core: CoreId, record: &[u8]) -> Option<usize> {
-        // Records of combine, every second operator, hold sums and the number of the receiver's token.
-        let dispatches = self.log().cores[self.core(rank, core)].0 % 2 == 1;
-        if self.shape.protocol() != Protocol::Hierarchy || !dispatches {
+        if self.shape.protocol() != Protocol::Hierarchy {
+            return None;
+        }
+        // Every second operator is a combine, whose records hold sums and the number of the receiver's token.
+        let (begun, _) = self.log().cores[self.core(rank, core)];
+        if begun % 2 == 0 {
             return None;
         }
         let number = record.get(relay::TOKEN as usize..)?.first_chunk()?;
