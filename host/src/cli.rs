@@ -12,7 +12,7 @@ pub use explain::explain;
 pub use plan::{PlanArgs, SharedArg};
 #[cfg(target_os = "linux")]
 pub use run::MpiShimArgs;
-pub use run::{RunArgs, SpreadArg};
+pub use run::RunArgs;
 pub use simulate::{RowsArg, SimulateArgs};
 use veriep_core::protocol::{Flags, Receive};
 

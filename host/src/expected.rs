@@ -5,7 +5,7 @@ use crate::case::Case;
 use crate::compare;
 use crate::error::{Error, Problem};
 use crate::parallel;
-use crate::result::{self, RankResult};
+use crate::result::{self, Outputs, RankResult};
 use crate::store::{Tensor, TensorFile};
 use std::collections::HashMap;
 use veriep_core::place::Tensor as Output;
@@ -25,7 +25,7 @@ enum Asked {
 pub struct Expected<'c> {
     case: &'c Case,
     asked: Asked,
-    ranks: Vec<[Vec<u8>; Output::ALL.len()]>,
+    ranks: Vec<Outputs>,
 }
 
 impl<'c> Expected<'c> {
@@ -57,11 +57,7 @@ impl<'c> Expected<'c> {
         }))
     }
 
-    fn each(
-        case: &'c Case,
-        asked: Asked,
-        of: impl Fn(&Cluster<'_>, RankId) -> [Vec<u8>; Output::ALL.len()] + Sync,
-    ) -> Self {
+    fn each(case: &'c Case, asked: Asked, of: impl Fn(&Cluster<'_>, RankId) -> Outputs + Sync) -> Self {
         let mut ranks = vec![Default::default(); case.ranks.len()];
         Batch::new(case).with_cluster(|cluster| {
             parallel::each(&mut ranks, |rank, outputs| *outputs = of(cluster, RankId(rank as u32)));
@@ -79,18 +75,16 @@ impl<'c> Expected<'c> {
         let shape = &self.case.shape;
         let row_bytes = shape.payload_bytes() as usize;
         let result = |(rank, outputs)| {
-            let outputs: &[Vec<u8>; Output::ALL.len()] = outputs;
+            let outputs: &Outputs = outputs;
             RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
         };
-        let of_combine =
-            |name: &str| Output::ALL.iter().any(|output| output.is_of_combine() && output.name() == name);
-        let is_asked = |name: &str| match self.asked {
+        let is_asked = |output: Output| match self.asked {
             Asked::Both => true,
-            Asked::Dispatch => !of_combine(name),
-            Asked::Combine => of_combine(name),
+            Asked::Dispatch => !output.is_of_combine(),
+            Asked::Combine => output.is_of_combine(),
         };
         let results: Vec<_> = (0..).map(RankId).zip(&self.ranks).map(result).collect();
-        result::tensors_of(shape, &results, &is_asked)
+        result::tensors(shape, &results, &is_asked)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::world::{Phase, World};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use veriep_core::fabric::{Detail, Wait};
+use veriep_core::protocol::Operator;
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::RankId;
@@ -161,16 +162,13 @@ pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure)
 
 /// What a core misses in the unit whose first round that is.
 pub(crate) fn of_missing(first_round: usize, unit: &Schedule, missing: driver::Missing) -> Missing {
-    let (operator, batch) = match unit.operators().get(missing.operator) {
-        Some(planned) if !planned.is_dispatch() => ("combine", planned.round),
-        Some(planned) => ("dispatch", planned.round),
-        None => ("dispatch", 0),
-    };
+    let planned = unit.operators().get(missing.operator);
+    let (operator, batch) = planned.map_or((Operator::Dispatch, 0), |it| (it.operator, it.round));
     Missing {
         rank: missing.rank.0,
         core: missing.core.0,
         round: first_round + batch,
-        operator,
+        operator: operator.name(),
         ..of_wait(missing.wait)
     }
 }

@@ -11,67 +11,27 @@ use veriep_core::place::Tensor as Output;
 use veriep_core::shape::{Op, Protocol, RowElement, Shape};
 use veriep_core::units::RankId;
 
-/// What one rank got, by reference: little-endian bytes, `rows` rows of what dispatch received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The outputs of a rank, by their numbers: little-endian bytes of what it really has, not of the capacity.
+pub type Outputs = [Vec<u8>; Output::ALL.len()];
+
+/// What one rank got, by reference.
+#[derive(Clone, Copy, Debug)]
 pub struct RankResult<'a> {
     /// Number in file names: `ep_rank * tp_world_size + tp_rank`.
     pub rank: u32,
     /// bs: tokens of the rank.
     pub tokens: usize,
-    /// n: rows really received, not the capacity. With TP both peers' rows.
+    /// n: rows really received. With TP both peers' rows.
     pub rows: usize,
-    /// `[n, h]`, as rows travel.
-    pub expand_x: &'a [u8],
-    /// `[n]` f32, `quant_mode = 2`.
-    pub dynamic_scales: Option<&'a [u8]>,
-    /// `[n, 3]` i32, A3 and hierarchy.
-    pub assist_info_for_combine: Option<&'a [u8]>,
-    /// `[bs, k]` i32.
-    pub expand_idx: &'a [u8],
-    /// `[L]` i64; its length says how many local experts the rank has.
-    pub expert_token_nums: &'a [u8],
-    /// `[L * R]` i32, with TP twice that.
-    pub ep_recv_counts: &'a [u8],
-    /// `[2]` i32, TP = 2.
-    pub tp_recv_counts: Option<&'a [u8]>,
-    /// `[n]` f32, hierarchy.
-    pub expand_scales: Option<&'a [u8]>,
-    /// `[bs, h]` dtype.
-    pub x_out: &'a [u8],
-    /// `[bs, h]` dtype, AddRmsNorm.
-    pub y: Option<&'a [u8]>,
-    /// `[bs]` f32, AddRmsNorm.
-    pub rstd: Option<&'a [u8]>,
-    /// `[bs, h]` dtype, AddRmsNorm.
-    pub x: Option<&'a [u8]>,
+    /// Those that the file does not have are not looked at.
+    pub outputs: &'a Outputs,
 }
 
 impl<'a> RankResult<'a> {
-    /// The result that these outputs of `rank` are, by their numbers; of which `rows` rows were received.
-    pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a [Vec<u8>; Output::ALL.len()]) -> Self {
-        let shape = &case.shape;
-        let output = |output: Output| outputs[output as usize].as_slice();
-        let quantised = shape.row_format().scale.is_some();
-        let (by_counts, hierarchy) =
-            (shape.protocol() == Protocol::Fullmesh, shape.protocol() == Protocol::Hierarchy);
-        let norm = shape.op() == Op::CombineAddRmsNorm;
-        Self {
-            rank: case.name(rank).0,
-            tokens: shape.bs(global_rank::ep_rank(shape, rank)) as usize,
-            rows,
-            expand_x: output(Output::ExpandX),
-            dynamic_scales: quantised.then(|| output(Output::DynamicScales)),
-            assist_info_for_combine: (!by_counts).then(|| output(Output::AssistInfo)),
-            expand_idx: output(Output::ExpandIdx),
-            expert_token_nums: output(Output::ExpertTokenNums),
-            ep_recv_counts: output(Output::EpRecvCounts),
-            expand_scales: hierarchy.then(|| output(Output::ExpandScales)),
-            tp_recv_counts: (shape.tp_world_size() == 2).then(|| output(Output::TpRecvCounts)),
-            x_out: output(Output::XOut),
-            y: norm.then(|| output(Output::Y)),
-            rstd: norm.then(|| output(Output::Rstd)),
-            x: norm.then(|| output(Output::X)),
-        }
+    /// The result that these outputs of `rank` are, of which `rows` rows were received.
+    pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a Outputs) -> Self {
+        let tokens = case.shape.bs(global_rank::ep_rank(&case.shape, rank)) as usize;
+        Self { rank: case.name(rank).0, tokens, rows, outputs }
     }
 }
 
@@ -86,22 +46,17 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// A tensor is not as long as its shape says, or the file cannot be written; nothing is left behind.
 pub fn write(path: &Path, shape: &Shape, ranks: &[RankResult<'_>]) -> Result<(), Error> {
-    write_tensors(path, tensors(shape, ranks)?)
+    write_tensors(path, tensors(shape, ranks, &|_| true)?)
 }
 
-/// The tensors of the file.
+/// Those tensors of the file that are asked for.
 ///
 /// # Errors
 /// A tensor is not as long as its shape says.
-pub fn tensors<'a>(shape: &Shape, ranks: &[RankResult<'a>]) -> Result<Vec<Tensor<'a>>, Error> {
-    tensors_of(shape, ranks, &|_| true)
-}
-
-/// Those of them whose names, without the rank, are asked for.
-pub(crate) fn tensors_of<'a>(
+pub(crate) fn tensors<'a>(
     shape: &Shape,
     ranks: &[RankResult<'a>],
-    is_asked: &dyn Fn(&str) -> bool,
+    is_asked: &dyn Fn(Output) -> bool,
 ) -> Result<Vec<Tensor<'a>>, Error> {
     let mut tensors = Vec::with_capacity(8 * ranks.len());
     for result in ranks {
@@ -122,48 +77,43 @@ fn in_files(shape: &Shape, element: RowElement) -> Dtype {
 fn push_rank<'a>(
     shape: &Shape,
     result: &RankResult<'a>,
-    is_asked: &dyn Fn(&str) -> bool,
+    is_asked: &dyn Fn(Output) -> bool,
     tensors: &mut Vec<Tensor<'a>>,
 ) -> Result<(), Error> {
-    let (rank, n) = (result.rank, result.rows);
+    let RankResult { rank, tokens: bs, rows: n, outputs } = *result;
     let (k, h) = (shape.k() as usize, shape.h() as usize);
-    let bs = result.tokens;
     let element = element(shape);
     let received = in_files(shape, shape.row_format().element);
-    let list = |bytes: &[u8], size: usize| vec![bytes.len() / size];
-    let mut push = |name: &str, dtype: Dtype, dims: Vec<usize>, data: &'a [u8]| {
-        if !is_asked(name) {
-            return Ok(());
-        }
-        let must = dims.iter().product::<usize>() * dtype.bitsize() / 8;
-        if data.len() != must {
-            let seen = data.len();
-            return Err(Error::Wrong(format!(
-                "rank{rank}.{name}: {seen} bytes: {dtype} {dims:?} must have {must}"
-            )));
-        }
-        let name = format!("rank{rank}.{name}");
-        tensors.push(Tensor { name, dtype, shape: dims, data: Cow::Borrowed(data) });
-        Ok(())
-    };
-    push("expand_x", received, vec![n, h], result.expand_x)?;
-    push("expand_idx", Dtype::I32, vec![bs, k], result.expand_idx)?;
-    push("expert_token_nums", Dtype::I64, list(result.expert_token_nums, 8), result.expert_token_nums)?;
-    push("ep_recv_counts", Dtype::I32, list(result.ep_recv_counts, 4), result.ep_recv_counts)?;
-    push("x_out", element, vec![bs, h], result.x_out)?;
-    let optional = [
-        ("dynamic_scales", Dtype::F32, vec![n], result.dynamic_scales),
-        ("assist_info_for_combine", Dtype::I32, vec![n, 3], result.assist_info_for_combine),
-        ("tp_recv_counts", Dtype::I32, vec![2], result.tp_recv_counts),
-        ("expand_scales", Dtype::F32, vec![n], result.expand_scales),
-        ("y", element, vec![bs, h], result.y),
-        ("rstd", Dtype::F32, vec![bs], result.rstd),
-        ("x", element, vec![bs, h], result.x),
+    let list = |output: Output, size: usize| vec![outputs[output as usize].len() / size];
+    let has_tp = shape.tp_world_size() == 2;
+    let has_scales = shape.row_format().scale.is_some();
+    let has_norm = shape.op() == Op::CombineAddRmsNorm;
+    let has_triples = shape.protocol() != Protocol::Fullmesh;
+    let has_weights = shape.protocol() == Protocol::Hierarchy;
+    let all = [
+        (true, Output::ExpandX, received, vec![n, h]),
+        (true, Output::ExpandIdx, Dtype::I32, vec![bs, k]),
+        (true, Output::ExpertTokenNums, Dtype::I64, list(Output::ExpertTokenNums, 8)),
+        (true, Output::EpRecvCounts, Dtype::I32, list(Output::EpRecvCounts, 4)),
+        (true, Output::XOut, element, vec![bs, h]),
+        (has_scales, Output::DynamicScales, Dtype::F32, vec![n]),
+        (has_triples, Output::AssistInfo, Dtype::I32, vec![n, 3]),
+        (has_tp, Output::TpRecvCounts, Dtype::I32, vec![2]),
+        (has_weights, Output::ExpandScales, Dtype::F32, vec![n]),
+        (has_norm, Output::Y, element, vec![bs, h]),
+        (has_norm, Output::Rstd, Dtype::F32, vec![bs]),
+        (has_norm, Output::X, element, vec![bs, h]),
     ];
-    for (name, dtype, dims, data) in optional {
-        if let Some(data) = data {
-            push(name, dtype, dims, data)?;
+    for (is_there, output, dtype, dims) in all {
+        if !is_there || !is_asked(output) {
+            continue;
         }
+        let (name, data) = (format!("rank{rank}.{}", output.name()), &outputs[output as usize]);
+        let (seen, must) = (data.len(), dims.iter().product::<usize>() * dtype.bitsize() / 8);
+        if seen != must {
+            return Err(Error::Wrong(format!("{name}: {seen} bytes: {dtype} {dims:?} must have {must}")));
+        }
+        tensors.push(Tensor { name, dtype, shape: dims, data: Cow::Borrowed(data) });
     }
     Ok(())
 }
@@ -184,30 +134,30 @@ mod tests {
     fn zero_received_rows_are_written_as_a_tensor_of_zero_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result.safetensors");
-        let (bs_h, bs_k, l, l_r) = (vec![1; 4 * 2048], vec![0; 4 * 2 * 4], vec![0; 2 * 8], vec![0; 4 * 4]);
-        let result = RankResult {
-            rank: 1,
-            tokens: 4,
-            assist_info_for_combine: Some(&[]),
-            expand_idx: &bs_k,
-            expert_token_nums: &l,
-            ep_recv_counts: &l_r,
-            x_out: &bs_h,
-            ..RankResult::default()
-        };
+        let mut outputs = Outputs::default();
+        for (output, bytes) in [
+            (Output::XOut, vec![1; 4 * 2048]),
+            (Output::ExpandIdx, vec![0; 4 * 2 * 4]),
+            (Output::ExpertTokenNums, vec![0; 2 * 8]),
+            (Output::EpRecvCounts, vec![0; 4 * 4]),
+        ] {
+            outputs[output as usize] = bytes;
+        }
+        let result = RankResult { rank: 1, tokens: 4, rows: 0, outputs: &outputs };
         write(&path, &tiny(), &[result]).unwrap();
         let mut file = TensorFile::open(&path).unwrap();
         assert_eq!(file.info("rank1.expand_x").unwrap().shape, [0, 1024]);
         assert_eq!(file.info("rank1.expert_token_nums").unwrap().shape, [2]);
         assert!(file.info("rank1.dynamic_scales").is_none());
-        assert_eq!(file.read("rank1.x_out").unwrap(), bs_h);
+        assert_eq!(file.read("rank1.x_out").unwrap(), outputs[Output::XOut as usize]);
     }
 
     #[test]
     fn a_tensor_of_the_wrong_length_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result.safetensors");
-        let error = write(&path, &tiny(), &[RankResult { rows: 1, ..RankResult::default() }]).unwrap_err();
+        let result = RankResult { rank: 0, tokens: 0, rows: 1, outputs: &Outputs::default() };
+        let error = write(&path, &tiny(), &[result]).unwrap_err();
         assert!(error.to_string().contains("rank0.expand_x: 0 bytes"), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -73,15 +73,11 @@ pub fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failu
     }
     let audit = Audit { shape, world: unit.world, stage: unit.options.choices.stage, counts };
     let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
-        let (kind, name) = match operator {
-            Operator::Dispatch => (Operator::Dispatch, "dispatch"),
-            Operator::Combine => (Operator::Combine, "combine"),
-        };
         let moved = match shape.protocol() {
-            Protocol::Hierarchy => audit.servers(number, kind, &batches[batch]),
-            _ => audit.mesh(number, kind, &batches[batch]),
+            Protocol::Hierarchy => audit.servers(number, operator, &batches[batch]),
+            _ => audit.mesh(number, operator, &batches[batch]),
         };
-        moved.map_err(|why| Failure::Traffic(format!("{name} of batch {batch}: {why}")))
+        moved.map_err(|why| Failure::Traffic(format!("{} of batch {batch}: {why}", operator.name())))
     };
     unit.operators.iter().enumerate().map(of).collect()
 }

@@ -98,22 +98,21 @@ fn compare(group: &Group<'_, '_, '_>, member: usize, tensor: Tensor, want: &[u8]
     assert!(at.is_none(), "{} of member {number} differs at byte {at:?}", tensor.name());
 }
 
-fn le<const N: usize, T: Copy>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
-    values.iter().flat_map(|&value| bytes(value)).collect()
-}
-
 fn check_dispatch(group: &Group<'_, '_, '_>, member: usize, round: usize) {
     let number = group.cluster.members[member].number;
     let want = oracle(group, round, |cluster| cluster.dispatch(number));
-    compare(group, member, Tensor::EpRecvCounts, &le(&want.ep_recv_counts, i32::to_le_bytes));
-    compare(group, member, Tensor::ExpertTokenNums, &le(&want.expert_token_nums, i64::to_le_bytes));
-    compare(group, member, Tensor::ExpandIdx, &le(&want.expand_idx, i32::to_le_bytes));
-    let triples = want.assist_info_for_combine.as_flattened();
-    compare(group, member, Tensor::AssistInfo, &le(triples, i32::to_le_bytes));
-    compare(group, member, Tensor::DynamicScales, &le(&want.dynamic_scales, f32::to_le_bytes));
-    compare(group, member, Tensor::ExpandScales, &le(&want.expand_scales, f32::to_le_bytes));
+    for tensor in [
+        Tensor::EpRecvCounts,
+        Tensor::ExpertTokenNums,
+        Tensor::ExpandIdx,
+        Tensor::AssistInfo,
+        Tensor::DynamicScales,
+        Tensor::ExpandScales,
+        Tensor::TpRecvCounts,
+    ] {
+        compare(group, member, tensor, &want.bytes(tensor));
+    }
     check_rows(group, member, round, group.output(member, Tensor::RowTable));
-    compare(group, member, Tensor::TpRecvCounts, &le(&want.tp_recv_counts, i32::to_le_bytes));
 }
 
 /// The rows that experts read, found by `table` if they are in the window.
@@ -200,7 +199,8 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     let shape = &group.domain.shape;
     for member in &group.cluster.members {
         let number = member.number.index();
-        let next = group.cluster.memory.word(RankId(number as u32), selector(Operator::Dispatch, CoreId(0)));
+        let word = |at| group.cluster.memory.word(member.number, at);
+        let next = word(selector(Operator::Dispatch, CoreId(0)));
         let last_dispatch = Some(if next == 0 { Partition::P1 } else { Partition::P0 });
         for area in group.guard(number).areas() {
             let words: &[u64] = match (area.name, group.domain.shape.protocol()) {
@@ -210,14 +210,11 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
                 _ => continue,
             };
-            for (slot, word) in (0..area.count).flat_map(|slot| words.iter().map(move |word| (slot, word))) {
-                let at = Place { offset: area.start.offset + slot * area.stride + word, ..area.start };
-                assert_eq!(
-                    group.cluster.memory.word(RankId(number as u32), at),
-                    0,
-                    "{} {slot} of member {number}",
-                    area.name
-                );
+            for (slot, offset) in
+                (0..area.count).flat_map(|slot| words.iter().map(move |offset| (slot, offset)))
+            {
+                let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
+                assert_eq!(word(at), 0, "{} {slot} of member {number}", area.name);
             }
         }
         if group.domain.shape.protocol() == Protocol::Fullmesh {
@@ -232,10 +229,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                     // Behind the longest window nobody has written.
                     while at < end {
                         let place = a2_window::window_in(shape, half, peer, at);
-                        assert!(
-                            !is_window_flag(group.cluster.memory.word(RankId(number as u32), place)),
-                            "{place} of {number}"
-                        );
+                        assert!(!is_window_flag(word(place)), "{place} of {number}");
                         at = a2_window::next_flag_place(shape, at + 1);
                     }
                 }
@@ -246,11 +240,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
             for area in records {
                 for block in 0..area.size() / 512 {
                     let at = Place { offset: area.start.offset + block * 512 + 480, ..area.start };
-                    assert_eq!(
-                        group.cluster.memory.word(RankId(number as u32), at),
-                        0,
-                        "block flag at {at} of member {number}"
-                    );
+                    assert_eq!(word(at), 0, "block flag at {at} of member {number}");
                 }
             }
         }

@@ -19,7 +19,7 @@ use collect::Collected;
 use core::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use veriep_core::inputs::{InputError, Inputs, Mask, expert_has_row};
-use veriep_core::shape::{Given, Op, Shape};
+use veriep_core::shape::{Op, Shape};
 use veriep_core::units::RankId;
 
 /// Name of the tensors' file inside a case.
@@ -245,20 +245,6 @@ pub const fn expert_rows(shape: &Shape) -> usize {
 /// Whether every MoE expert has a row there; of an elastic domain not all need to.
 pub fn all_have_rows(shape: &Shape) -> bool {
     expert_has_row("expert_gain", shape).is_ok()
-}
-
-/// The optional inputs that `ranks` and `scales` amount to.
-pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given {
-    let mut given = Given::empty();
-    given.set(Given::SCALES, scales);
-    for mask in masks {
-        given |= match mask {
-            OwnedMask::None => Given::empty(),
-            OwnedMask::Tokens(_) => Given::MASK_1D,
-            OwnedMask::Pairs(_) => Given::MASK_2D,
-        };
-    }
-    given
 }
 
 /// An input error under the name of its tensor in the file.

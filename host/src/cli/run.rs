@@ -3,27 +3,8 @@
 use super::{BackendArg, ConfigArgs, ModeArgs, OrderArg, RecordArgs, RowCopyArg, TensorArgs, number};
 use crate::driver::threads::Spread;
 use crate::vector::Unit;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
-
-/// Which worker polls which core.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub enum SpreadArg {
-    /// All cores of a rank on the same worker.
-    #[default]
-    Ranks,
-    /// The cores of a rank dealt out to all workers.
-    Cores,
-}
-
-impl From<SpreadArg> for Spread {
-    fn from(spread: SpreadArg) -> Self {
-        match spread {
-            SpreadArg::Ranks => Self::Ranks,
-            SpreadArg::Cores => Self::Cores,
-        }
-    }
-}
 
 /// `veriep run`
 #[derive(Args, Debug)]
@@ -85,7 +66,7 @@ pub struct RunArgs {
     pub threads: Option<u32>,
     /// Which worker polls which core; ranks by default.
     #[arg(long, value_enum)]
-    pub spread: Option<SpreadArg>,
+    pub spread: Option<Spread>,
     /// Make a rank misbehave, to see the report. silent=RANK: it never publishes to another rank. silent=RANK:WHAT: only its
     /// counts, tokens, grants, blocks, rows, tp or ends are lost. killed=RANK:N: its process dies in place of write number N
     /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes, mpi). In a hierarchy

@@ -5,7 +5,7 @@ use crate::cli::InspectArgs;
 use crate::driver::{Hang, Missing};
 use crate::error::{self, Error};
 use crate::events::page::About;
-use crate::events::{Event, Unit, core_of, operator_name};
+use crate::events::{Event, Unit, core_of};
 use crate::group;
 use crate::record::reader::Waiting;
 use crate::record::{End, Process, Record, State};
@@ -124,7 +124,7 @@ fn waits(process: &Process) -> impl Iterator<Item = Wait> {
 
 /// The round and the operator.
 fn place(planned: Option<veriep_core::sim::cluster::Planned>) -> (Option<usize>, Option<&'static str>) {
-    planned.map(|planned| (planned.round, operator_name(planned.operator))).unzip()
+    planned.map(|planned| (planned.round, planned.operator.name())).unzip()
 }
 
 /// Somebody is gone: who, and which cores wait for it.

@@ -389,7 +389,7 @@ fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
 fn workers(args: &RunArgs, processes: usize) -> Workers {
     Workers {
         count: args.threads.map_or_else(|| share(processes), |threads| threads as usize),
-        spread: args.spread.unwrap_or_default().into(),
+        spread: args.spread.unwrap_or_default(),
         pinned: false,
         deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }

@@ -3,6 +3,7 @@
 use super::record;
 use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
 use crate::config::{Bs, Config};
+use crate::driver::schedule::counted;
 use crate::error::{Error, shown};
 use crate::events::lines::Lines;
 use crate::events::log::Log;
@@ -126,17 +127,10 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if let Some(why) = refuse_servers(args) {
         return refuse(why);
     }
-    let (mut dispatched, mut combined) = (0, 0);
-    for (i, letter) in args.operators.chars().enumerate() {
-        match letter {
-            'D' => dispatched += 1,
-            'C' => combined += 1,
-            other => return refuse(format!("{other:?} at position {i}: must be D or C")),
-        }
-        if combined > dispatched {
-            return refuse(format!("C at position {i} has no dispatch to combine"));
-        }
-    }
+    let (dispatched, combined) = match counted(&args.operators) {
+        Ok(counts) => counts,
+        Err(why) => return refuse(why),
+    };
     if dispatched == 0 {
         return refuse("missing: a D".to_owned());
     }

@@ -3,6 +3,23 @@
 use crate::error::Error;
 use veriep_core::sim::cluster::{Planned, schedule};
 
+/// How many D and C a text has.
+///
+/// # Errors
+/// Another letter, or a C without a dispatch.
+pub(crate) fn counted(text: &str) -> Result<(usize, usize), String> {
+    let (mut dispatched, mut combined) = (0, 0);
+    for (i, letter) in text.chars().enumerate() {
+        match letter {
+            'D' => dispatched += 1,
+            'C' if combined < dispatched => combined += 1,
+            'C' => return Err(format!("C at position {i} has no dispatch to combine")),
+            other => return Err(format!("{other:?} at position {i}: must be D or C")),
+        }
+    }
+    Ok((dispatched, combined))
+}
+
 /// The operators that every rank runs between two checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
@@ -16,20 +33,12 @@ impl Schedule {
     /// # Errors
     /// Another letter, a C without a dispatch, or a D that is never combined.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let refuse = |why: String| Err(Error::Request(format!("--schedule {text}: {why}")));
-        let (mut dispatched, mut combined) = (0, 0);
-        for (i, letter) in text.chars().enumerate() {
-            match letter {
-                'D' => dispatched += 1,
-                'C' if combined < dispatched => combined += 1,
-                'C' => return refuse(format!("C at position {i} has no dispatch to combine")),
-                other => return refuse(format!("{other:?} at position {i}: must be D or C")),
-            }
-        }
+        let refuse = |why| Error::Request(format!("--schedule {text}: {why}"));
+        let (dispatched, combined) = counted(text).map_err(refuse)?;
         if dispatched == 0 || combined < dispatched {
-            return refuse(format!(
+            return Err(refuse(format!(
                 "{dispatched} D and {combined} C: must have at least one D, and as many C as D"
-            ));
+            )));
         }
         Ok(Self { operators: schedule(text, 1), batches: dispatched })
     }

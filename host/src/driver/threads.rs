@@ -19,14 +19,16 @@ const TURN: u32 = 256;
 /// The operator that time between two operators is charged to.
 const NOBODY: usize = usize::MAX;
 
-/// Which worker thread polls which core.
+/// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "commands", derive(clap::ValueEnum))]
 pub enum Spread {
-    /// All cores of a rank on one worker: the rank's rows stay in one cache.
+    /// All cores of a rank on the same worker.
+    // The rank's rows stay in one cache.
     #[default]
     Ranks,
-    /// The cores of a rank on all workers, to exercise what the cores of a rank share, and then the agents. With as many
-    /// workers each has one of its own.
+    /// The cores of a rank dealt out to all workers.
+    // And then the agents, to exercise what the cores of a rank share. With as many workers each has one of its own.
     Cores,
 }
 

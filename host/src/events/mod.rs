@@ -15,7 +15,6 @@ pub mod witness;
 
 use serde::{Serialize, Serializer};
 use veriep_core::place::Place;
-use veriep_core::protocol::Operator;
 use veriep_core::sim::Actor;
 use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::cluster::Planned;
@@ -138,13 +137,6 @@ pub struct Event {
     pub what: What,
 }
 
-pub const fn operator_name(operator: Operator) -> &'static str {
-    match operator {
-        Operator::Dispatch => "dispatch",
-        Operator::Combine => "combine",
-    }
-}
-
 /// The core of an actor; none of an agent.
 pub fn core_of(actor: Actor) -> Option<u32> {
     (actor.core != AGENT).then_some(actor.core.0)
@@ -186,7 +178,7 @@ impl Serialize for Event {
             rank: actor.member.0,
             core: core_of(actor),
             batch: doing.planned.map(|planned| planned.round),
-            operator: doing.planned.map(|planned| operator_name(planned.operator)),
+            operator: doing.planned.map(|planned| planned.operator.name()),
             phase: doing.phase,
             kind,
             peer: what.peer.map(|peer| peer.0),

@@ -1,7 +1,7 @@
 //! What is drawn: for each core and agent its operators, their phases and its waits; which flag was seen by whom; and the
 //! bytes that lie in a rank's window until the operator that they are for has ended.
 
-use super::{Event, Kind, Sink, Unit, operator_name};
+use super::{Event, Kind, Sink, Unit};
 use std::collections::{BTreeMap, HashMap};
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::Actor;
@@ -212,7 +212,7 @@ impl Lane {
                 if self.runs {
                     self.close_phase(now);
                 } else {
-                    let name = operator_name(planned.operator);
+                    let name = planned.operator.name();
                     self.operators.push(Span { from: now, to: now, name, batch: planned.round });
                     self.runs = true;
                 }

@@ -17,8 +17,8 @@ mod tests;
 mod writer;
 
 pub use layout::About;
-pub(crate) use notes::system;
 pub use notes::{End, Folder, How, Notes, file_name};
+pub(crate) use notes::{state, system};
 pub use reader::{Process, Record, State};
 pub use writer::Writer;
 

@@ -255,12 +255,28 @@ impl Notes {
 
 /// When a process was started, in ticks since the machine was; nothing of one that has ended.
 pub(super) fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    let state = fields.next()?;
-    // It may still be listed until its parent has waited for it.
-    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+    state(pid.into()).filter(|state| !state.is_dead).map(|state| state.began)
+}
+
+/// What the system tells of a process.
+pub(crate) struct State {
+    /// It has ended. It is still listed until its parent has waited for it.
+    pub(crate) is_dead: bool,
+    /// In ticks since the machine was started.
+    pub(crate) began: u64,
+    pub(crate) exit_code: Option<i32>,
+}
+
+pub(crate) fn state(pid: u64) -> Option<State> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // A name may have brackets of its own. Behind it are numbers, of which the manual counts the first as the third.
+    let (_, fields) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    Some(State {
+        is_dead: matches!(fields.first(), Some(&("Z" | "X"))),
+        began: fields.get(22 - 3)?.parse().ok()?,
+        exit_code: fields.get(52 - 3).and_then(|code| code.parse().ok()),
+    })
 }
 
 /// Who knows processes by their numbers: this start of the machine, and a space of numbers.

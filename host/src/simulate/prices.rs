@@ -146,7 +146,7 @@ pub struct Links {
     pub port_by: PortBy,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
     /// Where the numbers come from.
@@ -279,22 +279,8 @@ impl Cluster {
         let links = Links { port_ns: 0.0, near_ns: 0.0, ..self.links.clone() };
         let costs = Costs {
             source: "all costs and latencies are 0".to_owned(),
-            measured: Vec::new(),
-            derived: Vec::new(),
-            step_ns: 0.0,
-            word_ns: 0.0,
-            effect_ns: 0.0,
-            copy_gbs: 0.0,
             copies: self.costs.copies,
-            agent_word_ns: 0.0,
-            agent_task_ns: 0.0,
-            poll_ns: 0.0,
-            agent_poll_ns: 0.0,
-            pair_ns: 0.0,
-            vector_gbs: 0.0,
-            launch_ns: 0.0,
-            peer_ns: 0.0,
-            sync_ns: 0.0,
+            ..Costs::default()
         };
         let tier = self.tier.iter().map(|tier| Tier { ns: 0.0, ..tier.clone() }).collect();
         Self { links, costs, tier }

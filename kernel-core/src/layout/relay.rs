@@ -326,17 +326,14 @@ impl Tail {
 /// # Errors
 /// Returns the words as read if no such row can exist in the shape.
 pub fn read_triple(shape: &Shape, bytes: &[u8]) -> Result<(RankId, Token, Part), [i32; 3]> {
-    let mut words = [-1i32; 3];
-    for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
-        *word = i32::from_le_bytes(raw);
-    }
-    let [Ok(source), Ok(token), Ok(part)] = words.map(u32::try_from) else { return Err(words) };
+    let triple = Triple::from_any(bytes);
+    let Triple { source, token, k: part } = triple;
     let part = Part { pairs: part >> Part::SHIFT, position: part & ((1 << Part::SHIFT) - 1) };
-    let legal = source < shape.ep_world_size()
-        && token < shape.bs(RankId(source))
+    let legal = source.0 < shape.ep_world_size()
+        && token.0 < shape.bs(source)
         && part.pairs <= pairs_max(shape)
         && part.position < part.pairs;
-    if legal { Ok((RankId(source), Token(token), part)) } else { Err(words) }
+    if legal { Ok((source, token, part)) } else { Err(triple.words()) }
 }
 
 /// Returns the fields of a relay record in dispatch.

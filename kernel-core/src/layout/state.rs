@@ -92,13 +92,14 @@ impl Partition {
     }
 }
 
-/// The operators; each has partitions of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operator {
-    /// Dispatch.
-    Dispatch,
-    /// Combine.
-    Combine,
+named! {
+    /// The operators; each has partitions of its own.
+    Operator {
+        /// Dispatch.
+        Dispatch = "dispatch",
+        /// Combine.
+        Combine = "combine",
+    }
 }
 
 /// Returns the number of a dispatch status slot on its receiver: local expert major, source rank minor.

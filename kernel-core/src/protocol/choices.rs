@@ -144,25 +144,16 @@ impl Receive {
     }
 }
 
-/// The flags that announce records and their number in dispatch of the plain layout (seed 004 section 2.4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Flags {
-    /// One word with flag and count, published after the records.
-    #[default]
-    Joint,
-    /// `CountFlag` with the count before the records, `TokenFlag` after them. The receiver computes the rows' destinations
-    /// while the rows are still on their way.
-    Separate,
-}
-
-impl Flags {
-    /// Returns the name of these flags in options and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Joint => "joint",
-            Self::Separate => "separate",
-        }
+named! {
+    /// The flags that announce records and their number in dispatch of the plain layout (seed 004 section 2.4).
+    #[derive(Default)]
+    Flags {
+        /// One word with flag and count, published after the records.
+        #[default]
+        Joint = "joint",
+        /// `CountFlag` with the count before the records, `TokenFlag` after them. The receiver computes the rows' destinations
+        /// while the rows are still on their way.
+        Separate = "separate",
     }
 }
 
@@ -225,10 +216,9 @@ impl Choices {
 
     /// Returns all combinations that differ for `shape`. Fields that its protocol ignores have their default.
     pub fn all(shape: &Shape) -> impl Iterator<Item = Self> {
-        const FLAGS: [Flags; 2] = [Flags::Joint, Flags::Separate];
         const STAGES: [Stage; 2] = [Stage::Two, Stage::Three];
         let all = SendOrder::ALL.into_iter().flat_map(|order| {
-            FLAGS.into_iter().flat_map(move |flags| {
+            Flags::ALL.into_iter().flat_map(move |flags| {
                 STAGES.into_iter().flat_map(move |stage| {
                     Receive::every().map(move |receive| Self { order, flags, receive, stage })
                 })

@@ -161,6 +161,7 @@ pub use machine::{Env, Machine, Refused};
 
 use crate::fabric::ProtocolError;
 use crate::shape::{Protocol, Shape};
+use crate::units::RankId;
 
 /// The inputs of combine on one rank besides the inputs of dispatch: the results of the experts, and outputs of the same
 /// batch's dispatch, little-endian. Each machine reads some of them; the others may be empty.
@@ -192,6 +193,22 @@ impl<'a> Operands<'a> {
         let y = self.y.get(row as usize * len..).and_then(|rest| rest.get(..len));
         y.ok_or(given("y is shorter than its rows"))
     }
+
+    /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that the operands hold at most `held` rows.
+    fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
+        let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
+        let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));
+        let max = held.min(shape.rows_max(rank));
+        match u32::try_from(seen) {
+            Ok(rows) if u64::from(rows) <= max => Ok(rows),
+            _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),
+        }
+    }
+}
+
+/// Checks that a rank is told of at most `max` rows.
+fn rows_within(seen: u64, max: u64) -> Result<(), ProtocolError> {
+    if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(()) }
 }
 
 /// Returns an entry of a tensor of i32; -1 after the last.

@@ -32,11 +32,7 @@ impl Planned {
 
 impl fmt::Display for Planned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operator = match self.operator {
-            Operator::Dispatch => "dispatch",
-            Operator::Combine => "combine",
-        };
-        write!(f, "{operator} {}", self.round)
+        write!(f, "{} {}", self.operator.name(), self.round)
     }
 }
 

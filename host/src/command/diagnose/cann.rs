@@ -5,7 +5,6 @@
 //! given, and how many operators of that kind it has begun. A dispatch slot is `local_expert * R + source`; a core clears its
 //! slots after all of them have come. A combine slot is `token * (K + S) + k`; the slots of a token are cleared together.
 
-use super::name;
 use super::owes::{Lack, Missing, Seen};
 use crate::case::Case;
 use core::ops::Range;
@@ -129,7 +128,7 @@ impl Dump<'_> {
         let words: [u32; 8] = core::array::from_fn(|word| self.word(at + 4 * word as u64));
         let [partition, position, rank, experts, ranks, global_bs, low, high] = words;
         let begun = u64::from(low) | u64::from(high) << 32;
-        let name = format!("{} record of core {core}", name(operator));
+        let name = format!("{} record of core {core}", operator.name());
         if begun == 0 {
             let is_empty = words == [0; 8];
             return if is_empty {

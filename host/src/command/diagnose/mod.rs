@@ -20,7 +20,7 @@ use memory::Memory;
 use owes::Seen;
 use std::fs;
 use std::path::Path;
-use veriep_core::layout::state::{Operator, STATE_BYTES};
+use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::Region;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Given, Limits, Protocol, Shape};
@@ -227,11 +227,4 @@ fn own(args: &DiagnoseArgs, group: &Group) -> Result<Vec<Option<Seen>>, Error> {
             Error::file(&path, format_args!("{why}{}", hint.unwrap_or_default()))
         }
     })
-}
-
-const fn name(operator: Operator) -> &'static str {
-    match operator {
-        Operator::Dispatch => "dispatch",
-        Operator::Combine => "combine",
-    }
 }

@@ -1,7 +1,7 @@
 //! What is said of the ranks.
 
 use super::owes::{self, Lack, Missing, Seen};
-use super::{From, Group, name};
+use super::{From, Group};
 use crate::error::Error;
 use crate::report::{Report, columns, pairs};
 use serde::Serialize;
@@ -116,7 +116,7 @@ impl Of<'_> {
 
     /// An operator of a rank, with its number if that is known.
     fn operator(seen: &Seen, operator: Operator, number: u64) -> String {
-        if seen.is_numbered { format!("{} {number}", name(operator)) } else { name(operator).to_owned() }
+        if seen.is_numbered { format!("{} {number}", operator.name()) } else { operator.name().to_owned() }
     }
 
     /// What every dump leaves open, and these ones.
@@ -208,7 +208,7 @@ impl Of<'_> {
     fn wait(&self, seen: &Seen, Lack { core, number, what }: Lack) -> Wait {
         let wait = Wait {
             core,
-            operator: name(what.operator()),
+            operator: what.operator().name(),
             number: seen.is_numbered.then_some(number),
             source: what.source().map(|source| self.number(source)),
             ..Wait::default()
@@ -248,7 +248,7 @@ impl Of<'_> {
         let Some(seen) = seen else { return unseen };
         let [dispatches, combines] = seen.begun.map(|begun| seen.is_numbered.then_some(begun));
         Rank {
-            operator: seen.last.map(|(operator, _)| name(operator)),
+            operator: seen.last.map(|(operator, _)| operator.name()),
             number: seen.last.filter(|_| seen.is_numbered).map(|(_, number)| number),
             phase: match seen.last {
                 None => (seen.begun == [0, 0]).then_some("has begun nothing"),

@@ -5,7 +5,7 @@ use crate::case::Case;
 use crate::error::Error;
 use crate::global_rank;
 use crate::report::note;
-use crate::result::{self, RankResult};
+use crate::result::{self, Outputs, RankResult};
 use std::path::Path;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
@@ -15,7 +15,7 @@ use veriep_core::units::RankId;
 /// The tensors of one rank's result.
 struct Owned {
     rows: usize,
-    tensors: [Vec<u8>; Tensor::ALL.len()],
+    tensors: Outputs,
 }
 
 /// The rows that the outputs of a member hold, with a TP domain also the peer's.
@@ -41,7 +41,7 @@ pub(super) fn read<B: Backend>(
     backend: &B,
     (rank, rows): (RankId, usize),
     batch: usize,
-) -> [Vec<u8>; Tensor::ALL.len()] {
+) -> Outputs {
     Tensor::ALL.map(|tensor| {
         let mut bytes = Vec::new();
         let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);
@@ -66,7 +66,7 @@ pub(super) fn write_read(
     path: &Path,
     case: &Case,
     rows: &[usize],
-    mut read: impl FnMut(RankId, usize) -> [Vec<u8>; Tensor::ALL.len()],
+    mut read: impl FnMut(RankId, usize) -> Outputs,
 ) -> Result<(), Error> {
     let shape = &case.shape;
     let all = (0..).map(RankId).zip(rows);

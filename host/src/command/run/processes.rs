@@ -290,8 +290,7 @@ fn place(plan: &Plan, at: At) -> (Option<usize>, Option<&'static str>) {
             let Some(planned) = unit.operators().get(at.operators.saturating_sub(before)) else {
                 return (Some(first + unit.batches() - 1), None);
             };
-            let operator = if planned.is_dispatch() { "dispatch" } else { "combine" };
-            (Some(first + planned.round), Some(if at.experts { "experts" } else { operator }))
+            (Some(first + planned.round), Some(if at.experts { "experts" } else { planned.operator.name() }))
         }
         Phase::Starts | Phase::Meets | Phase::Ended | Phase::GivenUp => {
             ((at.unit > 0).then_some(first), None)

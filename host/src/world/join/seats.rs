@@ -1,5 +1,6 @@
 //! The seats of a group that joins, and who sits there.
 
+use crate::record::state;
 use crate::world::World;
 use crate::world::board::{Board, OfProcess};
 use core::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ pub(in crate::world) struct Identity {
 impl Identity {
     pub(super) fn own() -> Self {
         let pid = u64::from(getpid().as_raw_nonzero().get().unsigned_abs());
-        Self { pid, began: began(pid).unwrap_or(0) }
+        Self { pid, began: state(pid).map_or(0, |state| state.began) }
     }
 
     pub(in crate::world) fn of(world: &World, process: usize) -> Self {
@@ -38,29 +39,6 @@ impl Identity {
         let state = state(self.pid).filter(|state| state.began == self.began && state.is_dead)?;
         state.exit_code
     }
-}
-
-/// What the system tells of a process.
-struct State {
-    is_dead: bool,
-    began: u64,
-    exit_code: Option<i32>,
-}
-
-fn state(pid: u64) -> Option<State> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // A name may have brackets of its own. Behind it are numbers, of which the manual counts the first as the third.
-    let (_, fields) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    Some(State {
-        is_dead: matches!(fields.first(), Some(&("Z" | "X"))),
-        began: fields.get(22 - 3)?.parse().ok()?,
-        exit_code: fields.get(52 - 3).and_then(|code| code.parse().ok()),
-    })
-}
-
-fn began(pid: u64) -> Option<u64> {
-    state(pid).map(|state| state.began)
 }
 
 /// Who has come.

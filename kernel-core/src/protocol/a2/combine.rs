@@ -17,7 +17,7 @@ use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route;
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::a3::combine::sum::{Rows, write_x_out};
-use crate::protocol::{Operands, Outcome, Types, entry, room};
+use crate::protocol::{Operands, Outcome, Types, entry, room, rows_within};
 use crate::shape::Shape;
 use crate::sync::barrier::Meeting;
 use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
@@ -177,10 +177,7 @@ impl Operands<'_> {
         }
         let counts = RecvCounts { shape, sums };
         for source in (0..shape.ep_world_size()).map(RankId) {
-            let (seen, max) = (counts.rows_from(source).into(), shape.rows_to_peer_max(source).into());
-            if seen > max {
-                return Err(ProtocolError::Rows { seen, max });
-            }
+            rows_within(counts.rows_from(source).into(), shape.rows_to_peer_max(source).into())?;
         }
         let max = div_floor(self.y.len() as u64, shape.row_bytes());
         if u64::from(min) > max {

@@ -12,7 +12,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::{Outcome, Types, rows_within};
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
@@ -110,18 +110,10 @@ impl Exchange {
         for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
             *sum = self.sum_of(env, cx.fabric, round.epoch, core)?;
             let share = split::slots(shape, env.rank, core);
-            let (seen, max) =
-                (sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()));
-            if seen > max {
-                return Err(ProtocolError::Rows { seen, max });
-            }
+            rows_within(sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()))?;
         }
         let sums = sums.iter().take(cores as usize).copied();
-        let seen = sums.clone().map(|sum| u64::from(sum.rows)).sum();
-        let max = shape.rows_max(env.rank);
-        if seen > max {
-            return Err(ProtocolError::Rows { seen, max });
-        }
+        rows_within(sums.clone().map(|sum| u64::from(sum.rows)).sum(), shape.rows_max(env.rank))?;
         round.total = sums.clone().map(|sum| sum.rows).sum();
         let prefix = counts::prefix(shape, env.rank, env.core, sums);
         round.first_row = prefix.rows_before;

@@ -37,7 +37,7 @@ use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use super::witness::Witness;
 use core::cell::RefCell;
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::{BuildHasher, Hash};
 use foldhash::fast::FixedState;
 pub(super) use memory::Scene;
 use memory::{Flying, Late, Memory};
@@ -182,33 +182,22 @@ impl Protocol for Scene<'_> {
 
     fn mover(&self, state: &StateOf<Self>, event: Event) -> (Mover, u64) {
         let memory = &state.memory;
-        let mut number = FixedState::default().build_hasher();
-        let mover = match event {
-            Event::Agent(rank) => {
-                rank.hash(&mut number);
-                Mover::Agent
-            }
+        let hash = FixedState::default();
+        let number = match event {
+            Event::Agent(rank) => return (Mover::Agent, hash.hash_one(rank)),
             Event::Arrive(i) => {
                 // Between two ends of operators this tells apart what is under way.
                 let Flying { from, to, op, .. } = memory.flying[i];
-                (1, from, to, op % 4).hash(&mut number);
-                Mover::Memory
+                hash.hash_one((1, from, to, op % 4))
             }
             Event::Land(core, i) => {
                 let Late { spot, start, bytes: late, store, .. } = &memory.late[core][i];
-                (2, core, spot, start, late, store).hash(&mut number);
-                Mover::Memory
+                hash.hash_one((2, core, spot, start, late, store))
             }
-            Event::LandWord(core, parity) => {
-                (3, core, parity).hash(&mut number);
-                Mover::Memory
-            }
-            Event::LandFlip(rank) => {
-                (4, rank).hash(&mut number);
-                Mover::Memory
-            }
+            Event::LandWord(core, parity) => hash.hash_one((3, core, parity)),
+            Event::LandFlip(rank) => hash.hash_one((4, rank)),
         };
-        (mover, number.finish())
+        (Mover::Memory, number)
     }
 
     fn tell(&self, state: &StateOf<Self>, event: Event) -> Line {

@@ -8,7 +8,7 @@ use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::part::Clear;
 use crate::protocol::a2::{Bound, Cx, split_words};
 use crate::protocol::a3::steps::{chunk_of, copy_scale, write_words};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, internal, rows_within};
 use crate::shape::TokenNums;
 use crate::sync::barrier::Meeting;
 use crate::units::RankId;
@@ -50,8 +50,8 @@ impl Dispatch {
                 each(local_expert, seen);
             }
         }
-        let (seen, max) = (rows.into(), shape.rows_to_peer_max(source).into());
-        if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(rows) }
+        rows_within(rows.into(), shape.rows_to_peer_max(source).into())?;
+        Ok(rows)
     }
 
     pub(super) fn matrix(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {

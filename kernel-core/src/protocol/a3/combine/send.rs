@@ -10,7 +10,7 @@ use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::tp::{Add, built};
-use crate::protocol::{Operands, Outcome, Types, entry, room};
+use crate::protocol::{Operands, Outcome, Types, room};
 use crate::shape::Shape;
 use crate::sync::flag;
 use crate::sync::selector::select;
@@ -120,16 +120,5 @@ impl Operands<'_> {
             _ => self.total(shape, rank, 2, held - u64::from(own))?,
         };
         Ok((own, others))
-    }
-
-    /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that `y` holds at most `held` rows.
-    fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
-        let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
-        let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));
-        let max = held.min(shape.rows_max(rank));
-        match u32::try_from(seen) {
-            Ok(rows) if u64::from(rows) <= max => Ok(rows),
-            _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),
-        }
     }
 }

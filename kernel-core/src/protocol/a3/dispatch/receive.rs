@@ -9,7 +9,7 @@ use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
-use crate::protocol::{Flags, Outcome, Receive, Types, given};
+use crate::protocol::{Flags, Outcome, Receive, Types, given, rows_within};
 use crate::units::{CoreId, RankId};
 
 impl Dispatch {
@@ -37,10 +37,7 @@ impl Dispatch {
                 continue;
             };
             let rows = exchange.sum_of(env, cx.fabric, self.round.epoch, core)?.rows;
-            let max = shape.rows_from(source, env.rank);
-            if rows > max {
-                return Err(ProtocolError::Rows { seen: rows.into(), max: max.into() });
-            }
+            rows_within(rows.into(), shape.rows_from(source, env.rank).into())?;
             *counts.get_mut(source.index()).ok_or(given("scratch is shorter than scratch_words"))? = rows;
             if before <= own.start {
                 first = (source.0, own.start - before);

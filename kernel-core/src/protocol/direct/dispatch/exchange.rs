@@ -10,7 +10,7 @@ use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{CHUNK, bytes_of, sources_of, split_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::direct::ranks;
-use crate::protocol::{Outcome, Types, given, internal};
+use crate::protocol::{Outcome, Types, given, internal, rows_within};
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
 use crate::units::{CoreId, RankId, div_ceil, div_rem};
@@ -140,10 +140,7 @@ impl Dispatch {
                 rows += u64::from(if core == env.core.0 { own } else { told });
             }
         }
-        let max = shape.rows_max(env.rank);
-        if rows > max {
-            return Err(ProtocolError::Rows { seen: rows, max });
-        }
+        rows_within(rows, shape.rows_max(env.rank))?;
         self.round.total = rows as u32;
         // The sources of that core that precede the first own one.
         for source in split::ranks(shape, CoreId(before)).start..source {

@@ -19,7 +19,7 @@ use crate::fabric::ProtocolError;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
-use crate::protocol::{Operands, Outcome, Types, entry, given, take};
+use crate::protocol::{Operands, Outcome, Types, given, take};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor};
 
@@ -131,17 +131,11 @@ struct Row<'a> {
 impl<'a> Operands<'a> {
     /// Returns the number of rows to return: the last entry of `ep_recv_counts`.
     fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
-        let entries = shape.local_expert_num() as usize * shape.ep_world_size() as usize;
-        let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));
         let room = |tensor: &[u8], row: u64| div_floor(tensor.len() as u64, row);
-        let max = room(self.y, shape.row_bytes())
+        let held = room(self.y, shape.row_bytes())
             .min(room(self.assist_info, Triple::BYTES))
-            .min(room(self.expand_scales, 4))
-            .min(shape.rows_max(rank));
-        match u32::try_from(seen) {
-            Ok(rows) if u64::from(rows) <= max => Ok(rows),
-            _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),
-        }
+            .min(room(self.expand_scales, 4));
+        self.total(shape, rank, 1, held)
     }
 
     fn relayed_row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {

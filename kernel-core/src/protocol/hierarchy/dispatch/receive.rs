@@ -11,7 +11,7 @@ use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::Place;
 use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::{Outcome, Types, rows_within};
 use crate::shape::{Shape, TokenNums};
 use crate::units::RankId;
 
@@ -71,6 +71,11 @@ impl Receive {
         let shape = env.shape;
         let (local_expert, source) = self.slot_of(shape);
         let is_last = source.0 + 1 == shape.ep_world_size();
+        // A field that follows row `i`.
+        let tail = |i, field| {
+            let slot = relay::dispatch_slot(shape, local_expert, source, i);
+            behind(slot, ROW + shape.payload_bytes() + field)
+        };
         self.phase = match self.phase {
             Phase::Count => return self.count(env, fabric),
             Phase::Entry => {
@@ -101,18 +106,15 @@ impl Receive {
                 }
             }
             Phase::Scale { i, token } => {
-                let at = self.tail(*env, local_expert, source, i, 0);
-                steps::copy_scale(fabric, at, self.before + i)?;
+                steps::copy_scale(fabric, tail(i, 0), self.before + i)?;
                 Phase::Info { i, token }
             }
             Phase::Info { i, token } => {
-                let at = self.tail(*env, local_expert, source, i, Tail::TRIPLE);
-                let token = self.copy_info(*env, fabric, at, (i, source, token))?;
+                let token = self.copy_info(*env, fabric, tail(i, Tail::TRIPLE), (i, source, token))?;
                 Phase::Weight { i, token }
             }
             Phase::Weight { i, token } => {
-                let at = self.tail(*env, local_expert, source, i, Tail::WEIGHT);
-                let weight = steps::copy_of::<4, _>(fabric, at)?;
+                let weight = steps::copy_of::<4, _>(fabric, tail(i, Tail::WEIGHT))?;
                 fabric.write(outputs::expand_scale(self.before + i), &weight)?;
                 Phase::X { i: i + 1, token }
             }
@@ -157,10 +159,7 @@ impl Receive {
         if rows > max {
             return Err(ProtocolError::Count { source, local_expert, seen: rows, max });
         }
-        let (seen, max) = (u64::from(self.before) + u64::from(rows), env.shape.rows_max(env.rank));
-        if seen > max {
-            return Err(ProtocolError::Rows { seen, max });
-        }
+        rows_within(u64::from(self.before) + u64::from(rows), env.shape.rows_max(env.rank))?;
         if source.0 == 0 {
             self.before_expert = self.before;
         }
@@ -171,12 +170,6 @@ impl Receive {
     fn next_slot(&mut self) {
         let before = self.before + self.rows;
         *self = Self { slot: self.slot + 1, before, rows: 0, phase: Phase::Count, ..*self };
-    }
-
-    /// Returns the place of a field that follows row `i`.
-    fn tail<V>(&self, env: Bound<'_, V>, local_expert: u32, source: RankId, i: u32, field: u64) -> Place {
-        let slot = relay::dispatch_slot(env.shape, local_expert, source, i);
-        behind(slot, ROW + env.shape.payload_bytes() + field)
     }
 
     /// Writes the triple of row `i`, if it is valid: from that source, tokens in order. Returns the least token that may
