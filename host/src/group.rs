@@ -50,7 +50,7 @@ pub struct Costs {
 impl Plan {
     /// Rounds in all.
     pub fn rounds(&self) -> usize {
-        self.schedules().map(Schedule::batches).sum()
+        self.units * self.unit.batches() + self.last.as_ref().map_or(0, Schedule::batches)
     }
 
     /// Rounds of the last unit.
@@ -60,14 +60,16 @@ impl Plan {
 
     /// A unit by its number, and its first round; that of the last one for any greater number.
     pub fn unit(&self, number: usize) -> (usize, &Schedule) {
-        let nth = number.min(self.schedules().count().saturating_sub(1));
-        let before = self.schedules().take(nth).map(Schedule::batches).sum();
-        (before, self.schedules().nth(nth).unwrap_or(&self.unit))
+        let all = self.units + usize::from(self.last.is_some());
+        let nth = number.min(all.saturating_sub(1));
+        let last = self.last.as_ref().filter(|_| nth == self.units);
+        (nth * self.unit.batches(), last.unwrap_or(&self.unit))
     }
 
     /// Operators of all units before that one.
     pub fn operators_before(&self, number: usize) -> usize {
-        self.schedules().take(number).map(|unit| unit.operators().len()).sum()
+        let last = self.last.as_ref().filter(|_| number > self.units);
+        number.min(self.units) * self.unit.operators().len() + last.map_or(0, |last| last.operators().len())
     }
 
     fn schedules(&self) -> impl Iterator<Item = &Schedule> {
@@ -228,6 +230,23 @@ mod tests {
     use super::*;
     use veriep_core::fabric::Flag;
     use veriep_core::units::CoreId;
+
+    #[test]
+    fn a_unit_is_found_without_counting_those_before_it() {
+        let of = |text| Schedule::parse(text).unwrap();
+        for last in [None, Some(of("DC"))] {
+            let plan = Plan { unit: of("DDCC"), units: 3, last, options: Options::default(), check: None };
+            let units: Vec<_> = plan.schedules().collect();
+            for number in 0..units.len() + 2 {
+                let nth = number.min(units.len() - 1);
+                let before: usize = units[..nth].iter().map(|unit| unit.batches()).sum();
+                assert_eq!(plan.unit(number), (before, units[nth]), "{number}");
+                let operators: usize = units.iter().take(number).map(|unit| unit.operators().len()).sum();
+                assert_eq!(plan.operators_before(number), operators, "{number}");
+            }
+            assert_eq!(plan.rounds(), units.iter().map(|unit| unit.batches()).sum::<usize>());
+        }
+    }
 
     /// What no injected silence brings about; the others are seen through the command line.
     #[test]

@@ -299,10 +299,8 @@ impl World {
 
     /// Of all processes, what grows as long as they run at all.
     #[cfg(target_os = "linux")]
-    fn count_beats(&self, beats: &mut Vec<u64>) {
-        let beat = |process| self.board.of(process, OfProcess::Beat).load(Ordering::Acquire);
-        beats.clear();
-        beats.extend((0..self.processes()).map(beat));
+    fn beats(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.processes()).map(|process| self.board.of(process, OfProcess::Beat).load(Ordering::Acquire))
     }
 
     /// Where a process is, or was when it died.

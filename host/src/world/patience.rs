@@ -23,9 +23,9 @@ pub struct Patience {
     progress: u64,
     /// Passes in vain of all workers then.
     in_vain: Vec<u64>,
-    /// What all processes had shown then of running at all.
+    /// What each process has shown of running at all, and since when it has shown nothing new.
     #[cfg(target_os = "linux")]
-    beats: Vec<u64>,
+    beats: Vec<(u64, Instant)>,
     /// Since when.
     since: Instant,
     /// The last look.
@@ -72,23 +72,28 @@ impl Patience {
             (self.progress, self.since) = (progress, now);
             world.count_in_vain(&mut self.in_vain);
             #[cfg(target_os = "linux")]
-            world.count_beats(&mut self.beats);
+            {
+                self.beats.clear();
+                self.beats.extend(world.beats().map(|beat| (beat, now)));
+            }
         }
         self.last = now;
         now - self.since
     }
 
-    /// The processes that have not run at all since somebody moved last, if that was as long ago.
+    /// The processes that have not run at all for so long, nor has anybody moved: to be asked behind each look.
     #[cfg(target_os = "linux")]
-    pub(super) fn silent(&self, world: &World, least: Duration) -> Vec<usize> {
-        let mut beats = Vec::new();
-        world.count_beats(&mut beats);
-        let is_silent = |&process: &usize| {
-            world.phase_of(process) != Phase::Ended
-                && beats[process] == self.beats[process]
-                && !world.is_deaf_to(process)
-        };
-        if self.last - self.since < least { Vec::new() } else { (0..beats.len()).filter(is_silent).collect() }
+    pub(super) fn silent(&mut self, world: &World, least: Duration) -> Vec<usize> {
+        let mut silent = Vec::new();
+        for (process, (beat, (known, since))) in world.beats().zip(&mut self.beats).enumerate() {
+            // Whoever ran behind the last move may never run again: between two units others wait for it, and have no deadline.
+            if beat != *known {
+                (*known, *since) = (beat, self.last);
+            }
+            let may_be = world.phase_of(process) != Phase::Ended && !world.is_deaf_to(process);
+            silent.extend((may_be && self.last - *since >= least).then_some(process));
+        }
+        silent
     }
 
     /// Whether everybody has tried in vain since the last move, but for workers of the dead.

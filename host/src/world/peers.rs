@@ -144,10 +144,9 @@ impl World {
     /// Who shows no sign of life while the caller looks, for about a second.
     #[must_use]
     pub fn silent(&self) -> Vec<Departed> {
-        let (mut before, mut after) = (Vec::new(), Vec::new());
-        self.count_beats(&mut before);
+        let before: Vec<_> = self.beats().collect();
         thread::sleep(SILENT);
-        self.count_beats(&mut after);
+        let after: Vec<_> = self.beats().collect();
         let is_here = |&process: &usize| {
             process != self.me && !matches!(self.phase_of(process), Phase::Ended | Phase::GivenUp)
         };

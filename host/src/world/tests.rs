@@ -107,6 +107,13 @@ fn who_has_not_run_since_the_last_move_is_silent() {
     thread::sleep(Duration::from_millis(300));
     patience.look(&watching);
     assert_eq!(patience.silent(&watching, Duration::from_millis(200)), [1]);
+    // It runs once more, where nobody counts it as a move, and never again.
+    watching.board.of(1, OfProcess::Beat).store(7, Ordering::Release);
+    patience.look(&watching);
+    assert_eq!(patience.silent(&watching, Duration::from_millis(200)), Vec::<usize>::new());
+    thread::sleep(Duration::from_millis(300));
+    patience.look(&watching);
+    assert_eq!(patience.silent(&watching, Duration::from_millis(200)), [1]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use veriep_core::units::RankId;
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(4);
-/// A process that has not run at all for so long is silent, if nobody moves meanwhile.
+/// A process that has not run at all for so long, and for the deadline, is silent, if nobody moves meanwhile.
 const SILENT: Duration = Duration::from_millis(500);
 /// Behind a death: nobody has moved for so long, and what is missing now is missing for good.
 const SETTLED: Duration = Duration::from_millis(40);
@@ -97,8 +97,8 @@ pub fn watch<M: Watched>(
         let deadline = patience.deadline();
         let limit = if interrupt::is_asked() { SILENT.min(deadline) } else { deadline };
         let idle = patience.look(world);
+        let silent = patience.silent(world, limit.max(SILENT));
         if idle >= limit {
-            let silent = patience.silent(world, SILENT);
             if !silent.is_empty() {
                 let gone = silent.into_iter().map(|process| watch.departed(process, How::Silent));
                 break Outcome::Gone(gone.collect());
