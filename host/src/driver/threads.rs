@@ -19,7 +19,7 @@ const TURN: u32 = 256;
 /// The operator that time between two operators is charged to.
 const NOBODY: usize = usize::MAX;
 
-/// Which worker polls which core.
+/// How cores are assigned to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "commands", derive(clap::ValueEnum))]
 pub enum Spread {

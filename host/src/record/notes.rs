@@ -258,7 +258,7 @@ pub(super) fn started(pid: u32) -> Option<u64> {
     state(pid.into()).filter(|state| !state.is_dead).map(|state| state.began)
 }
 
-/// What the system tells of a process.
+/// The state of a process, as the system reports it.
 pub(crate) struct State {
     /// It has ended. It is still listed until its parent has waited for it.
     pub(crate) is_dead: bool,

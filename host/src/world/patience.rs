@@ -86,7 +86,8 @@ impl Patience {
     pub(super) fn silent(&mut self, world: &World, least: Duration) -> Vec<usize> {
         let mut silent = Vec::new();
         for (process, (beat, (known, since))) in world.beats().zip(&mut self.beats).enumerate() {
-            // Whoever ran behind the last move may never run again: between two units others wait for it, and have no deadline.
+            // A process can run once more after the last move and then stop. Between two units, the others wait for it
+            // without a deadline.
             if beat != *known {
                 (*known, *since) = (beat, self.last);
             }

@@ -206,7 +206,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// Checks that a rank is told of at most `max` rows.
+/// Checks that the number of rows announced to a rank, `seen`, is at most `max`.
 fn rows_within(seen: u64, max: u64) -> Result<(), ProtocolError> {
     if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(()) }
 }

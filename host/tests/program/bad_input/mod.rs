@@ -82,7 +82,7 @@ fn judge<O: Into<Option<Output>>>(name: &str, make: impl FnOnce(&Room) -> O) {
     }
 }
 
-/// The same of what has come: compiled once, not for each of hundreds of rows.
+/// Compares an output with its row. It is not generic, since `judge` has hundreds of instances.
 fn judge_output(name: &str, output: Output) {
     let stderr = String::from_utf8(output.stderr).unwrap();
     // A machine that stands still for a while has a search tell that it goes on.
