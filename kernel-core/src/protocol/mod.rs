@@ -29,16 +29,19 @@
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
 /// Names the phases of a machine, or of a part of one, prefixed with the part's name; that of the part itself, if it is
-/// given, is the name of its phase.
+/// given, is the name of its phase, or of the phase of the part within it that is named last.
 macro_rules! phase_names {
     ($phase:ident: $($name:ident)*) => {
         phase_names! { $phase of "": $($name)* }
     };
-    ($phase:ident of $part:literal in $of:ident: $($name:ident)*) => {
+    ($phase:ident of $part:literal in $of:ident: $($name:ident)* $(; $within:ident)?) => {
         phase_names! { $phase of $part: $($name)* }
 
         impl $of {
             pub(crate) const fn phase(&self) -> &'static str {
+                $(if let $phase::$within(part) = &self.phase {
+                    return part.phase();
+                })?
                 self.phase.name()
             }
         }
@@ -234,8 +237,10 @@ fn take<'u>(words: &mut &'u mut [u32], len: usize) -> Result<&'u mut [u32], Prot
 /// Returns the first `len` bytes of the scratch.
 #[inline(always)]
 fn room(row: &mut [u8], len: u64) -> Result<&mut [u8], ProtocolError> {
-    row.get_mut(..len as usize).ok_or(given("scratch is shorter than scratch_bytes"))
+    row.get_mut(..len as usize).ok_or(SHORT)
 }
+
+const SHORT: ProtocolError = given("scratch is shorter than scratch_bytes");
 
 /// Returns the number of words of scratch that suffices for any core of the shape.
 #[must_use]

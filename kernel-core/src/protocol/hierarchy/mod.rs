@@ -19,7 +19,7 @@ mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::{Operands, Stage, Types, given};
+use crate::protocol::{Operands, SHORT, Stage, Types, room};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -205,14 +205,17 @@ struct Buffers<'u> {
 // among them those of the row that the step before has put.
 #[inline(always)]
 fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
-    let short = given("scratch is shorter than scratch_bytes");
     let row_bytes = align_up(shape.row_bytes(), 32) as usize;
-    let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;
-    let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;
-    let (sums, rest) = rest.split_at_mut_checked(2 * row_bytes).ok_or(short)?;
-    let sums = sums.get_mut(..2 * shape.row_bytes() as usize).ok_or(short)?;
-    let out = rest.get_mut(..shape.row_bytes() as usize).ok_or(short)?;
-    Ok(Buffers { send, held, sums, out })
+    let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT)?;
+    let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT)?;
+    let (sums, rest) = rest.split_at_mut_checked(2 * row_bytes).ok_or(SHORT)?;
+    Ok(Buffers { send, held, sums: room(sums, 2 * shape.row_bytes())?, out: room(rest, shape.row_bytes())? })
+}
+
+/// Returns the first `len` bytes of the row of a record or of a partial sum.
+#[inline(always)]
+fn row_of(record: &mut [u8], len: u64) -> Result<&mut [u8], ProtocolError> {
+    room(record.get_mut(relay::ROW as usize..).unwrap_or_default(), len)
 }
 
 /// The operator that a core is in: its number, counted from 1, and its kind.

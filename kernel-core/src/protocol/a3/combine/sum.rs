@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::protocol::a3::Cx;
-use crate::protocol::{Scratch, Types, given, internal};
+use crate::protocol::{SHORT, Scratch, Types, internal, room};
 use crate::shape::element::bits;
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, RankId, Token};
@@ -196,10 +196,9 @@ fn split<'u>(
     scratch: &'u mut Scratch<'_>,
 ) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
     let len = shape.row_bytes() as usize;
-    let short = given("scratch is shorter than scratch_bytes");
-    let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(short)?;
+    let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(SHORT)?;
     match shape.op() {
         Op::Combine => Ok((row, &mut [])),
-        Op::CombineAddRmsNorm => Ok((row, rest.get_mut(..2 * len).ok_or(short)?)),
+        Op::CombineAddRmsNorm => Ok((row, room(rest, 2 * shape.row_bytes())?)),
     }
 }

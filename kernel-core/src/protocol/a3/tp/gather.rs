@@ -1,13 +1,13 @@
 //! Dispatch with TP = 2, after the own records are copied out: the peers gather each other's rows.
 //!
 //! ```text
-//! PutFirst -> Tell -> Await -> Clear -> (Triple -> Data -> Scale?)* -> Counts* -> TokenNums? -> RecvCounts? -> Done
+//! Announce -> (Triple -> Data -> Scale?)* -> Counts* -> TokenNums? -> RecvCounts? -> Done
 //! ```
 //!
 //! Every rank has one expert, so a core's share of rows is that of some source ranks, the same on both peers: the peer's
 //! counts follow from the triples of its rows.
 
-use super::{Rows, Slots};
+use super::{Announcement, Rows};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Operator, Partition};
@@ -24,8 +24,6 @@ pub(crate) struct Gather {
     partition: Partition,
     /// The number of rows that the rank itself has received; the peer's follow them.
     own: u32,
-    /// The rows that this core has put at the peer's.
-    told: Rows,
     /// The rows that the peer's core has put here.
     heard: Rows,
     phase: Phase,
@@ -33,14 +31,8 @@ pub(crate) struct Gather {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Put the first row of the own stretch.
-    PutFirst,
-    /// Announce the stretch to the peer's core.
-    Tell,
-    /// Await the stretch of the peer's core.
-    Await,
-    /// Clear its slot.
-    Clear,
+    /// Announce the own rows, and await those of the peer's core.
+    Announce(Announcement),
     /// Copy a part of row `row` of the peer's. Sources and, within a source, tokens rise: the record's slot is at least
     /// `slot`, its token at least `token`.
     CopyOut { row: u32, slot: u32, token: u32, part: Part },
@@ -54,9 +46,7 @@ enum Phase {
     Done,
 }
 
-phase_names! { Phase of "Gather." in Gather:
-    PutFirst Tell Await Clear CopyOut Counts TokenNums RecvCounts Done
-}
+phase_names! { Phase of "Gather." in Gather: Announce CopyOut Counts TokenNums RecvCounts Done; Announce }
 go! { Gather }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +59,8 @@ enum Part {
 impl Gather {
     /// Creates the gathering of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
     pub(crate) const fn new(partition: Partition, own: u32, told: Rows) -> Self {
-        Self { partition, own, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
+        let phase = Phase::Announce(Announcement::new(Operator::Dispatch, partition, told));
+        Self { partition, own, heard: Rows { first: 0, end: 0 }, phase }
     }
 
     /// Advances the gathering by at most one effect.
@@ -78,25 +69,13 @@ impl Gather {
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let env = cx.env;
-        let slots = Slots { kind: Operator::Dispatch, partition: self.partition };
         match self.phase {
-            Phase::PutFirst => {
-                slots.put_first(cx, self.told)?;
-                self.go(Phase::Tell)
-            }
-            Phase::Tell => {
-                slots.tell(cx, self.told)?;
-                self.go(Phase::Await)
-            }
-            Phase::Await => match slots.heard(cx, env.shape.rows_max(env.rank))? {
-                Err(wait) => Ok(Progress::Pending(wait)),
-                Ok(heard) => {
-                    self.heard = heard;
-                    self.go(Phase::Clear)
+            Phase::Announce(ref mut announcement) => {
+                let progress = announcement.step(cx, env.shape.rows_max(env.rank), None)?;
+                if progress != Progress::Done {
+                    return Ok(progress);
                 }
-            },
-            Phase::Clear => {
-                slots.clear(cx)?;
+                self.heard = announcement.heard();
                 let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
                 env.work
                     .slots

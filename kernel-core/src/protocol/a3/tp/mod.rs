@@ -14,10 +14,10 @@ pub(crate) use gather::Gather;
 
 use super::steps::copy_of;
 use super::{Bound, Cx};
-use crate::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
-use crate::protocol::Types;
+use crate::protocol::{Outcome, Types};
 use crate::sync::flag;
 use crate::units::RankId;
 use core::ops::Range;
@@ -35,12 +35,32 @@ impl From<Range<u32>> for Rows {
     }
 }
 
-/// The slots of one operator.
+/// The announcement of a core's rows to the peer's core of the same number, which answers with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Slots {
-    pub(crate) kind: Operator,
-    pub(crate) partition: Partition,
+pub(crate) struct Announcement {
+    kind: Operator,
+    partition: Partition,
+    /// The rows that this core has put at the peer's.
+    told: Rows,
+    /// The rows that the peer's core has put here, once it has announced them.
+    heard: Rows,
+    phase: Phase,
 }
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Put the number of the first row.
+    PutFirst,
+    /// Publish the slot of the peer's core.
+    Tell,
+    /// Await the own slot.
+    Await,
+    /// Clear it.
+    Clear,
+}
+
+phase_names! { Phase of "Announce." in Announcement: PutFirst Tell Await Clear }
+go! { Announcement }
 
 /// Refuses features that this build lacks, so that the compiler drops the code after the call.
 pub(crate) const fn built() -> Result<(), ProtocolError> {
@@ -56,39 +76,51 @@ pub(crate) fn peer<V>(env: Bound<'_, V>) -> RankId {
     RankId(env.tp_rank.0 ^ 1)
 }
 
-impl Slots {
-    /// Puts the number of the first row that the core is about to announce.
-    pub(crate) fn put_first(self, cx: &mut Cx<'_, impl Types>, rows: Rows) -> Result<(), Fault> {
-        let at = tp::first_row(tp::slot(self.kind, self.partition, cx.env.core));
-        cx.fabric.put(peer(cx.env), at, &rows.first.to_le_bytes(), &[])
+impl Announcement {
+    /// Creates the announcement of the rows `told` in its first phase.
+    pub(crate) const fn new(kind: Operator, partition: Partition, told: Rows) -> Self {
+        Self { kind, partition, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
     }
 
-    /// Announces the rows that this core has put to the peer.
-    pub(crate) fn tell(self, cx: &mut Cx<'_, impl Types>, rows: Rows) -> Result<(), Fault> {
-        let at = tp::slot(self.kind, self.partition, cx.env.core);
-        cx.fabric.publish(peer(cx.env), at, flag::status(rows.end - rows.first))
+    /// Returns the rows that the peer's core has announced, once the announcement is done.
+    pub(crate) const fn heard(&self) -> Rows {
+        self.heard
     }
 
-    /// Returns the rows that the peer's core announced, if they end by `max`; or the missing word.
-    pub(crate) fn heard(
-        self,
-        cx: &Cx<'_, impl Types>,
-        max: u64,
-    ) -> Result<Result<Rows, Wait>, ProtocolError> {
-        let (core, at) = (cx.env.core, tp::slot(self.kind, self.partition, cx.env.core));
-        let rows = match flag::count(cx.fabric, at, Wait::new(Flag::Tp, peer(cx.env), &[core.0]))? {
-            Ok(rows) => rows,
-            Err(wait) => return Ok(Err(wait)),
-        };
-        let first = u32::from_le_bytes(copy_of(cx.fabric, tp::first_row(at))?);
-        match first.checked_add(rows) {
-            Some(end) if u64::from(end) <= max => Ok(Ok(Rows { first, end })),
-            _ => Err(ProtocolError::TpRows { core, first, rows, max }),
+    /// Advances the announcement by one effect. The peer's rows must end by `max`, and be the `expected` ones if those are known.
+    ///
+    /// # Errors
+    /// They do not, or are not, or the fabric refuses.
+    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, max: u64, expected: Option<Rows>) -> Outcome {
+        let (core, peer) = (cx.env.core, peer(cx.env));
+        let slot = tp::slot(self.kind, self.partition, core);
+        match self.phase {
+            Phase::PutFirst => {
+                cx.fabric.put(peer, tp::first_row(slot), &self.told.first.to_le_bytes(), &[])?;
+                self.go(Phase::Tell)
+            }
+            Phase::Tell => {
+                cx.fabric.publish(peer, slot, flag::status(self.told.end - self.told.first))?;
+                self.go(Phase::Await)
+            }
+            Phase::Await => {
+                let rows = match flag::count(cx.fabric, slot, Wait::new(Flag::Tp, peer, &[core.0]))? {
+                    Ok(rows) => rows,
+                    Err(wait) => return Ok(Progress::Pending(wait)),
+                };
+                let first = u32::from_le_bytes(copy_of(cx.fabric, tp::first_row(slot))?);
+                let heard = first.checked_add(rows).map(|end| Rows { first, end });
+                let fits = |heard: &Rows| {
+                    u64::from(heard.end) <= max && expected.is_none_or(|expected| expected == *heard)
+                };
+                let wrong = ProtocolError::TpRows { core, first, rows, max };
+                self.heard = heard.filter(fits).ok_or(wrong)?;
+                self.go(Phase::Clear)
+            }
+            Phase::Clear => {
+                cx.fabric.store(slot, 0)?;
+                Ok(Progress::Done)
+            }
         }
-    }
-
-    /// Clears the slot that was read.
-    pub(crate) fn clear(self, cx: &mut Cx<'_, impl Types>) -> Result<(), Fault> {
-        cx.fabric.store(tp::slot(self.kind, self.partition, cx.env.core), 0)
     }
 }

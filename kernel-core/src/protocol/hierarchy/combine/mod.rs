@@ -14,6 +14,7 @@ mod returns;
 mod tokens;
 
 use super::course::Course;
+use super::issue::Issued;
 use super::{Bound, Cx, Env, Now};
 use crate::fabric::ProtocolError;
 use crate::layout::record::Triple;
@@ -107,8 +108,8 @@ impl Combine {
             let words = split_words(env, cx.scratch.words)?;
             words.followed.fill(0);
             words.streams.fill(0);
-            tokens.begin(env);
-            relays.begin(env, cx.fabric)?;
+            tokens.token = env.work.tokens.start;
+            relays.issued = Issued::begin(env, cx.fabric)?;
         }
         course.advance(cx, split_words, |role, cx| match role {
             0 => returns.step(cx),

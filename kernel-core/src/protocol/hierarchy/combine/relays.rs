@@ -3,11 +3,11 @@
 
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
-use super::super::{Bound, Buffers, Now, sum};
+use super::super::{Buffers, Now, row_of, sum};
 use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::layout::relay::{self, ROW};
-use crate::protocol::{Outcome, Types, given};
+use crate::layout::relay;
+use crate::protocol::{Outcome, Types, room};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -18,21 +18,12 @@ pub(super) struct Relays {
     server: u32,
     /// The number of completed steps of its end.
     ending: u32,
-    issued: Issued,
+    pub(super) issued: Issued,
 }
 
 impl Relays {
     pub(super) const fn new() -> Self {
         Self { server: 0, ending: 0, issued: Issued::new() }
-    }
-
-    pub(super) fn begin<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &F,
-    ) -> Result<(), ProtocolError> {
-        self.issued = Issued::begin(env, fabric)?;
-        Ok(())
     }
 
     /// Advances the role. `missing` is the wait for near ranks that may still return rows; without it no more rows come.
@@ -152,10 +143,9 @@ fn send<F: Fabric + ?Sized, V: Vector>(
     record: u32,
     (token, pairs): (Token, u32),
 ) -> Result<(), ProtocolError> {
-    let (shape, short) = (env.shape, given("scratch is shorter than scratch_bytes"));
-    let message = buffers.send.get_mut(..relay::partial_bytes(shape) as usize).ok_or(short)?;
-    let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
-    sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;
+    let message = room(buffers.send, relay::partial_bytes(env.shape))?;
+    let out = row_of(message, env.shape.result_bytes())?;
+    sum::partial(env, fabric, (server, token, pairs), buffers.sums, out)?;
     write_front(message, env.epoch, token.0, pairs);
     issue::record(env, fabric, (server, record), message)
 }

@@ -1,7 +1,7 @@
 //! Own tokens: each is summed as soon as all servers that have a pair of it have sent their part.
 
 use super::super::stream::{self, Next};
-use super::super::{Bound, Buffers, Now, sum};
+use super::super::{Buffers, Now, sum};
 use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::layout::outputs;
@@ -17,7 +17,7 @@ use crate::vector::{Term, Vector};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tokens {
     /// The next token to sum.
-    token: u32,
+    pub(super) token: u32,
     /// The stream that is tried first.
     server: u32,
 }
@@ -25,10 +25,6 @@ pub(super) struct Tokens {
 impl Tokens {
     pub(super) const fn new() -> Self {
         Self { token: 0, server: 0 }
-    }
-
-    pub(super) fn begin<V>(&mut self, env: Bound<'_, V>) {
-        self.token = env.work.tokens.start;
     }
 
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {

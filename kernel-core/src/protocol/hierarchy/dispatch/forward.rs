@@ -4,7 +4,7 @@
 //! and forwards the rows for its experts.
 
 use super::super::stream::{self, Next};
-use super::super::{Bound, Now};
+use super::super::{Bound, Now, row_of};
 use super::send::{write_lists, write_record};
 use super::{ENDED, Turn, word};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetch, prefetches};
@@ -193,9 +193,7 @@ fn hold<F: Fabric + ?Sized, V>(
 ) -> Result<(), ProtocolError> {
     let end = relay::token_bytes(env.shape);
     let bytes = fabric.bytes(behind(env.record(server, record), ROW), end - ROW)?;
-    let held = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-    let held = held.ok_or(given("scratch is shorter than scratch_bytes"))?;
-    prefetch::copy_in(bytes, held, prefetches(fabric));
+    prefetch::copy_in(bytes, row_of(held, bytes.len() as u64)?, prefetches(fabric));
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod receive;
 mod send;
 
 use super::course::Course;
+use super::issue::Issued;
 use super::{Bound, Cx, Env};
 use crate::fabric::ProtocolError;
 use crate::layout::state::Operator;
@@ -91,7 +92,7 @@ impl Dispatch {
             words.records.fill(0);
             words.taken.fill(0);
             words.rows.fill(0);
-            send.begin(env, cx.fabric)?;
+            send.issued = Issued::begin(env, cx.fabric)?;
         }
         course.advance(cx, split_words, |role, cx| match role {
             0 => send.step(cx),

@@ -1,16 +1,16 @@
 //! The role of a sender: own tokens go to other servers one by one, followed by the ends of the streams and `expand_idx`.
 
-use super::super::Bound;
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
+use super::super::{Bound, row_of};
 use super::{Turn, word};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Progress, ProtocolError};
 use crate::inputs::Inputs;
-use crate::layout::relay::{self, ROW};
+use crate::layout::relay;
 use crate::placement::Home;
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps::{self, Staged};
-use crate::protocol::{Outcome, Types, given};
+use crate::protocol::{Outcome, SHORT, Types, room};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -20,7 +20,7 @@ pub(super) struct Send {
     phase: Phase,
     /// The token that is quantised in the buffer.
     staged: Option<Staged>,
-    issued: Issued,
+    pub(super) issued: Issued,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,15 +42,6 @@ phase_names! { Phase of "Send." in Send: Record End Ring ExpandIdx Ended }
 impl Send {
     pub(super) const fn new() -> Self {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
-    }
-
-    pub(super) fn begin<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &F,
-    ) -> Result<(), ProtocolError> {
-        self.issued = Issued::begin(env, fabric)?;
-        Ok(())
     }
 
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
@@ -107,9 +98,7 @@ impl Send {
         write_record(*env, inputs, &mut self.staged, buffer, Token(token))?;
         write_front(buffer, env.epoch, token, pairs);
         let record = word(words.records, server)?;
-        let message = buffer
-            .get(..relay::token_bytes(env.shape) as usize)
-            .ok_or(given("scratch is shorter than scratch_bytes"))?;
+        let message = room(buffer, relay::token_bytes(env.shape))?;
         issue::record(env, *fabric, (server, *record), message)?;
         *record += 1;
         Ok(())
@@ -125,8 +114,7 @@ pub(super) fn write_record<V: Vector>(
     token: Token,
 ) -> Result<(), ProtocolError> {
     let shape = env.shape;
-    let row = record.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));
-    let row = row.ok_or(given("scratch is shorter than scratch_bytes"))?;
+    let row = row_of(record, shape.payload_bytes())?;
     // A hierarchy has no smooth scales, so a token is the same for all experts.
     let any = Home { rank: env.rank, local_expert: 0 };
     let scale = steps::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
@@ -141,13 +129,13 @@ pub(super) fn write_lists<V>(
     token: Token,
     scale: f32,
 ) -> Result<(), ProtocolError> {
-    let (shape, short) = (env.shape, given("scratch is shorter than scratch_bytes"));
+    let shape = env.shape;
     let field = |from: u64, to: u64| from as usize..to as usize;
     let (ids, weights) = (relay::record_ids(shape), relay::record_weights(shape));
     let to = record.get_mut(field(relay::record_scale(shape), ids)).and_then(<[u8]>::first_chunk_mut);
-    *to.ok_or(short)? = scale.to_le_bytes();
-    let lists = record.get_mut(field(ids, relay::token_bytes(shape))).ok_or(short)?;
-    let (ids, weights) = lists.split_at_mut_checked((weights - ids) as usize).ok_or(short)?;
+    *to.ok_or(SHORT)? = scale.to_le_bytes();
+    let lists = record.get_mut(field(ids, relay::token_bytes(shape))).ok_or(SHORT)?;
+    let (ids, weights) = lists.split_at_mut_checked((weights - ids) as usize).ok_or(SHORT)?;
     for (to, id) in ids.as_chunks_mut().0.iter_mut().zip(inputs.ids(shape, token)) {
         *to = id.to_le_bytes();
     }
