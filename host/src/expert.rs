@@ -18,8 +18,9 @@ use veriep_core::units::RankId;
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
     // TP peers return as much each as makes the whole together.
     let share = if shape.tp_world_size() == 2 { 0.5 } else { 1.0 };
-    let put = |value| y.extend(numerics::to_bytes(shape.dtype(), value * gain * share));
-    numerics::received(shape, row, scale, put);
+    let mut values = numerics::received(shape, row, scale);
+    values.iter_mut().for_each(|value| *value = *value * gain * share);
+    y.extend(numerics::rounded(shape.dtype(), &values));
 }
 
 /// Reads bytes of what dispatch has put out: of an output, as far as it goes, or of the window.

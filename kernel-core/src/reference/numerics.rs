@@ -27,7 +27,7 @@ pub fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
 /// Returns the values of a row.
 #[must_use]
 pub fn values(dtype: Dtype, row: &[u8]) -> Vec<f32> {
-    row.chunks(2).map(|b| from_bytes(dtype, [b[0], b[1]])).collect()
+    row.as_chunks().0.iter().map(|&element| from_bytes(dtype, element)).collect()
 }
 
 /// Writes a token into `out` as it travels to an expert, and returns its `dynamic_scale`, 0 where rows have none.
@@ -42,13 +42,12 @@ pub fn sent(shape: &Shape, token: &[u8], smooth: Option<&[f32]>, out: &mut Vec<u
     }
 }
 
-/// Calls `put` with the value of every element of a row that has travelled to an expert with this scale.
-pub fn received(shape: &Shape, row: &[u8], scale: f32, mut put: impl FnMut(f32)) {
+/// Returns the values of a row that has travelled to an expert with this scale.
+#[must_use]
+pub fn received(shape: &Shape, row: &[u8], scale: f32) -> Vec<f32> {
     match shape.row_format().element {
-        RowElement::Dtype => {
-            row.as_chunks().0.iter().for_each(|&element| put(from_bytes(shape.dtype(), element)));
-        }
-        RowElement::Int8 => row.iter().for_each(|&q| put(f32::from(q.cast_signed()) * scale)),
+        RowElement::Dtype => values(shape.dtype(), row),
+        RowElement::Int8 => row.iter().map(|&q| f32::from(q.cast_signed()) * scale).collect(),
     }
 }
 
@@ -79,14 +78,15 @@ pub fn quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut Vec<
 /// If the second row is shorter.
 #[must_use]
 pub fn add_rows(dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
-    let sums = values(dtype, a).into_iter().zip(values(dtype, b)).map(|(a, b)| a + b);
-    sums.flat_map(|sum| to_bytes(dtype, sum)).collect()
+    let mut sums = values(dtype, a);
+    add(&mut sums, &values(dtype, b), None);
+    rounded(dtype, &sums)
 }
 
 /// Returns values rounded to `dtype`.
 #[must_use]
 pub fn rounded(dtype: Dtype, values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|&value| to_bytes(dtype, value)).collect()
+    values.iter().map(|&value| to_bytes(dtype, value)).collect::<Vec<_>>().into_flattened()
 }
 
 /// Returns values after transport in int8 blocks of 8 elements with scales of `dtype`.
@@ -117,10 +117,10 @@ pub fn through_blocks(dtype: Dtype, values: &[f32]) -> Vec<f32> {
 /// # Panics
 /// If there are fewer values than sums.
 pub fn add(sum: &mut [f32], values: &[f32], weight: Option<f32>) {
-    for (i, sum) in sum.iter_mut().enumerate() {
-        *sum += match weight {
-            Some(weight) => weight * values[i],
-            None => values[i],
-        };
+    let values = &values[..sum.len()];
+    let sums = sum.iter_mut().zip(values);
+    match weight {
+        Some(weight) => sums.for_each(|(sum, value)| *sum += weight * value),
+        None => sums.for_each(|(sum, value)| *sum += value),
     }
 }
