@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
 use crate::global_rank;
+use crate::parallel::lock;
 use crate::store::{bytes_of, numbers_of};
 use crate::world::World;
 use core::fmt;
@@ -80,7 +81,7 @@ pub fn check<B: Backend>(
                     continue;
                 }
                 if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut found = lock(&found);
                     if found.as_ref().is_none_or(|other| mismatch.rank < other.rank) {
                         *found = Some(mismatch);
                     }

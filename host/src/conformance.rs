@@ -7,6 +7,8 @@ pub use veriep_core::conformance as litmus;
 
 use crate::backend::Backend;
 use crate::driver::lockstep::Clockwork;
+use crate::driver::wait::idle;
+use crate::parallel::lock;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -203,7 +205,7 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
             if let Err(why) = ended
                 && !stop.swap(true, Ordering::Relaxed)
             {
-                let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut broken = lock(&broken);
                 *broken = Some(format!("repetition {repetition}: {why}"));
             }
             // All see the same answer: it cannot change before the next repetition begins.
@@ -227,14 +229,10 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
 
 fn to_end<B: Backend>(run: Run, backend: &B, stop: &AtomicBool) -> Result<(), Failure> {
     let since = Instant::now();
-    let mut idle = 0_u32;
+    let mut passes = 0;
     let waits = || {
-        idle += 1;
-        if idle > 64 {
-            thread::yield_now();
-        } else {
-            core::hint::spin_loop();
-        }
+        passes += 1;
+        idle(passes);
         !stop.load(Ordering::Relaxed) && since.elapsed() < PATIENCE
     };
     let rank = RankId(run.program.rank);

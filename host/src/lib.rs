@@ -39,6 +39,7 @@ pub mod launcher;
 pub mod live;
 mod parallel;
 pub mod presets;
+pub mod queue;
 #[cfg(test)]
 #[path = "../../kernel-core/src/tests/random.rs"]
 mod random;

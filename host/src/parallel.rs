@@ -1,13 +1,23 @@
 //! Work on many items, shared among threads.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+/// Processors that this process may use.
+pub(crate) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Locks it, also if a thread that held it has panicked.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Does `work` on every item with its number, on a thread per processor.
 pub(crate) fn each<T: Send>(items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let threads = processors().min(items.len());
     let left = Mutex::new(items.iter_mut().enumerate());
-    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || lock(&left).next();
     let share = || {
         while let Some((i, item)) = next() {
             work(i, item);

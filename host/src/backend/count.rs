@@ -4,7 +4,8 @@
 
 use super::{Layer, Told};
 use crate::global_rank;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::parallel::lock;
+use std::sync::{Mutex, MutexGuard};
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
@@ -119,10 +120,6 @@ impl Counted {
         let cores = self.shape.as_ref()?.aiv_num() as usize;
         self.cores.get(rank.index() * cores + core.0 as usize).map(lock)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Layer for Counted {

@@ -6,6 +6,7 @@
 
 use super::{Backend, Members, Pages, Reader, anonymous, take_pages};
 use crate::dump;
+use crate::parallel::lock;
 use core::ops::Range;
 use memmap2::MmapMut;
 use std::io;
@@ -138,7 +139,7 @@ impl Lockstep {
     }
 
     fn lock(&self) -> Guard<'_> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 
     /// A core's view. It holds the memory for as long as it lives: one actor moves at a time.

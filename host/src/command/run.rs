@@ -24,6 +24,7 @@ use crate::events::page::About;
 use crate::events::recorder::Recording;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
+use crate::parallel::processors;
 use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::traffic_audit::{self, Moved};
@@ -429,10 +430,6 @@ fn rows(job: &Job<'_>, ranks: &[RankState]) -> Vec<usize> {
 /// A process's share of the processors, at least one.
 fn share(processes: usize) -> usize {
     (processors() / processes).max(1)
-}
-
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
 fn plan(

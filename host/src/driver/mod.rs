@@ -14,7 +14,7 @@ pub mod schedule;
 mod stepper;
 mod task;
 pub mod threads;
-mod wait;
+pub(crate) mod wait;
 
 pub use hang::{Hang, Missing};
 pub(crate) use stepper::Stepper;

@@ -5,6 +5,7 @@ use super::{Failure, Stepper, Unit, Who};
 use crate::backend::{Backend, Told};
 use crate::expert;
 use crate::global_rank;
+use crate::parallel::lock;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -88,7 +89,7 @@ impl RankState {
     }
 
     pub(super) fn agent(&self) -> MutexGuard<'_, Agent> {
-        self.agent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.agent)
     }
 
     /// What a member of a simulated group has come to.

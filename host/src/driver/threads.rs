@@ -4,6 +4,7 @@ use super::pin;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Rest, Stop, Task, Unit, meet};
 use crate::backend::{Backend, Told};
+use crate::parallel::lock;
 use crate::world::{Patience, Phase};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -86,7 +87,7 @@ struct Shared {
 
 impl Shared {
     fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failure)
     }
 
     fn fail(&self, failure: Failure) {

@@ -5,49 +5,23 @@ use super::recorder::Book;
 use super::timeline::Timeline;
 use super::{Doing, Event, Kind, Sink, Unit, What};
 use crate::global_rank;
-use core::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::parallel::lock;
+use crate::queue::Queue;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
 use veriep_core::fabric::{Progress, Wait};
 use veriep_core::place::Place;
 use veriep_core::sim::cluster::{Answer, Planned};
 use veriep_core::sim::{Actor, Flight, FlightId};
 use veriep_core::units::RankId;
 
-/// An event that may still be overtaken.
-#[derive(Debug)]
-struct Pending(u64, Event);
-
-impl Pending {
-    const fn key(&self) -> (u64, u64) {
-        (self.1.time, self.0)
-    }
-}
-
-impl PartialEq for Pending {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-impl Eq for Pending {}
-impl PartialOrd for Pending {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Pending {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
 #[derive(Debug)]
 struct Inner {
     unit: Unit,
     /// The time; without a clock, events so far.
     now: u64,
-    numbered: u64,
-    pending: BinaryHeap<Reverse<Pending>>,
+    /// Events that may still be overtaken.
+    pending: Queue<Event>,
     doing: HashMap<Actor, Doing>,
     /// What cores and the agent of a rank have seen last at a place, since one of them stored there, if it was not 0.
     seen: HashMap<(RankId, Place), Vec<(Actor, u64)>>,
@@ -61,12 +35,10 @@ struct Inner {
 
 impl Inner {
     fn add(&mut self, actor: Actor, doing: Doing, kind: Kind, what: What) {
-        self.numbered += 1;
         if self.unit == Unit::Events {
             self.now += 1;
         }
-        let event = Event { time: self.now, actor, doing, kind, what };
-        self.pending.push(Reverse(Pending(self.numbered, event)));
+        self.pending.add(self.now, Event { time: self.now, actor, doing, kind, what });
     }
 
     fn record(&mut self, actor: Actor, kind: Kind, mut what: What) {
@@ -81,8 +53,8 @@ impl Inner {
     }
 
     fn pass_on(&mut self, until: u64) {
-        while self.pending.peek().is_some_and(|Reverse(next)| next.1.time <= until) {
-            let Some(Reverse(Pending(_, event))) = self.pending.pop() else { return };
+        while self.pending.next_time().is_some_and(|next| next <= until) {
+            let Some((_, event)) = self.pending.pop() else { return };
             if let Some(lines) = &mut self.lines {
                 lines.event(&event);
             }
@@ -103,8 +75,7 @@ impl Log {
         Self(Mutex::new(Inner {
             unit,
             now: 0,
-            numbered: 0,
-            pending: BinaryHeap::new(),
+            pending: Queue::default(),
             doing: HashMap::new(),
             seen: HashMap::new(),
             tp_world_size,
@@ -115,7 +86,7 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// What comes next happens at that time.

@@ -4,8 +4,9 @@ use super::log::Log;
 use super::recorder::{Book, Recorder};
 use super::{Kind, What};
 use crate::driver::lockstep::Borrowed;
+use crate::parallel::lock;
 use core::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::place::Place;
@@ -20,7 +21,7 @@ pub struct Calls(Mutex<Vec<(Kind, What)>>);
 
 impl Calls {
     fn lock(&self) -> MutexGuard<'_, Vec<(Kind, What)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Records the steps of a counterexample.

@@ -6,12 +6,13 @@ use super::layout::{self, About, ENTRY, Head, LIMITS, NAMES, PAGE, PLACE, Parts,
 use crate::backend::Told;
 use crate::events::recorder::Book;
 use crate::events::{Kind, What};
+use crate::parallel::lock;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use veriep_core::fabric::Wait;
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::Actor;
@@ -148,7 +149,7 @@ impl Writer {
         if name.is_empty() {
             return 0;
         }
-        let mut names = self.rings[worker].names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = lock(&self.rings[worker].names);
         if let Some(known) = names.iter().position(|known| *known == name) {
             return known as u8 + 1;
         }

@@ -7,6 +7,7 @@
 use crate::backend::{Layer, Told};
 use crate::driver::RankState;
 use crate::global_rank;
+use crate::parallel::lock;
 use core::cell::Cell;
 use core::ops::Range;
 use std::collections::{BTreeMap, HashMap};
@@ -117,7 +118,7 @@ impl<'a> Listing<'a> {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 
     fn core(&self, rank: RankId, core: CoreId) -> usize {

@@ -5,8 +5,9 @@
 
 use super::network::{Event, Flow, Load, Network};
 use super::prices::{Cluster, Links, PortBy, Ps, mbs, ps, transfer};
-use super::timed::{Paces, Queue, WHOLE};
+use super::timed::{Paces, WHOLE};
 use crate::case::Case;
+use crate::queue::Queue;
 use veriep_core::place::Place;
 use veriep_core::plan::route;
 use veriep_core::shape::{Product, Shape};

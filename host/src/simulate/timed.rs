@@ -5,6 +5,7 @@ use super::path::{ByActor, History};
 use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
 use crate::events::log::Log;
 use crate::interrupt;
+use crate::queue::Queue;
 use core::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -24,11 +25,8 @@ use veriep_core::units::RankId;
 /// Bytes from which on an effect carries rows: flags and pieces of lists are shorter.
 const ROW_MIN: u64 = 513;
 
-mod queue;
 #[cfg(test)]
 mod tests;
-
-pub use queue::Queue;
 
 /// Events between two looks whether somebody has asked for the end.
 const ASKED_EVERY: u64 = 1 << 14;

@@ -4,12 +4,13 @@
 use super::beside::{Peer, next_end};
 use super::board::Board;
 use super::greet::{Greeted, Hello};
-use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
+use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, words};
 use super::watch::{Departed, Watched};
 use super::{GroupMemory, Phase, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::global_rank;
+use crate::parallel::lock;
 use crate::record::{How, Notes, wall_us};
 use core::time::Duration;
 use rustix::fs::ftruncate;

@@ -4,6 +4,7 @@
 use super::beside::Peer;
 use super::watch;
 use crate::backend::far::Wire;
+use crate::parallel;
 use crate::record::{system, wall_us};
 use core::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -104,7 +105,7 @@ pub fn greet<W: Wire>(
         host,
         file: file.as_raw_fd(),
         processors: (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect(),
-        at_a_time: thread::available_parallelism().map_or(1, core::num::NonZero::get),
+        at_a_time: parallel::processors(),
         workers,
         fingerprint,
         error,

@@ -5,10 +5,11 @@ use super::World;
 use super::board::{OfGroup, OfProcess, OfWorker};
 use crate::backend::Backend;
 use crate::backend::far::{FarMemory, Wire};
+use crate::parallel::lock;
 use core::fmt::Debug;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Instant;
 
@@ -64,10 +65,6 @@ pub(super) struct FarPost<B, W> {
     sent: Mutex<Sent>,
     /// When it has carried by itself the last time.
     last: Mutex<Instant>,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Words as bytes of a note.

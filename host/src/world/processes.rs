@@ -6,6 +6,7 @@ use super::board::{Board, OfGroup, OfProcess};
 use super::twin::Duty;
 use super::watch::{self, Watched, how};
 use crate::backend::row_copy;
+use crate::parallel;
 use crate::record::{self, End, Folder, How, Notes};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -168,8 +169,7 @@ impl Seat {
     /// The same where somebody else says that it runs.
     pub(crate) fn view(&self, memory: &GroupMemory, ranks: u32) -> World {
         let board = Board::mapped(memory.map.clone(), self.processes, self.workers);
-        let processors = thread::available_parallelism().map_or(1, core::num::NonZero::get);
-        let crowded = self.processes > 1 && self.processes * self.workers > processors;
+        let crowded = self.processes > 1 && self.processes * self.workers > parallel::processors();
         World { crowded, ..World::of(board, self.process, ranks) }
     }
 }

@@ -17,10 +17,11 @@ pub use wire::{MemoryWire, Wire};
 
 use super::{Backend, Reader, Told};
 use crate::global_rank;
+use crate::parallel::lock;
 use core::fmt::{self, Debug};
 use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::Instant;
 use stream::{Entry, Incoming, Kind, Outgoing};
@@ -118,7 +119,7 @@ impl<B, W: Wire> FarMemory<B, W> {
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine<W>> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.engine)
     }
 
     /// Why the group cannot go on, if the wire has failed or another process has sent what cannot be.

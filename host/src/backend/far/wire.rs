@@ -1,10 +1,11 @@
 //! What carries chunks between processes.
 
+use crate::parallel::lock;
 use core::fmt::Debug;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// One process's end of a network. Chunks of one process to another arrive whole, once, and in their order.
 pub trait Wire: Debug + Send {
@@ -62,7 +63,7 @@ impl MemoryWire {
     }
 
     fn link(&self, from: usize, to: usize) -> std::sync::MutexGuard<'_, VecDeque<Vec<u8>>> {
-        self.links[from * self.processes + to].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.links[from * self.processes + to])
     }
 }
 

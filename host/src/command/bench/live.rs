@@ -16,6 +16,7 @@ use crate::driver::{Options, RankState, Unit};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::of_failure;
+use crate::parallel;
 use crate::roofline::{self, Traffic};
 use crate::world::World;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,7 @@ const MEMORY_SHARE: u64 = 3;
 
 /// Worker threads of a request.
 pub(super) fn threads(args: &BenchArgs) -> usize {
-    args.threads.map_or_else(super::machine::processors, |threads| threads as usize)
+    args.threads.map_or_else(parallel::processors, |threads| threads as usize)
 }
 
 /// What all processes of a group must have alike.

@@ -1,6 +1,7 @@
 //! Where and with what was measured.
 
 use super::against::Programs;
+use crate::parallel::processors;
 use serde::Serialize;
 use std::fs;
 
@@ -61,11 +62,6 @@ fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-/// Processors that this process may use.
-pub(super) fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
 #[derive(Serialize)]

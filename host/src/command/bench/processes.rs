@@ -9,6 +9,7 @@ use crate::cli::{BenchArgs, RowCopyArg};
 use crate::error::Error;
 use crate::generate::{Options, generate};
 use crate::global_rank;
+use crate::parallel;
 use crate::world::{Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ pub(super) struct Processes<'c> {
 }
 
 fn count(case: &Case) -> usize {
-    super::machine::processors().min(global_rank::count(&case.shape) as usize)
+    parallel::processors().min(global_rank::count(&case.shape) as usize)
 }
 
 /// Workers of each process.

@@ -1,8 +1,8 @@
 //! What links do, in numbers worked out by hand.
 
 use super::*;
+use crate::queue::Queue;
 use crate::simulate::prices::Cluster;
-use crate::simulate::timed::Queue;
 use veriep_core::place::Place;
 use veriep_core::shape::{Config, Limits, Shape};
 

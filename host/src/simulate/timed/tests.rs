@@ -155,7 +155,7 @@ impl Stepped for Examined {
     fn tick(&self) {
         let mut group = self.group.borrow_mut();
         let until = group.clock.time() + 1000 * group.dice.below(600) as Ps;
-        while group.memory.chooser.queue.heap.peek().is_some_and(|next| next.key.0 <= until) {
+        while group.memory.chooser.queue.next_time().is_some_and(|next| next <= until) {
             group.land_next();
         }
         let now = group.clock.time().max(until);

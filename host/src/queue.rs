@@ -1,6 +1,5 @@
 //! What is due when.
 
-use crate::simulate::prices::Ps;
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -8,13 +7,13 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct Queue<D> {
     numbered: u64,
-    pub(super) heap: BinaryHeap<Entry<D>>,
+    heap: BinaryHeap<Entry<D>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry<D> {
+struct Entry<D> {
     /// When, and the number of the entry.
-    pub(super) key: (Ps, u64),
+    key: (u64, u64),
     due: D,
 }
 
@@ -25,13 +24,18 @@ impl<D> Default for Queue<D> {
 }
 
 impl<D> Queue<D> {
-    pub fn add(&mut self, at: Ps, due: D) {
+    pub fn add(&mut self, at: u64, due: D) {
         self.numbered += 1;
         self.heap.push(Entry { key: (at, self.numbered), due });
     }
 
+    /// When the next one is due.
+    pub fn next_time(&self) -> Option<u64> {
+        self.heap.peek().map(|entry| entry.key.0)
+    }
+
     /// What is due next, and when.
-    pub fn pop(&mut self) -> Option<(Ps, D)> {
+    pub fn pop(&mut self) -> Option<(u64, D)> {
         self.heap.pop().map(|Entry { key: (at, _), due }| (at, due))
     }
 }
