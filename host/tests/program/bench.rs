@@ -241,7 +241,7 @@ fn a_busy_machine_is_seen_and_marked() {
                 }
             });
         }
-        let long = ["bench", "--preset", "tiny", "--set", "bs=64", "--iters", "20", "--blocks", "5"];
+        let long = ["bench", "--preset", "tiny", "--set", "bs=64", "--iters", "5", "--blocks", "2"];
         let output = veriep(&[&long[..], &["--export", &kept]].concat());
         end.store(true, Ordering::Relaxed);
         output

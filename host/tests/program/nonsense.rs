@@ -16,7 +16,7 @@ fn usual(verb: &str) -> Option<&'static str> {
         "gen" => "--preset tiny --seed 1 --out made",
         "run" => "--preset tiny --rounds 1",
         "bench" => "--preset tiny --iters 1 --blocks 1",
-        "schedule" => "DC",
+        "schedule" => "DC --rounds 1",
         "layout" | "plan" | "check" => "--preset tiny",
         "export" | "golden" => "--preset tiny --out made",
         "simulate" => "--preset tiny --cluster a3",

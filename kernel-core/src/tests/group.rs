@@ -37,8 +37,26 @@ pub(crate) type Cluster<'a, C = Seeded> = sim::Cluster<'a, Dense, C>;
 /// The experts' result for (round, source, token, k).
 pub(crate) type Result = fn(&Shape, usize, u32, u32, u32) -> Vec<u8>;
 
+/// Lets glibc map large vectors anew. A group's memory is megabytes of zeros, of which it touches little; in memory that was
+/// freed glibc writes them, which takes half of the time of all tests.
+#[allow(unsafe_code)]
+fn map_large_vectors() {
+    #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+    {
+        unsafe extern "C" {
+            fn mallopt(parameter: i32, value: i32) -> i32;
+        }
+        const M_MMAP_THRESHOLD: i32 = -3;
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: the C library's declaration, and a parameter that changes no memory that there is. Advice only: sanitizers
+        // refuse it.
+        ONCE.call_once(|| _ = unsafe { mallopt(M_MMAP_THRESHOLD, 1 << 20) });
+    }
+}
+
 /// Creates memory of a shape in which effects land as late as cores allow.
 pub(crate) fn memory(shape: &Shape) -> Memory {
+    map_large_vectors();
     let mut memory = Memory::new(shape, Dense::new(group_sizes(shape)), Seeded::new(seeded::Memory::Late, 1));
     memory.room = 5;
     memory.sources_checked = true;
