@@ -68,10 +68,7 @@ struct Rank {
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
 }
 
-/// A rank's window, and the one that its agent sends from.
-#[repr(C, align(4096))]
-struct Windows<const BYTES: usize>([[u8; BYTES]; 2]);
-
+#[repr(transparent)]
 struct Memory<T>(UnsafeCell<T>);
 
 // SAFETY: this program has one thread.
@@ -79,13 +76,26 @@ unsafe impl<T> Sync for Memory<T> {}
 
 static MEMORY: Memory<[[Rank; WHOLE]; GROUPS]> =
     Memory(UnsafeCell::new([const { [const { Rank::ZERO }; _] }; _]));
-static WINDOWS: Memory<[[Windows<WINDOW>; WHOLE]; MESHES]> =
-    Memory(UnsafeCell::new([const { [const { Windows([[0; _]; _]) }; _] }; _]));
-static RELAY_WINDOWS: Memory<[[Windows<RELAY_WINDOW>; WHOLE]; GROUPS - MESHES]> =
-    Memory(UnsafeCell::new([const { [const { Windows([[0; _]; _]) }; _] }; _]));
 
 impl Rank {
     const ZERO: Self = Self { state: [0; _], tp_state: [0; _], tp_window: [0; _], outputs: [[0; _]; _] };
+}
+
+/// Of each rank its window, and the one that its agent sends from.
+const WINDOWS_BYTES: usize = MESHES * WHOLE * 2 * WINDOW;
+const RELAY_WINDOWS_BYTES: usize = (GROUPS - MESHES) * WHOLE * 2 * RELAY_WINDOW;
+
+// 1.5 GB of zeros from the loader: as the value of a static the compiler would write and copy them, for 20 seconds.
+core::arch::global_asm!(
+    ".comm WINDOWS, {}, 4096",
+    ".comm RELAY_WINDOWS, {}, 4096",
+    const WINDOWS_BYTES,
+    const RELAY_WINDOWS_BYTES,
+);
+
+unsafe extern "C" {
+    safe static WINDOWS: Memory<[u8; WINDOWS_BYTES]>;
+    safe static RELAY_WINDOWS: Memory<[u8; RELAY_WINDOWS_BYTES]>;
 }
 
 /// A rank's memory as a fabric sees it.
