@@ -90,7 +90,7 @@ impl Announcement {
     /// Advances the announcement by one effect. The peer's rows must end by `max`, and be the `expected` ones if those are known.
     ///
     /// # Errors
-    /// They do not, or are not, or the fabric refuses.
+    /// The peer has announced other rows, or the fabric refuses.
     pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, max: u64, expected: Option<Rows>) -> Outcome {
         let (core, peer) = (cx.env.core, peer(cx.env));
         let slot = tp::slot(self.kind, self.partition, core);
