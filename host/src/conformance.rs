@@ -6,8 +6,8 @@
 pub use veriep_core::conformance as litmus;
 
 use crate::backend::Backend;
+use crate::driver::idle;
 use crate::driver::lockstep::Clockwork;
-use crate::driver::wait::idle;
 use crate::parallel::lock;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Work on many items, shared among threads.
+//! What threads share: the processors, many items, and locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;

@@ -14,7 +14,7 @@ pub mod schedule;
 mod stepper;
 mod task;
 pub mod threads;
-pub(crate) mod wait;
+mod wait;
 
 pub use hang::{Hang, Missing};
 pub(crate) use stepper::Stepper;

@@ -64,12 +64,13 @@ fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
 
 #[test]
 fn jitter_does_not_hide_what_the_third_stage_gains() {
-    let [two, three] = [2, 3].map(|stage| {
-        slowest(&format!(
-            "--preset a2-hier-64 --stage {stage} --set aiv_num=24 --jitter 20 --seed 1 {DECODE}"
-        ))
-    });
-    assert!(three[0] <= 0.9 * two[0], "{three:?} {two:?}");
+    for (seed, cores) in [(1, 24), (2, 8)] {
+        let [two, three] = [2, 3].map(|stage| {
+            let set = format!("--set aiv_num={cores} --jitter 20 --seed {seed}");
+            slowest(&format!("--preset a2-hier-64 --stage {stage} {set} {DECODE}"))
+        });
+        assert!(three[0] <= 0.9 * two[0], "seed {seed}, {cores} cores: {three:?} {two:?}");
+    }
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn rows_that_are_copied_serially_take_twice_as_long_on_a_core() {
 fn wire_and_agent_cross_where_a_window_takes_as_long_as_its_task() {
     // Without other costs and latencies: 63 windows of 16 tokens take 86 us, 1.37 us each.
     let wire = |tokens: u32| 86.1 / 16.0 * f64::from(tokens);
-    for (task, crossing) in [(1.0, 12), (2.0, 24)] {
+    for (task, crossing) in [(1.0, 12), (1.5, 18), (2.0, 24)] {
         let combine = |tokens: u32| {
             let set = format!("{DECODE} --set bs={tokens} --cost agent_task_ns={}", 1000.0 * task);
             slowest(&format!("--preset a2-64 {set} {BARE}"))[1]
@@ -241,7 +242,7 @@ fn a_late_rank_is_waited_for_and_formula_and_free_run_are_bounds() {
 #[test]
 fn the_critical_path_begins_at_the_rank_that_was_late() {
     for (preset, stage) in [("a2-hier-16 --stage 3", "3"), ("a2-hier-16 --stage 2", "2")] {
-        for rank in (0..16).step_by(5) {
+        for rank in 0..16 {
             let said = simulate(&format!(
                 "--preset {preset} --set h=1024 --cluster a2 --rows weightless --straggler {rank}:40"
             ));
@@ -291,10 +292,9 @@ fn an_offset_spreads_writes_over_ports() {
         let line = format!("--preset {preset} --set aiv_num=24 --cluster a3 --free --rows weightless");
         slowest(&format!("{line} --link port_by={by}"))
     };
-    let half = "a3-288 --set ep_world_size=144 --set shared_expert_rank_num=16";
-    let [crowded, spread, even] = ["write", "write --port-offset 512", "even"].map(|by| of(half, by));
+    let [crowded, spread, even] = ["write", "write --port-offset 512", "even"].map(|by| of("a3-288", by));
     assert!(crowded[0] >= 2.0 * spread[0] && crowded[1] >= 1.9 * spread[1], "{crowded:?} {spread:?}");
-    assert!(near(spread[0], even[0], 15.0), "{spread:?} {even:?}");
+    assert!(near(spread[0], even[0], 10.0), "{spread:?} {even:?}");
     // Packets of one record take all ports anyway.
     let [even, packets] = ["even", "packet"].map(|by| of("deepseek-v3-decode", by));
     assert!((0..2).all(|i| near(packets[i], even[i], 10.0)), "{packets:?} {even:?}");

@@ -228,19 +228,20 @@ pub struct Scratch<'a> {
     pub row: &'a mut [u8],
 }
 
+const SHORT_WORDS: ProtocolError = given("scratch is shorter than scratch_words");
+const SHORT_BYTES: ProtocolError = given("scratch is shorter than scratch_bytes");
+
 /// Takes the next `len` words of the scratch.
 #[inline(always)]
 fn take<'u>(words: &mut &'u mut [u32], len: usize) -> Result<&'u mut [u32], ProtocolError> {
-    words.split_off_mut(..len).ok_or(given("scratch is shorter than scratch_words"))
+    words.split_off_mut(..len).ok_or(SHORT_WORDS)
 }
 
 /// Returns the first `len` bytes of the scratch.
 #[inline(always)]
 fn room(row: &mut [u8], len: u64) -> Result<&mut [u8], ProtocolError> {
-    row.get_mut(..len as usize).ok_or(SHORT)
+    row.get_mut(..len as usize).ok_or(SHORT_BYTES)
 }
-
-const SHORT: ProtocolError = given("scratch is shorter than scratch_bytes");
 
 /// Returns the number of words of scratch that suffices for any core of the shape.
 #[must_use]

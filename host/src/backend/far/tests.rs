@@ -78,14 +78,8 @@ impl<W: Wire + 'static> Net<W> {
         let stop = Arc::new(AtomicBool::new(false));
         let (all, ended) = (processes.clone(), stop.clone());
         let poll = move || {
-            let mut in_vain = 0;
             while !ended.load(Ordering::Relaxed) {
-                in_vain += 1;
-                if all.iter().fold(false, |moved, far| far.poll() | moved) {
-                    in_vain = 0;
-                } else if in_vain > 16 {
-                    std::thread::sleep(Duration::from_micros(20));
-                } else {
+                if !all.iter().fold(false, |moved, far| far.poll() | moved) {
                     std::thread::yield_now();
                 }
             }

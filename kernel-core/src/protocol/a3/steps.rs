@@ -11,7 +11,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
-use crate::protocol::{Types, given, internal, room, take};
+use crate::protocol::{SHORT_WORDS, Types, given, internal, room, take};
 use crate::shape::{RowElement, Shape};
 use crate::sync::{self, barrier, flag};
 use crate::units::{RankId, Token};
@@ -314,7 +314,7 @@ pub(crate) fn rows<V>(
     let end_of_own = own.end;
     for slot in own {
         let count = counts.get((slot - first) as usize);
-        let count = *count.ok_or(given("scratch is shorter than scratch_words"))?;
+        let count = *count.ok_or(SHORT_WORDS)?;
         if index < count {
             let (local_expert, source) = env.shape.by_ranks(slot);
             let home = Home { rank: env.rank, local_expert };
@@ -485,9 +485,7 @@ pub(crate) fn count_of<'u, V>(
     counts: &'u mut [u32],
     slot: u32,
 ) -> Result<&'u mut u32, ProtocolError> {
-    counts
-        .get_mut((slot - env.work.slots.start) as usize)
-        .ok_or(given("scratch is shorter than scratch_words"))
+    counts.get_mut((slot - env.work.slots.start) as usize).ok_or(SHORT_WORDS)
 }
 
 /// Writes the running sums of the counts of some slots, at most [`CHUNK`], starting from `rows`: entries of

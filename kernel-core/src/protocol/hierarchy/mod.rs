@@ -19,7 +19,7 @@ mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::{Operands, SHORT, Stage, Types, room};
+use crate::protocol::{Operands, SHORT_BYTES, Stage, Types, room};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -206,9 +206,9 @@ struct Buffers<'u> {
 #[inline(always)]
 fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
     let row_bytes = align_up(shape.row_bytes(), 32) as usize;
-    let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT)?;
-    let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT)?;
-    let (sums, rest) = rest.split_at_mut_checked(2 * row_bytes).ok_or(SHORT)?;
+    let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT_BYTES)?;
+    let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT_BYTES)?;
+    let (sums, rest) = rest.split_at_mut_checked(2 * row_bytes).ok_or(SHORT_BYTES)?;
     Ok(Buffers { send, held, sums: room(sums, 2 * shape.row_bytes())?, out: room(rest, shape.row_bytes())? })
 }
 

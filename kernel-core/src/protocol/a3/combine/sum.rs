@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::protocol::a3::Cx;
-use crate::protocol::{SHORT, Scratch, Types, internal, room};
+use crate::protocol::{SHORT_BYTES, Scratch, Types, internal, room};
 use crate::shape::element::bits;
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, RankId, Token};
@@ -196,7 +196,7 @@ fn split<'u>(
     scratch: &'u mut Scratch<'_>,
 ) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
     let len = shape.row_bytes() as usize;
-    let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(SHORT)?;
+    let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(SHORT_BYTES)?;
     match shape.op() {
         Op::Combine => Ok((row, &mut [])),
         Op::CombineAddRmsNorm => Ok((row, room(rest, 2 * shape.row_bytes())?)),

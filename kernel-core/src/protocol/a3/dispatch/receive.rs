@@ -9,7 +9,7 @@ use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
-use crate::protocol::{Flags, Outcome, Receive, Types, given, rows_within};
+use crate::protocol::{Flags, Outcome, Receive, SHORT_WORDS, Types, given, rows_within};
 use crate::units::{CoreId, RankId};
 
 impl Dispatch {
@@ -38,7 +38,7 @@ impl Dispatch {
             };
             let rows = exchange.sum_of(env, cx.fabric, self.round.epoch, core)?.rows;
             rows_within(rows.into(), shape.rows_from(source, env.rank).into())?;
-            *counts.get_mut(source.index()).ok_or(given("scratch is shorter than scratch_words"))? = rows;
+            *counts.get_mut(source.index()).ok_or(SHORT_WORDS)? = rows;
             if before <= own.start {
                 first = (source.0, own.start - before);
             }

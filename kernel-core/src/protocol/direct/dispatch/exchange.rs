@@ -10,7 +10,7 @@ use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{CHUNK, bytes_of, sources_of, split_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::direct::ranks;
-use crate::protocol::{Outcome, Types, given, internal, rows_within};
+use crate::protocol::{Outcome, SHORT_WORDS, Types, internal, rows_within};
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
 use crate::units::{CoreId, RankId, div_ceil, div_rem};
@@ -61,7 +61,7 @@ impl Dispatch {
             if piece + 1 < each {
                 let first = route::destination_of(env.shape, to, 0) as usize;
                 let own = first..first + env.shape.local_experts(to) as usize;
-                let counts = send_status.get(own).ok_or(SHORT)?;
+                let counts = send_status.get(own).ok_or(SHORT_WORDS)?;
                 put(cx.fabric, to, Direct::Counts.entry(env.shape, partition, env.rank, 0), (counts, piece))?;
             } else {
                 cx.fabric.publish(to, Direct::Counts.word(env.shape, partition, env.rank), flag::ARRIVED)?;
@@ -226,12 +226,10 @@ fn sums_of<'t, V>(
     env: Bound<'_, V>,
     table: &'t mut [u32],
 ) -> Result<(&'t mut [u32], &'t mut [u32]), ProtocolError> {
-    let (counts, rest) = table.split_at_mut_checked(env.work.slots.len()).ok_or(SHORT)?;
-    let sums = rest.get_mut(..env.shape.local_experts(env.rank) as usize).ok_or(SHORT)?;
+    let (counts, rest) = table.split_at_mut_checked(env.work.slots.len()).ok_or(SHORT_WORDS)?;
+    let sums = rest.get_mut(..env.shape.local_experts(env.rank) as usize).ok_or(SHORT_WORDS)?;
     Ok((counts, sums))
 }
-
-const SHORT: ProtocolError = given("scratch is shorter than scratch_words");
 
 /// Returns the first own slot of each source that has one.
 pub(super) fn first_slots<V>(env: Bound<'_, V>) -> Range<u32> {

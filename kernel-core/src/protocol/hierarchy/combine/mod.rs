@@ -20,7 +20,7 @@ use crate::fabric::ProtocolError;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
-use crate::protocol::{Operands, Outcome, Types, given, take};
+use crate::protocol::{Operands, Outcome, SHORT_WORDS, Types, given, take};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor};
 
@@ -58,7 +58,7 @@ impl Words<'_> {
     fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
         let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_mut).ok_or(given("scratch is shorter than scratch_words"))
+        stream.and_then(<[u32]>::split_first_mut).ok_or(SHORT_WORDS)
     }
 
     fn stream<V>(
@@ -69,7 +69,7 @@ impl Words<'_> {
         let len = HEAD + bitmap_words(env.shape);
         let start = (server - env.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_chunk_mut).ok_or(given("scratch is shorter than scratch_words"))
+        stream.and_then(<[u32]>::split_first_chunk_mut).ok_or(SHORT_WORDS)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::combine::sum::{fill_output, returned};
-use crate::protocol::{Outcome, Types, given, internal, room};
+use crate::protocol::{Outcome, SHORT_WORDS, Types, internal, room};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector};
@@ -145,7 +145,7 @@ fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>, Pr
                 }
                 if env.work.tokens.contains(&token) {
                     let entry = numbers.get_mut((token - env.work.tokens.start) as usize);
-                    let entry = entry.ok_or(given("scratch is shorter than scratch_words"))?;
+                    let entry = entry.ok_or(SHORT_WORDS)?;
                     if *entry != 0 {
                         return Err(stream::wrong(env, server, record, "token", token));
                     }

@@ -11,7 +11,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetch, prefetches}
 use crate::layout::relay::{self, Part, ROW, Tail, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, Types, given};
+use crate::protocol::{Outcome, SHORT_BYTES, Types};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use core::ops::Range;
@@ -230,7 +230,7 @@ fn row(
     };
     let as_is = if server == env.work.server { steps::unconverted(shape, inputs, token) } else { None };
     let held = || held.get(ROW as usize..).and_then(|rest| rest.get(..shape.payload_bytes() as usize));
-    let row = as_is.or_else(held).ok_or(given("scratch is shorter than scratch_bytes"))?;
+    let row = as_is.or_else(held).ok_or(SHORT_BYTES)?;
     let at = relay::dispatch_slot(shape, home.local_expert, source, *slot);
     fabric.put(home.rank, behind(at, ROW), row, &tail.to_bytes())?;
     *slot += 1;

@@ -18,7 +18,7 @@ use super::{Bound, Cx, Env};
 use crate::fabric::ProtocolError;
 use crate::layout::state::Operator;
 use crate::plan::route;
-use crate::protocol::{Outcome, Types, given, take};
+use crate::protocol::{Outcome, SHORT_WORDS, Types, take};
 
 /// Replaces the number of forwarded records or tokens of a stream once the stream has ended.
 const ENDED: u32 = u32::MAX;
@@ -51,7 +51,7 @@ struct Words<'u> {
 
 /// Returns the word with that number, or an error if the scratch is too short.
 fn word(words: &mut [u32], number: u32) -> Result<&mut u32, ProtocolError> {
-    words.get_mut(number as usize).ok_or(given("scratch is shorter than scratch_words"))
+    words.get_mut(number as usize).ok_or(SHORT_WORDS)
 }
 
 // Inlined for the same reason as `split_bytes`.

@@ -10,7 +10,7 @@ use crate::layout::relay;
 use crate::placement::Home;
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps::{self, Staged};
-use crate::protocol::{Outcome, SHORT, Types, room};
+use crate::protocol::{Outcome, SHORT_BYTES, Types, room};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -133,9 +133,9 @@ pub(super) fn write_lists<V>(
     let field = |from: u64, to: u64| from as usize..to as usize;
     let (ids, weights) = (relay::record_ids(shape), relay::record_weights(shape));
     let to = record.get_mut(field(relay::record_scale(shape), ids)).and_then(<[u8]>::first_chunk_mut);
-    *to.ok_or(SHORT)? = scale.to_le_bytes();
-    let lists = record.get_mut(field(ids, relay::token_bytes(shape))).ok_or(SHORT)?;
-    let (ids, weights) = lists.split_at_mut_checked((weights - ids) as usize).ok_or(SHORT)?;
+    *to.ok_or(SHORT_BYTES)? = scale.to_le_bytes();
+    let lists = record.get_mut(field(ids, relay::token_bytes(shape))).ok_or(SHORT_BYTES)?;
+    let (ids, weights) = lists.split_at_mut_checked((weights - ids) as usize).ok_or(SHORT_BYTES)?;
     for (to, id) in ids.as_chunks_mut().0.iter_mut().zip(inputs.ids(shape, token)) {
         *to = id.to_le_bytes();
     }
