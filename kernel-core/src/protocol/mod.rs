@@ -163,6 +163,7 @@ use machine::drive;
 pub use machine::{Env, Machine, Refused};
 
 use crate::fabric::ProtocolError;
+use crate::place::Tensor;
 use crate::shape::{Protocol, Shape};
 use crate::units::RankId;
 
@@ -190,6 +191,20 @@ pub struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
+    /// Returns the operands that are outputs of the rank's dispatch, as `output` gives them, and the results `y`.
+    #[must_use]
+    pub fn of(y: &'a [u8], output: impl Fn(Tensor) -> &'a [u8]) -> Self {
+        Self {
+            y,
+            assist_info: output(Tensor::AssistInfo),
+            expand_scales: output(Tensor::ExpandScales),
+            ep_recv_counts: output(Tensor::EpRecvCounts),
+            expand_idx: output(Tensor::ExpandIdx),
+            sent_rows: output(Tensor::SentRows),
+            row_table: output(Tensor::RowTable),
+        }
+    }
+
     /// Returns a row of `y`.
     fn result(&self, shape: &Shape, row: u32) -> Result<&'a [u8], ProtocolError> {
         let len = shape.row_bytes() as usize;

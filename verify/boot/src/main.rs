@@ -264,16 +264,8 @@ impl Core<'_> {
         let of = |tensor| unsafe { bytes(self.memory.output(tensor)) };
         let operands = match operator {
             Operator::Dispatch => Operands::default(),
-            Operator::Combine => Operands {
-                // SAFETY: as above.
-                y: unsafe { bytes(self.memory.y) },
-                assist_info: of(Tensor::AssistInfo),
-                expand_scales: of(Tensor::ExpandScales),
-                ep_recv_counts: of(Tensor::EpRecvCounts),
-                expand_idx: of(Tensor::ExpandIdx),
-                sent_rows: of(Tensor::SentRows),
-                row_table: of(Tensor::RowTable),
-            },
+            // SAFETY: as above.
+            Operator::Combine => Operands::of(unsafe { bytes(self.memory.y) }, of),
         };
         let (mut words, mut row) = ([0; 256], [0; 6 * ROW]);
         if scratch_words(self.shape) > words.len() || scratch_bytes(self.shape) > row.len() {

@@ -310,15 +310,7 @@ fn one_round(
     let mut run = |operator, y: &[[u8; OUTPUT]; RANKS]| {
         poll(domain, scene, agents, operator, &mut scratch, |rank, core, machine, fabric, scratch| {
             let output = |tensor| black_box(domain.bytes(rank, tensor));
-            let operands = Operands {
-                y: y.get(rank).map_or(&[][..], |y| black_box(y)),
-                assist_info: output(Tensor::AssistInfo),
-                expand_scales: output(Tensor::ExpandScales),
-                ep_recv_counts: output(Tensor::EpRecvCounts),
-                expand_idx: output(Tensor::ExpandIdx),
-                sent_rows: output(Tensor::SentRows),
-                row_table: output(Tensor::RowTable),
-            };
+            let operands = Operands::of(y.get(rank).map_or(&[][..], |y| black_box(y)), output);
             let env = env(domain, scene, rank, core).ok_or(ProtocolError::OtherMachine)?;
             let inputs = black_box(inputs(rank));
             let (env, inputs, operands) = (&env, &inputs, &operands);

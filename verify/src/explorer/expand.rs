@@ -110,22 +110,25 @@ impl<P: Protocol> Known<'_, P> {
         if !supposing {
             return Some(self.step(state, core, ask, None));
         }
-        let before = state.clone();
+        let before = self.copy(state);
         let (came, step) = self.step(state, core, ask, Some(Vec::new()));
         let mut others = further(0, &step.supposed.borrow());
         while let Some(ahead) = others.pop() {
-            let (known, mut there) = (ahead.len(), before.clone());
+            let (known, mut there) = (ahead.len(), self.copy(&before));
             let (other_came, other) = self.step(&mut there, core, ask, Some(ahead));
             let same = go_on_alike::<P>(&state.cores[core], &there.cores[core])
                 && came.as_ref().map(discriminant).ok() == other_came.as_ref().map(discriminant).ok()
                 && (&step.tape, &step.touched, &step.open, &step.violation, &step.issued)
                     == (&other.tape, &other.touched, &other.open, &other.violation, &other.issued);
+            self.give_back(there);
             if !same {
-                *state = before;
+                state.clone_from(&before);
+                self.give_back(before);
                 return None;
             }
             others.extend(further(known, &other.supposed.borrow()));
         }
+        self.give_back(before);
         Some((came, step))
     }
 }

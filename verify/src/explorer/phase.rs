@@ -8,7 +8,6 @@ use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Capabilities, Fabric, Progress};
 use veriep_core::inputs::Inputs;
-use veriep_core::place::Tensor;
 use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
 
 /// How far a core is.
@@ -90,14 +89,6 @@ impl<'v> Middleware for Lent<'v> {
 
 impl Expected {
     fn operands(&self) -> Operands<'_> {
-        Operands {
-            y: &self.y,
-            assist_info: self.output(Tensor::AssistInfo),
-            expand_scales: self.output(Tensor::ExpandScales),
-            ep_recv_counts: self.output(Tensor::EpRecvCounts),
-            expand_idx: self.output(Tensor::ExpandIdx),
-            sent_rows: self.output(Tensor::SentRows),
-            row_table: self.output(Tensor::RowTable),
-        }
+        Operands::of(&self.y, |tensor| self.output(tensor))
     }
 }

@@ -63,15 +63,7 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     let (expert_ids, expert_scales) =
         unsafe { (read(job.expert_ids).align_to().1, read(job.expert_scales).align_to().1) };
     let inputs = Inputs { x: read(job.x), expert_ids, expert_scales, ..Inputs::default() };
-    let operands = Operands {
-        y: read(job.y),
-        assist_info: output(Tensor::AssistInfo),
-        expand_scales: output(Tensor::ExpandScales),
-        ep_recv_counts: output(Tensor::EpRecvCounts),
-        expand_idx: output(Tensor::ExpandIdx),
-        sent_rows: output(Tensor::SentRows),
-        row_table: output(Tensor::RowTable),
-    };
+    let operands = Operands::of(read(job.y), output);
     // SAFETY: each thread of the block has a part of its own, and there is room for 32 of them.
     let own = |of: Segment| unsafe {
         let len = of.len() as usize / LANES as usize;
