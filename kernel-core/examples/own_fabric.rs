@@ -1,9 +1,9 @@
 //! A fabric of your own: two ranks of two cores over plain memory, polled by one processor as a firmware would.
 //!
-//! `cargo run --release --example own_fabric --features conformance -- 1000` examines the fabric and runs that many rounds, in
-//! constant memory.
+//! `cargo run --release --example own_fabric --features conformance -- 1000` examines it, then runs so many rounds.
 
 use core::error::Error;
+use core::ops::Range;
 use veriep_core::conformance::{Actor, Claim, STRIDE, SUITE};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
 use veriep_core::inputs::Inputs;
@@ -17,11 +17,21 @@ use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
 
-/// The memory of one rank: flags, rows on their way, and outputs.
-struct Memory {
-    state: Vec<u8>,
-    window: Vec<u8>,
-    outputs: [Vec<u8>; Tensor::ALL.len()],
+/// The memory of one rank: flags, rows on their way, and from [`OUTPUTS`] on its outputs.
+type Memory = Vec<Vec<u8>>;
+const OUTPUTS: usize = 2;
+
+/// Where a place lies in a rank's memory: in which part, and at which bytes.
+fn find(ranks: &[Memory], rank: RankId, at: Place, len: u64) -> Result<(usize, Range<usize>), Fault> {
+    let part = match at.region {
+        Region::State => 0,
+        Region::Window => 1,
+        Region::Output(tensor) => OUTPUTS + tensor as usize,
+        _ => usize::MAX,
+    };
+    let bytes = at.offset as usize..at.offset.saturating_add(len) as usize;
+    let there = ranks.get(rank.index()).and_then(|memory| memory.get(part)?.get(bytes.clone()));
+    there.map(|_| (part, bytes)).ok_or(Fault::new(rank, at, len))
 }
 
 /// One core's view. Only one core steps at a time here and every effect lands at once, so there is nothing to order: a
@@ -31,27 +41,14 @@ struct OwnFabric<'a> {
     me: RankId,
 }
 
-impl OwnFabric<'_> {
-    fn at(&mut self, rank: RankId, at: Place, len: u64) -> Result<&mut [u8], Fault> {
-        let fault = Fault::new(rank, at, len);
-        let memory = self.ranks.get_mut(rank.index()).ok_or(fault)?;
-        let region = match at.region {
-            Region::State => &mut memory.state,
-            Region::Window => &mut memory.window,
-            Region::Output(tensor) => &mut memory.outputs[tensor as usize],
-            _ => return Err(fault),
-        };
-        region.get_mut(at.offset as usize..).and_then(|rest| rest.get_mut(..len as usize)).ok_or(fault)
-    }
-}
-
 impl Fabric for OwnFabric<'_> {
     fn capabilities(&self) -> Capabilities {
         Capabilities::empty()
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        let (first, behind) = self.at(to, at, (row.len() + tail.len()) as u64)?.split_at_mut(row.len());
+        let (part, bytes) = find(self.ranks, to, at, (row.len() + tail.len()) as u64)?;
+        let (first, behind) = self.ranks[to.index()][part][bytes].split_at_mut(row.len());
         first.copy_from_slice(row);
         behind.copy_from_slice(tail);
         Ok(())
@@ -75,16 +72,8 @@ impl Fabric for OwnFabric<'_> {
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        let Memory { state, window, .. } = &self.ranks[self.me.index()];
-        let region = match at.region {
-            Region::State => state,
-            Region::Window => window,
-            _ => return Err(Fault::new(self.me, at, len)),
-        };
-        region
-            .get(at.offset as usize..)
-            .and_then(|rest| rest.get(..len as usize))
-            .ok_or(Fault::new(self.me, at, len))
+        let (part, bytes) = find(self.ranks, self.me, at, len)?;
+        Ok(&self.ranks[self.me.index()][part][bytes])
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
@@ -100,9 +89,7 @@ impl Fabric for OwnFabric<'_> {
 /// Runs each program that every memory must pass, and that makes no call which this fabric lacks, in 16 orders of steps.
 fn exam() -> Result<(), Box<dyn Error>> {
     for litmus in SUITE.iter().filter(|litmus| litmus.claim == Claim::Required && litmus.calls().is_empty()) {
-        let zeros = || vec![0; 16 * STRIDE as usize];
-        let mut ranks =
-            [(); 3].map(|()| Memory { state: zeros(), window: zeros(), outputs: Default::default() });
+        let mut ranks = [(); 3].map(|()| vec![vec![0; 16 * STRIDE as usize]; OUTPUTS]);
         for repetition in 0..16 {
             let ended = litmus.by_turns(repetition, 1, |run| {
                 let me = RankId(run.program.rank);
@@ -120,19 +107,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = Config { ep_world_size: 2, moe_expert_num: 4, k: 2, h: 8, aiv_num: 2, ..Config::default() };
     let config = Config { bs: BatchSizes::Uniform(2), hccl_buffsize_mb: 2, ..config };
     let shape = Shape::new(&config, Limits::None).map_err(|all| format!("{all:?}"))?;
-    let zeros = |bytes: u64| vec![0; bytes as usize];
-    let mut memory = [RankId(0), RankId(1)].map(|rank| Memory {
-        state: zeros(STATE_BYTES),
-        window: zeros(shape.window_bytes()),
-        outputs: Tensor::ALL.map(|tensor| zeros(capacity(&shape, rank, tensor))),
+    let mut memory = [RankId(0), RankId(1)].map(|rank| {
+        let outputs = Tensor::ALL.map(|tensor| capacity(&shape, rank, tensor));
+        let sizes = [STATE_BYTES, shape.window_bytes()].into_iter().chain(outputs);
+        sizes.map(|bytes| vec![0; bytes as usize]).collect::<Memory>()
     });
-    let env = |i: u32| {
-        let core = (RankId(i / 2), CoreId(i % 2));
-        Env::new(&shape, core, Choices::default(), Capabilities::empty(), Portable)
-    };
+    let core = |i: u32| (RankId(i / 2), CoreId(i % 2));
+    let env = |i| Env::new(&shape, core(i), Choices::default(), Capabilities::empty(), Portable);
     let envs = [env(0)?, env(1)?, env(2)?, env(3)?];
     let mut scratch = [0; 4].map(|_| (vec![0; scratch_words(&shape)], vec![0; scratch_bytes(&shape)]));
-    let mut given = [0, 1].map(|_| [const { Vec::new() }; 3]);
+    // Combine reads what dispatch has left.
+    let mut given = memory.each_ref().map(|memory| memory[OUTPUTS..].to_vec());
     for round in 0..rounds {
         // Two tokens of bf16 numbers; each goes to two experts with weight 1/2, so combine returns the token.
         let x: Vec<u8> = (0x3F80..0x3F90).flat_map(|i| (i + (round % 64) as u16).to_le_bytes()).collect();
@@ -146,22 +131,18 @@ fn main() -> Result<(), Box<dyn Error>> {
                 done = 0;
                 for (i, (machine, (words, row))) in machines.iter_mut().zip(&mut scratch).enumerate() {
                     let (rank, env) = (RankId(i as u32 / 2), &envs[i]);
-                    let [y, assist_info, ep_recv_counts] = &given[rank.index()];
-                    let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
+                    let output = |tensor: Tensor| given[rank.index()][tensor as usize].as_slice();
+                    // The experts return the rows unchanged.
+                    let operands = &Operands::of(output(Tensor::ExpandX), output);
                     let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
                     let (shape, inputs, scratch) = (&shape, &inputs, Scratch { words, row });
                     let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
                     done += u32::from(machine.step(&mut cx)? == Progress::Done);
                 }
             }
-            // The experts return the rows unchanged.
-            let tensors = [Tensor::ExpandX, Tensor::AssistInfo, Tensor::EpRecvCounts];
-            for (given, memory) in given.iter_mut().zip(&memory) {
-                let outputs = tensors.map(|tensor| &memory.outputs[tensor as usize]);
-                given.iter_mut().zip(outputs).for_each(|(to, from)| to.clone_from(from));
-            }
+            given = memory.each_ref().map(|memory| memory[OUTPUTS..].to_vec());
         }
-        assert!(memory.iter().all(|rank| rank.outputs[Tensor::XOut as usize] == x), "round {round}");
+        assert!(memory.iter().all(|rank| rank[OUTPUTS + Tensor::XOut as usize] == x), "round {round}");
     }
     println!("{rounds} rounds: every token came back");
     Ok(())
