@@ -95,6 +95,25 @@ pub(super) struct Story {
     pub(super) taken: Vec<Taken>,
 }
 
+/// Writes out [`Clone`] for the sake of `clone_from`, which allocates nothing where it need not: a search does hardly anything
+/// but copy states.
+macro_rules! clone_in_place {
+    ($Type:ident $(<$($Of:ident),*>)? { $($field:ident),* }) => {
+        impl$(<$($Of: Clone),*>)? Clone for $Type$(<$($Of),*>)? {
+            fn clone(&self) -> Self {
+                let Self { $($field),* } = self;
+                Self { $($field: Clone::clone($field)),* }
+            }
+
+            fn clone_from(&mut self, source: &Self) {
+                let Self { $($field),* } = source;
+                $(self.$field.clone_from($field);)*
+            }
+        }
+    };
+}
+pub(super) use clone_in_place;
+
 #[derive(Debug)]
 pub(super) struct State<M, O> {
     /// Rank-major.
@@ -111,33 +130,7 @@ pub(super) struct State<M, O> {
     pub(super) story: Option<Story>,
 }
 
-/// Written out for the sake of `clone_from`, which allocates nothing where it need not: a search does hardly anything but copy
-/// states.
-impl<M: Clone, O: Clone> Clone for State<M, O> {
-    fn clone(&self) -> Self {
-        let Self { cores, memory, written, rounds, first_round, beside, story } = self;
-        Self {
-            cores: cores.clone(),
-            memory: memory.clone(),
-            written: written.clone(),
-            rounds: rounds.clone(),
-            first_round: *first_round,
-            beside: beside.clone(),
-            story: story.clone(),
-        }
-    }
-
-    fn clone_from(&mut self, source: &Self) {
-        let Self { cores, memory, written, rounds, first_round, beside, story } = source;
-        self.cores.clone_from(cores);
-        self.memory.clone_from(memory);
-        self.written.clone_from(written);
-        self.rounds.clone_from(rounds);
-        self.first_round = *first_round;
-        self.beside.clone_from(beside);
-        self.story.clone_from(story);
-    }
-}
+clone_in_place!(State<M, O> { cores, memory, written, rounds, first_round, beside, story });
 
 pub(super) type StateOf<P> = State<<P as Protocol>::Memory, <P as Protocol>::Own>;
 

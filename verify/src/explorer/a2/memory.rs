@@ -3,6 +3,7 @@
 use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::VIRTUAL;
 use super::super::setup::Setup;
+use super::super::state::clone_in_place;
 use super::super::violation::Violation;
 use crate::order::Order;
 use core::hash::{Hash, Hasher};
@@ -170,7 +171,7 @@ impl CoreWords {
 }
 
 /// All that is shared.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in super::super) struct Memory {
     pub(super) agents: Vec<Agent>,
     /// Windows and task records, by area, then by number.
@@ -187,6 +188,8 @@ pub(in super::super) struct Memory {
     pub(super) posted: Vec<u32>,
     pub(super) flying: Vec<Flying>,
 }
+
+clone_in_place!(Memory { agents, areas, doorbell, chosen, flip, core_words, late, posted, flying });
 
 impl Memory {
     pub(super) fn new(scene: &Scene<'_>) -> Self {

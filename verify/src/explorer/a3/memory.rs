@@ -4,6 +4,7 @@ use super::super::model::Twin;
 use super::super::protocol::{VIRTUAL, spot};
 use super::super::refine::{At, Noted};
 use super::super::setup::Setup;
+use super::super::state::clone_in_place;
 use super::super::violation::Violation;
 use crate::smt::model::Step;
 use core::fmt;
@@ -73,18 +74,7 @@ pub(in super::super) struct Memory {
     pub(super) flight: Vec<Effect>,
 }
 
-impl Clone for Memory {
-    fn clone(&self) -> Self {
-        let Self { words, rows, flight } = self;
-        Self { words: words.clone(), rows: rows.clone(), flight: flight.clone() }
-    }
-
-    fn clone_from(&mut self, source: &Self) {
-        self.words.clone_from(&source.words);
-        self.rows.clone_from(&source.rows);
-        self.flight.clone_from(&source.flight);
-    }
-}
+clone_in_place!(Memory { words, rows, flight });
 
 impl Memory {
     pub(super) fn word(&self, at: u16) -> u64 {

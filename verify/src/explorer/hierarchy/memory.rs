@@ -3,6 +3,7 @@
 use super::super::model::{Memory as Landing, Twin};
 use super::super::protocol::RANKS;
 use super::super::setup::Setup;
+use super::super::state::clone_in_place;
 use super::super::violation::Violation;
 use crate::order::Order;
 use foldhash::HashMap;
@@ -296,7 +297,7 @@ pub(super) enum Part {
     Whole,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(in super::super) struct Memory {
     /// By rank, then spot.
     pub(super) cells: Vec<Cell>,
@@ -305,6 +306,8 @@ pub(in super::super) struct Memory {
     /// By rank (stage 2).
     pub(super) agents: Vec<Agent>,
 }
+
+clone_in_place!(Memory { cells, flight, agents });
 
 impl Memory {
     pub(super) fn cell(&self, rank: RankId, spot: Spot) -> Option<&Value> {
