@@ -191,7 +191,7 @@ pub struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// Returns the operands that are outputs of the rank's dispatch, as `output` gives them, and the results `y`.
+    /// Returns the operands of any protocol: the results `y`, and the rank's outputs of dispatch, as `output` returns them.
     #[must_use]
     pub fn of(y: &'a [u8], output: impl Fn(Tensor) -> &'a [u8]) -> Self {
         Self {
