@@ -1,6 +1,6 @@
 //! A fabric of your own: two ranks of two cores over plain memory, polled by one processor as a firmware would.
 //!
-//! `cargo run --release --example own_fabric --features conformance -- 1000` examines it, then runs so many rounds.
+//! `cargo run --release --example own_fabric --features conformance -- 1000` runs the litmus programs, then 1000 rounds.
 
 use core::error::Error;
 use core::ops::Range;
@@ -63,8 +63,7 @@ impl Fabric for OwnFabric<'_> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let bytes = self.bytes(at, 8)?.first_chunk().ok_or(Fault::new(self.me, at, 8))?;
-        Ok(u64::from_le_bytes(*bytes))
+        self.bytes(at, 8)?.try_into().map(u64::from_le_bytes).map_err(|_| Fault::new(self.me, at, 8))
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
@@ -73,7 +72,8 @@ impl Fabric for OwnFabric<'_> {
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         let (part, bytes) = find(self.ranks, self.me, at, len)?;
-        Ok(&self.ranks[self.me.index()][part][bytes])
+        let readable = &self.ranks[self.me.index()][..OUTPUTS];
+        readable.get(part).map(|part| &part[bytes]).ok_or(Fault::new(self.me, at, len))
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
