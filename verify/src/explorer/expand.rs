@@ -90,8 +90,9 @@ impl<P: Protocol> Known<'_, P> {
             };
             if holds {
                 let ways = with_fewest_landings(ways, same);
-                let nexts = ways.into_iter().map(|(_, next)| next.map(|(next, _)| next));
-                return (nexts.collect(), open);
+                let mut nexts = Vec::with_capacity(ways.len());
+                nexts.extend(ways.into_iter().map(|(_, next)| next.map(|(next, _)| next)));
+                return (nexts, open);
             }
         }
         (Vec::new(), 0)
