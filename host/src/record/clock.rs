@@ -25,13 +25,13 @@ impl Clock {
     pub(super) fn new() -> Self {
         let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
         let counts = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim() == "tsc");
-        let start = (count(), now());
+        let start = both();
         Self { counts, start, looked: [start.0, start.1].map(AtomicU64::new), speed: AtomicU64::new(0) }
     }
 
     /// Compares the counter with the time, so that they do not drift apart. Nobody else may use the clock meanwhile.
     pub(super) fn look(&self) {
-        let (counted, time) = (count(), now());
+        let (counted, time) = both();
         let (counts, ns) = (counted.wrapping_sub(self.start.0), time - self.start.1);
         if self.counts && ns >= WATCHED && counts > 0 {
             self.speed.store(((u128::from(ns) << 32) / u128::from(counts)) as u64, Ordering::Relaxed);
@@ -50,6 +50,16 @@ impl Clock {
         let counts = count().saturating_sub(counted.load(Ordering::Relaxed));
         time.load(Ordering::Relaxed) + ((u128::from(counts) * u128::from(speed)) >> 32) as u64
     }
+}
+
+/// The counter and the time, as near together as a few attempts get them: a thread may have to leave its processor in between.
+fn both() -> (u64, u64) {
+    let attempt = |_| {
+        let (counted, time) = (count(), now());
+        (count().saturating_sub(counted), (counted, time))
+    };
+    let (_, both) = (0..4).map(attempt).min().unwrap_or_default();
+    both
 }
 
 #[cfg(target_arch = "x86_64")]
