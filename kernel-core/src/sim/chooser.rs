@@ -107,39 +107,9 @@ impl Dice {
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
-}
 
-/// A set from which any element is drawn or taken in constant time on average, and whose order depends on nothing but what
-/// was done to it.
-#[derive(Clone, Debug)]
-pub struct Pool<T>(Vec<T>);
-
-impl<T> Default for Pool<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<T> Pool<T> {
-    /// Adds an element.
-    pub fn add(&mut self, element: T) {
-        self.0.push(element);
-    }
-
-    /// Takes an element.
-    pub fn draw(&mut self, dice: &mut Dice) -> Option<T> {
-        if self.0.is_empty() { None } else { Some(self.0.swap_remove(dice.below(self.0.len()))) }
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Takes one of some out, in constant time; another one takes its place.
+    pub fn draw<T>(&mut self, all: &mut Vec<T>) -> Option<T> {
+        if all.is_empty() { None } else { Some(all.swap_remove(self.below(all.len()))) }
     }
 }

@@ -1,8 +1,7 @@
 //! A chooser that a seed decides: strong memory, weak memory, and memory that is as late as a core lets it be.
 
-use super::chooser::{AGENT, Actor, Choice, Chooser, Dice, Lands, Pool, Quiet};
+use super::chooser::{AGENT, Actor, Choice, Chooser, Dice, Lands, Quiet};
 use super::flight::{Flight, FlightId, FlightKind};
-use crate::fabric::Awaited;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
@@ -28,13 +27,13 @@ pub struct Seeded {
     far: Memory,
     dice: Dice,
     bias: Bias,
-    quick: Pool<FlightId>,
+    quick: Vec<FlightId>,
     /// Flights that land when nothing else is possible.
-    slow: Pool<FlightId>,
+    slow: Vec<FlightId>,
     /// Transfers, with what is left of them in bytes.
-    transfers: Pool<(FlightId, u64)>,
-    ready: Pool<Actor>,
-    napping: Pool<Actor>,
+    transfers: Vec<(FlightId, u64)>,
+    ready: Vec<Actor>,
+    napping: Vec<Actor>,
     nap: Nap,
     /// Cores that have asked for quiet and been put off.
     asked: BTreeSet<Actor>,
@@ -93,11 +92,11 @@ impl Seeded {
             near,
             far,
             bias: Bias::drawn(&mut dice),
-            quick: Pool::default(),
-            slow: Pool::default(),
-            transfers: Pool::default(),
-            ready: Pool::default(),
-            napping: Pool::default(),
+            quick: Vec::new(),
+            slow: Vec::new(),
+            transfers: Vec::new(),
+            ready: Vec::new(),
+            napping: Vec::new(),
             nap: Nap::default(),
             asked: BTreeSet::new(),
             dice,
@@ -121,12 +120,12 @@ impl Seeded {
     /// A landing, a slow one only if there is no other. `None` if nothing is in flight that may land.
     pub fn land_any(&mut self) -> Option<Choice> {
         let whole = |flight| Choice::Land(flight, u64::MAX);
-        self.land_quick().or_else(|| self.slow.draw(&mut self.dice).map(whole))
+        self.land_quick().or_else(|| self.dice.draw(&mut self.slow).map(whole))
     }
 
     fn land_quick(&mut self) -> Option<Choice> {
         let transfer_first = self.quick.is_empty() || self.dice.below(2) == 0;
-        if transfer_first && let Some((flight, left)) = self.transfers.draw(&mut self.dice) {
+        if transfer_first && let Some((flight, left)) = self.dice.draw(&mut self.transfers) {
             // Often everything but the last word.
             let words = (left / 8) as usize;
             let words = match self.dice.below(8) {
@@ -138,14 +137,14 @@ impl Seeded {
             };
             return Some(Choice::Land(flight, 8 * words as u64));
         }
-        self.quick.draw(&mut self.dice).map(|flight| Choice::Land(flight, u64::MAX))
+        self.dice.draw(&mut self.quick).map(|flight| Choice::Land(flight, u64::MAX))
     }
 
     fn redraw_nap(&mut self) {
         let (salt, by) = (self.dice.word(), self.dice.below(3));
         self.nap = Nap { salt, by, share: self.dice.one_of(&[0, 64, 128, 256]) };
-        while let Some(actor) = self.napping.draw(&mut self.dice) {
-            self.ready.add(actor);
+        while let Some(actor) = self.dice.draw(&mut self.napping) {
+            self.ready.push(actor);
         }
     }
 }
@@ -159,8 +158,8 @@ impl Chooser for Seeded {
             if let Some(landing) = self.tick() {
                 return Some(landing);
             }
-            match self.ready.draw(&mut self.dice) {
-                Some(actor) if self.nap.has(actor) => self.napping.add(actor),
+            match self.dice.draw(&mut self.ready) {
+                Some(actor) if self.nap.has(actor) => self.napping.push(actor),
                 Some(actor) => return Some(Choice::Step(actor)),
                 None => {
                     let wakes_first = !self.napping.is_empty() && self.dice.below(2) == 0;
@@ -213,11 +212,11 @@ impl Chooser for Seeded {
             FlightKind::Publish | FlightKind::Store | FlightKind::Write => self.bias.slow_words,
         };
         if slow > 0 && self.dice.below(256) < slow {
-            self.slow.add(flight);
+            self.slow.push(flight);
         } else if let FlightKind::Transfer(_) = what.kind {
-            self.transfers.add((flight, what.left));
+            self.transfers.push((flight, what.left));
         } else {
-            self.quick.add(flight);
+            self.quick.push(flight);
         }
     }
 
@@ -233,8 +232,6 @@ impl Chooser for Seeded {
     }
 
     fn may_step(&mut self, actor: Actor) {
-        self.ready.add(actor);
+        self.ready.push(actor);
     }
-
-    fn sleeps(&mut self, _: Actor, _: &[Awaited]) {}
 }
