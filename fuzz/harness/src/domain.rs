@@ -15,7 +15,6 @@ use veriep_core::units::RankId;
 
 /// The numbers of a domain, each a byte that is folded into its range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the configuration")]
 pub struct Numbers {
     /// Of [`ALGORITHMS`], and above that the number of the [choices](Choices::all).
     pub protocol: u8,
@@ -45,7 +44,6 @@ pub const ALGORITHMS: [Protocol; 4] =
 
 /// A bit of [`Numbers::features`]. What does not go with the protocol is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of the configuration")]
 #[repr(u16)]
 pub enum Feature {
     Quantised = 1,
@@ -256,7 +254,6 @@ fn draw(whole: &Shape, tape: &mut Tape<'_>) -> Option<Vec<i32>> {
 
 /// One member's tensors, owned.
 #[derive(Clone, Debug, Default)]
-#[expect(missing_docs, reason = "the names are those of the inputs")]
 pub struct Tensors {
     pub x: Vec<u8>,
     pub ids: Vec<i32>,

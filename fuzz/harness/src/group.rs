@@ -8,7 +8,6 @@ use crate::spec::{Impossible, When};
 use crate::tape::{Tape, mixed};
 use crate::view::Guarded;
 use core::cell::{Cell, RefMut};
-use core::ops::{Deref, DerefMut};
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Fabric, ProtocolError};
@@ -86,7 +85,7 @@ impl<'t> Scene<'t> {
             operators
                 .extend([Operator::Dispatch, Operator::Combine].map(|operator| Planned { operator, round }));
         }
-        let sizes = guards.iter().map(|guard| region_sizes(shape, guard.as_ref().map(Guard::rank), 1));
+        let sizes = guards.iter().map(|guard| region_sizes(shape, guard.as_ref().map(|guard| guard.rank), 1));
         let mut memory = Memory::new(shape, Dense::new(sizes), Taped::new(tape));
         memory.room = TRANSFERS_MAX;
         let tape = memory.chooser.tape.clone();
@@ -141,20 +140,6 @@ impl<'t> Scene<'t> {
 pub struct Group<'g, 'c, 't> {
     pub scene: &'g mut Scene<'t>,
     pub cluster: &'g mut Cluster<'c, 't>,
-}
-
-impl<'t> Deref for Group<'_, '_, 't> {
-    type Target = Scene<'t>;
-
-    fn deref(&self) -> &Scene<'t> {
-        self.scene
-    }
-}
-
-impl DerefMut for Group<'_, '_, '_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        self.scene
-    }
 }
 
 pub trait Watch {

@@ -1,6 +1,7 @@
 //! Every access to memory is held against the layout: it must lie in one slot of one area, and whoever writes must be
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
+use crate::spec;
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::place::{Place, Region, Tensor};
@@ -35,10 +36,11 @@ pub struct Spot {
 /// The areas of one rank.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    areas: Vec<Area>,
+    pub areas: Vec<Area>,
     outputs: [u64; Tensor::ALL.len()],
-    shape: Shape,
-    rank: RankId,
+    pub shape: Shape,
+    /// Whose memory it is, as machines call the rank.
+    pub rank: RankId,
 }
 
 impl Guard {
@@ -50,19 +52,6 @@ impl Guard {
             shape: shape.clone(),
             rank: ep,
         }
-    }
-
-    pub fn areas(&self) -> &[Area] {
-        &self.areas
-    }
-
-    pub const fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    /// Whose memory it is.
-    pub const fn rank(&self) -> RankId {
-        self.rank
     }
 
     /// Where `at` lies.
@@ -110,12 +99,8 @@ impl Guard {
     /// The source of a dispatch record, and the number of the record among those of its expert.
     pub fn record_source(&self, area: &Area, slot: u64) -> (u64, u64) {
         let bs = u64::from(self.shape.bs_max());
-        let experts = if self.rank.0 < self.shape.shared_expert_rank_num() {
-            1
-        } else {
-            let moe_ranks = self.shape.ep_world_size() - self.shape.shared_expert_rank_num();
-            u64::from(self.shape.moe_expert_num() / moe_ranks)
-        };
+        let is_shared = self.rank.0 < self.shape.shared_expert_rank_num();
+        let experts = if is_shared { 1 } else { spec::local_experts(&self.shape) };
         // With a port offset one area for each source, partition by partition.
         let records = |other: &&Area| other.name == area.name && other.partition == area.partition;
         let before = self.areas.iter().filter(records).position(|other| other == area).unwrap_or(0);

@@ -107,7 +107,8 @@ impl Watch for Attack {
     }
 
     fn meddle(&mut self, group: &mut Group<'_, '_, '_>) {
-        if self.byzantine.is_none() && self.report.drops < DROPS_MAX && group.tape().byte() < self.rate {
+        if self.byzantine.is_none() && self.report.drops < DROPS_MAX && group.scene.tape().byte() < self.rate
+        {
             self.report.drops += 1;
             drop_falls(group);
         }
@@ -121,8 +122,8 @@ impl Watch for Attack {
         let byzantine = group.cluster.members[byzantine].ep;
         if let Some(source) = error.source() {
             // What a relay forwarded, or a TP peer lent.
-            let is_handed_on = group.domain.shape.protocol() == Protocol::Hierarchy
-                || group.domain.shape.tp_world_size() > 1;
+            let is_handed_on = group.scene.domain.shape.protocol() == Protocol::Hierarchy
+                || group.scene.domain.shape.tp_world_size() > 1;
             assert!(source == byzantine || is_handed_on, "{error}: names the wrong rank");
             return;
         }
@@ -142,7 +143,7 @@ impl Attack {
         round: usize,
         byzantine: RankId,
     ) -> Returned {
-        let shape = group.domain.shape.clone();
+        let shape = group.scene.domain.shape.clone();
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
         let want = oracle(group, round, |cluster| cluster.dispatch(number));
         let output = |tensor| group.output(member, tensor).to_vec();
@@ -167,7 +168,7 @@ impl Attack {
             let source = RankId(slot as u32 % shape.ep_world_size());
             assert!(at <= end, "counts fall at slot {slot}");
             if source == byzantine {
-                y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.tape().dice() as u8));
+                y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.scene.tape().dice() as u8));
             } else {
                 assert_eq!(end - at, honest_end - honest_at, "rows of rank {source} at slot {slot}");
                 let (here, there) = (at * payload..end * payload, honest_at * payload..honest_end * payload);
@@ -190,7 +191,7 @@ impl Attack {
 
     /// Every token without an expert on the Byzantine rank has the oracle's sum.
     fn unharmed_sums(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize, byzantine: RankId) {
-        let shape = &group.domain.shape;
+        let shape = &group.scene.domain.shape;
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
         let seed = self.seed + 2 * round as u64;
         let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
@@ -214,7 +215,7 @@ impl Attack {
 
 /// What combine is given where outputs are rubbish: the outputs as they are, and as many rows as they tell of.
 fn rubbish(group: &mut Group<'_, '_, '_>, member: usize, round: usize) -> Returned {
-    let shape = group.domain.shape.clone();
+    let shape = group.scene.domain.shape.clone();
     let ep = group.cluster.members[member].ep;
     let counts = &group.output(member, Tensor::EpRecvCounts)[..ep_recv_counts_bytes(&shape, ep) as usize];
     let most = shape.rows_max(ep) * u64::from(shape.tp_world_size());
@@ -223,13 +224,13 @@ fn rubbish(group: &mut Group<'_, '_, '_>, member: usize, round: usize) -> Return
         .filter_map(|half| half.last_chunk())
         .map(|&last| u64::from(i32::from_le_bytes(last).unsigned_abs()).min(most))
         .sum();
-    let mut tape = group.tape();
+    let mut tape = group.scene.tape();
     let short = if tape.one_in(8) { tape.below(40) as u64 } else { 0 };
     let len = (rows * shape.row_bytes()).saturating_sub(short);
     let y = (0..len).map(|_| tape.dice() as u8).collect();
     drop(tape);
     let mut returned = group.cluster.returned(member, round, y);
-    let mut tape = group.tape();
+    let mut tape = group.scene.tape();
     if tape.one_in(4) {
         let Returned { assist_info, ep_recv_counts, expand_idx, expand_scales, sent_rows, row_table, .. } =
             &mut returned;
@@ -246,8 +247,8 @@ fn rubbish(group: &mut Group<'_, '_, '_>, member: usize, round: usize) -> Return
 /// Some word of somebody's memory becomes something else: as a rule one that has just come, a little.
 fn drop_falls(group: &mut Group<'_, '_, '_>) {
     let recent = group.cluster.memory.chooser.recent.clone();
-    if !recent.is_empty() && group.tape().byte() & 1 == 0 {
-        let mut tape = group.tape();
+    if !recent.is_empty() && group.scene.tape().byte() & 1 == 0 {
+        let mut tape = group.scene.tape();
         let (number, at, len) = recent[tape.below(recent.len())];
         let words = len / 4;
         // Behind the row of a record stand scale and triple.
@@ -257,19 +258,19 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
         drop(tape);
         let old: [u8; 4] = group.bytes(number, at, 4).try_into().unwrap_or_default();
         if last > 0 {
-            let area = group.guard(number).find(at).map(|spot| spot.area.name);
-            group.epochs_known &= area != Some("epochs");
+            let area = group.scene.guard(number).find(at).map(|spot| spot.area.name);
+            group.scene.epochs_known &= area != Some("epochs");
             let new = u32::from_le_bytes(old).wrapping_add(change).to_le_bytes();
             group.cluster.memory.poke(RankId(number as u32), at, &new);
         }
         return;
     }
-    let member = group.tape().below(group.cluster.members.len());
+    let member = group.scene.tape().below(group.cluster.members.len());
     let number = group.cluster.members[member].number.index();
-    let areas = group.guard(number).areas();
+    let areas = &group.scene.guard(number).areas;
     let areas: Vec<_> = areas.iter().filter(|area| area.count > 0).copied().collect();
-    let shape = group.domain.shape.clone();
-    let mut tape = group.tape();
+    let shape = group.scene.domain.shape.clone();
+    let mut tape = group.scene.tape();
     let area = areas[tape.below(areas.len())];
     let slot = tape.below(area.count.min(256) as usize) as u64;
     let offset = match area.name {
@@ -293,7 +294,7 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
     drop(tape);
     let fields = ["dispatch records", "tp records", "infos"];
     let len = if fields.contains(&area.name) || !offset.is_multiple_of(8) { 4 } else { 8 };
-    group.epochs_known &= area.name != "epochs";
+    group.scene.epochs_known &= area.name != "epochs";
     let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
     if offset + len as u64 <= area.stride {
         group.cluster.memory.poke(RankId(number as u32), at, &word.to_le_bytes()[..len]);

@@ -73,7 +73,7 @@ impl Watch for Honest {
 
     fn combines(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize) {
         // Rows in the window are good until the experts have ended.
-        if group.domain.choices.receive.keeps_rows() {
+        if group.scene.domain.choices.receive.keeps_rows() {
             let returned = &group.cluster.members[member].returned[round];
             check_rows(group, member, round, &returned.row_table);
         }
@@ -86,9 +86,9 @@ impl Watch for Honest {
 
 /// Runs `judge` with the oracle of a round.
 pub(crate) fn oracle<T>(group: &Group<'_, '_, '_>, round: usize, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
-    let ranks: Vec<_> = group.rounds[round].iter().map(crate::domain::Tensors::inputs).collect();
-    let elastic_info = group.domain.elastic.as_ref().map(|(info, _)| info.as_slice());
-    judge(&Cluster { shape: &group.domain.whole, ranks: &ranks, elastic_info, expert_map: None })
+    let ranks: Vec<_> = group.scene.rounds[round].iter().map(crate::domain::Tensors::inputs).collect();
+    let elastic_info = group.scene.domain.elastic.as_ref().map(|(info, _)| info.as_slice());
+    judge(&Cluster { shape: &group.scene.domain.whole, ranks: &ranks, elastic_info, expert_map: None })
 }
 
 fn compare(group: &Group<'_, '_, '_>, member: usize, tensor: Tensor, want: &[u8]) {
@@ -119,7 +119,7 @@ fn check_dispatch(group: &Group<'_, '_, '_>, member: usize, round: usize) {
 fn check_rows(group: &Group<'_, '_, '_>, member: usize, round: usize, table: &[u8]) {
     let number = group.cluster.members[member].number;
     let want = oracle(group, round, |cluster| cluster.dispatch(number)).expand_x;
-    let rows = want.len() / group.domain.shape.payload_bytes() as usize;
+    let rows = want.len() / group.scene.domain.shape.payload_bytes() as usize;
     let seen = group.cluster.rows(member, round, rows, table).expect("rows in the memory");
     let at = seen.iter().zip(&want).position(|(a, b)| a != b);
     assert!(at.is_none() && seen.len() == want.len(), "rows of member {number} differ at byte {at:?}");
@@ -127,7 +127,7 @@ fn check_rows(group: &Group<'_, '_, '_>, member: usize, round: usize, table: &[u
 
 /// What the experts of a member return for what it received, by the definition.
 pub(crate) fn experts(group: &Group<'_, '_, '_>, member: usize, round: usize, seed: u64) -> Returned {
-    let shape = &group.domain.shape;
+    let shape = &group.scene.domain.shape;
     let (tp, number) = (shape.tp_world_size(), group.cluster.members[member].number);
     let ep = group.cluster.members[member].ep;
     let own_tp = RankId(number.0 % tp);
@@ -149,8 +149,8 @@ pub(crate) fn inputs_of<'g>(
     ep: RankId,
     tp: RankId,
 ) -> Inputs<'g> {
-    let number = group.domain.physical(ep).0 * group.domain.shape.tp_world_size() + tp.0;
-    group.rounds[round][number as usize].inputs()
+    let number = group.scene.domain.physical(ep).0 * group.scene.domain.shape.tp_world_size() + tp.0;
+    group.scene.rounds[round][number as usize].inputs()
 }
 
 /// The row that combine has for `(token, k)` of a member: of one expert, or the sum of TP peers.
@@ -161,7 +161,7 @@ pub(crate) fn came_back(
     token: Token,
     k: u32,
 ) -> Vec<u8> {
-    let shape = &group.domain.shape;
+    let shape = &group.scene.domain.shape;
     let tp = shape.tp_world_size();
     let own_tp = RankId(group.cluster.members[member].number.0 % tp);
     let owner = (group.cluster.members[member].ep, own_tp);
@@ -176,7 +176,7 @@ fn check_combine(group: &Group<'_, '_, '_>, member: usize, round: usize, seed: u
     let number = group.cluster.members[member].number;
     let seed = seed + 2 * round as u64;
     let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
-    if group.domain.shape.op() == Op::Combine {
+    if group.scene.domain.shape.op() == Op::Combine {
         let want = oracle(group, round, |cluster| cluster.combine(number, returned));
         return compare(group, member, Tensor::XOut, &want);
     }
@@ -196,14 +196,14 @@ fn check_combine(group: &Group<'_, '_, '_>, member: usize, round: usize, seed: u
 
 /// Behind the last operator no flag is left that a later one could take for its own.
 fn no_flag_is_left(group: &Group<'_, '_, '_>) {
-    let shape = &group.domain.shape;
+    let shape = &group.scene.domain.shape;
     for member in &group.cluster.members {
         let number = member.number.index();
         let word = |at| group.cluster.memory.word(member.number, at);
         let next = word(selector(Operator::Dispatch, CoreId(0)));
         let last_dispatch = Some(if next == 0 { Partition::P1 } else { Partition::P0 });
-        for area in group.guard(number).areas() {
-            let words: &[u64] = match (area.name, group.domain.shape.protocol()) {
+        for area in &group.scene.guard(number).areas {
+            let words: &[u64] = match (area.name, group.scene.domain.shape.protocol()) {
                 ("dispatch status", _) => &[0, 8],
                 // Words of the last dispatch stay.
                 ("direct records", _) if area.partition != last_dispatch => &[0, 8, 16],
@@ -217,7 +217,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 assert_eq!(word(at), 0, "{} {slot} of member {number}", area.name);
             }
         }
-        if group.domain.shape.protocol() == Protocol::Fullmesh {
+        if group.scene.domain.shape.protocol() == Protocol::Fullmesh {
             let ranks = (0..shape.ep_world_size()).map(RankId);
             let most = ranks.map(|rank| shape.rows_to_peer_max(rank)).max().unwrap_or(0);
             let ends =
@@ -235,8 +235,8 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 }
             }
         }
-        if group.domain.shape.protocol() == Protocol::FullmeshV2 {
-            let records = group.guard(number).areas().iter().filter(|a| a.name == "dispatch records");
+        if group.scene.domain.shape.protocol() == Protocol::FullmeshV2 {
+            let records = group.scene.guard(number).areas.iter().filter(|a| a.name == "dispatch records");
             for area in records {
                 for block in 0..area.size() / 512 {
                     let at = Place { offset: area.start.offset + block * 512 + 480, ..area.start };

@@ -3,7 +3,6 @@
 
 mod areas;
 
-use crate::guard::Guard;
 use crate::tape::read_in_order;
 use arbitrary::{Arbitrary, Unstructured};
 use areas::{disjoint, fields, landings, places, relays, triples, windows};
@@ -18,7 +17,6 @@ use veriep_core::units::{ExpertId, RankId};
 
 /// A configuration, mostly of small or telling numbers.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names are those of the configuration")]
 pub struct Given32 {
     pub words: [u8; 4],
     pub limits: bool,
@@ -70,25 +68,14 @@ impl<'a> Arbitrary<'a> for Number {
 impl Number {
     /// The upper two bits of a word choose the variant.
     fn write(self, bytes: &mut Vec<u8>) {
-        let variant = |n: u32| (n << 30 | 1).to_le_bytes();
-        match self {
-            Self::Small(n) => {
-                bytes.extend(variant(0));
-                bytes.push(n);
-            }
-            Self::Medium(n) => {
-                bytes.extend(variant(1));
-                bytes.extend(n.to_le_bytes());
-            }
-            Self::Power(n, off) => {
-                bytes.extend(variant(2));
-                bytes.extend([n, off.cast_unsigned()]);
-            }
-            Self::Any(n) => {
-                bytes.extend(variant(3));
-                bytes.extend(n.to_le_bytes());
-            }
-        }
+        let (variant, number) = match self {
+            Self::Small(n) => (0u32, vec![n]),
+            Self::Medium(n) => (1, n.to_le_bytes().to_vec()),
+            Self::Power(n, off) => (2, vec![n, off.cast_unsigned()]),
+            Self::Any(n) => (3, n.to_le_bytes().to_vec()),
+        };
+        bytes.extend((variant << 30 | 1).to_le_bytes());
+        bytes.extend(number);
     }
 
     const fn get(self) -> i64 {
@@ -244,7 +231,7 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let ranks = shape.ep_world_size();
     let rs = shape.shared_expert_rank_num();
     for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {
-        disjoint(&shape, rank, Guard::new(&shape, rank, Choices::default()).areas());
+        disjoint(&shape, rank, Choices::default());
     }
     // Rows that experts read in place lie in records; with direct placement they have areas of their own.
     if row_table::is_possible(&shape) {

@@ -29,7 +29,7 @@ pub struct When {
 
 /// What is wrong about `word`, seen by an observation.
 pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
-    let shape = guard.shape();
+    let shape = &guard.shape;
     let ranks = u64::from(shape.ep_world_size());
     let (low, high) = (word as u32, (word >> 32) as u32);
     let impossible = |is_one: bool, what, source: Option<u64>| {
@@ -41,7 +41,7 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
     match (spot.area.name, offset) {
         ("dispatch status", 0) => {
             let source = slot % ranks;
-            let most = rows_from(shape, source as u32, guard.rank());
+            let most = rows_from(shape, source as u32, guard.rank);
             let is_impossible = word != 0 && (low != FLAG || high > most);
             impossible(is_impossible, "a count that cannot be", Some(source))
         }
@@ -55,7 +55,7 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
         }
         (name, 0) if name.ends_with("selectors") => impossible(word > 1, "no selector", None),
         ("tp dispatch slots" | "tp combine slots", 0) => {
-            let is_impossible = word != 0 && (low != FLAG || u64::from(high) > room(shape, guard.rank()));
+            let is_impossible = word != 0 && (low != FLAG || u64::from(high) > room(shape, guard.rank));
             impossible(is_impossible, "no slot of a peer", None)
         }
         ("windows in", at) if when.dispatch && at < 96 => {
@@ -73,11 +73,11 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
 
 /// Words of a hierarchy that speak for data: of no later operator than the own one, with numbers that can be.
 fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
-    let (shape, own) = (guard.shape(), when.epoch?);
+    let (shape, own) = (&guard.shape, when.epoch?);
     let (epoch, number) = (word >> 16, word & 0xFFFF);
     let source = (spot.slot % u64::from(shape.ep_world_size())) as u32;
     let is_no_end = epoch > own || epoch == own && number > shape.bs_max().into();
-    let namesake = shape.relay(guard.rank(), spot.slot as u32);
+    let namesake = shape.relay(guard.rank, spot.slot as u32);
     let record =
         relay::record_bytes(shape, if when.dispatch { Operator::Dispatch } else { Operator::Combine });
     let (is_impossible, source) = match (spot.area.name, spot.offset) {
@@ -100,14 +100,14 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Imposs
 
 /// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.
 pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> {
-    let shape = guard.shape();
+    let shape = &guard.shape;
     if let ("tp dispatch slots" | "tp combine slots", 8) = (spot.area.name, spot.offset) {
         let first = u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
-        let is_impossible = first > room(shape, guard.rank());
+        let is_impossible = first > room(shape, guard.rank);
         return is_impossible.then_some(Impossible { what: "a first row that no peer has", source: None });
     }
     if let ("direct records", 24) = (spot.area.name, spot.offset) {
-        let most = rows_from(shape, spot.slot as u32, guard.rank());
+        let most = rows_from(shape, spot.slot as u32, guard.rank);
         let is_impossible = bytes.as_chunks().0.iter().any(|&count| u32::from_le_bytes(count) > most);
         let source = Some(RankId(spot.slot as u32));
         return is_impossible.then_some(Impossible { what: "a count that cannot be", source });
@@ -141,7 +141,7 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> 
     let k_is = match shape.protocol() {
         // Pairs of the token here, and which of them: at most K.
         Protocol::Hierarchy => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
-        _ => has_column(shape, guard.rank(), source as u32, k),
+        _ => has_column(shape, guard.rank, source as u32, k),
     };
     let is_here = place.is_none_or(|(from, index)| source == from as i64 && token >= index as i64);
     let source = place.map(|(source, _)| RankId(source as u32));
@@ -157,7 +157,8 @@ pub(crate) fn has_column(shape: &Shape, rank: RankId, source: u32, k: i64) -> bo
     }
 }
 
-const fn local_experts(shape: &Shape) -> u64 {
+/// Experts of a rank that holds no shared one.
+pub(crate) const fn local_experts(shape: &Shape) -> u64 {
     (shape.moe_expert_num() / (shape.ep_world_size() - shape.shared_expert_rank_num())) as u64
 }
 

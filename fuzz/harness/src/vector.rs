@@ -10,7 +10,6 @@ use veriep_core::vector::{Any, Term, Value, Vector, cells};
 
 /// Rows and weights.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "plain operands")]
 pub struct Operands {
     pub is_f16: bool,
     /// Bit 0: smooth scales; bit 1: rows of halves, so that much of int8 lies on a tie.

@@ -27,7 +27,7 @@ impl<F: ?Sized> Guarded<'_, '_, '_, F> {
     /// Guards an access to another member or the own one; an agent counts as core 0.
     fn guarded(&self, access: Access, to: usize, at: Place, len: u64) {
         let core = if self.actor.core == AGENT { CoreId(0) } else { self.actor.core };
-        let by = (self.scene.guard(self.member()).rank(), core);
+        let by = (self.scene.guard(self.member()).rank, core);
         self.scene.guard(to).check(access, by, at, len);
     }
 

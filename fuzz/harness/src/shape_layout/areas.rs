@@ -1,6 +1,5 @@
 //! That areas are apart, inside their regions and aligned; their corners, by the formulas that machines use.
 
-use crate::guard::Guard;
 use crate::spec::has_column;
 use veriep_core::layout::affine::Mode;
 use veriep_core::layout::map::{self, Area};
@@ -14,9 +13,10 @@ use veriep_core::units::{RankId, Token};
 
 const KINDS: [state::Operator; 2] = [state::Operator::Dispatch, state::Operator::Combine];
 
-/// One behind the other, inside the region.
-pub(super) fn disjoint(shape: &Shape, rank: RankId, areas: &[Area]) {
-    let mut areas: Vec<Area> = areas.iter().filter(|area| area.count > 0).copied().collect();
+/// The areas of a rank lie one behind the other, inside their regions.
+pub(super) fn disjoint(shape: &Shape, rank: RankId, choices: Choices) {
+    let areas = map::areas(shape, choices.mode(), rank);
+    let mut areas: Vec<Area> = areas.filter(|area| area.count > 0).collect();
     areas.sort_by_key(|area| area.start);
     for area in &areas {
         let region = match area.start.region {
@@ -76,8 +76,7 @@ pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
         };
         let rs = shape.shared_expert_rank_num();
         for rank in [0, rs.saturating_sub(1), rs, shape.ep_world_size() - 1].map(RankId) {
-            let choices = Choices { receive, ..Choices::default() };
-            disjoint(&shape, rank, Guard::new(&shape, rank, choices).areas());
+            disjoint(&shape, rank, Choices { receive, ..Choices::default() });
         }
     }
 }
@@ -112,11 +111,7 @@ pub(super) fn places(shape: &Shape) {
 
 /// The corners of a hierarchy's areas, and streams as an agent sends them.
 pub(super) fn relays(shape: &Shape) {
-    disjoint(
-        shape,
-        RankId(0),
-        Guard::new(shape, RankId(0), Choices { stage: Stage::Two, ..Choices::default() }).areas(),
-    );
+    disjoint(shape, RankId(0), Choices { stage: Stage::Two, ..Choices::default() });
     let (servers, bs) = (shape.servers(), shape.bs_max());
     let experts = shape.local_expert_num();
     let end_of = |name, p| {
