@@ -25,7 +25,7 @@ use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Scratch};
+use veriep_core::protocol::{Agent, AgentEnv, Context, Env, Machine, Operands, Operator, Scratch};
 use veriep_core::shape::{Elastic, Given, Limits, Op, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -349,7 +349,7 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
         // SAFETY: inside the window, which nobody writes between operators.
         Some(unsafe { from.read_unaligned() })
     };
-    let receive = scene.receive;
+    let receive = scene.choices.receive;
     if receive.keeps_rows() {
         let rows = domain.rows(rank)?;
         let stretches = receive.rows(domain.shape, rows as u32, table);
@@ -379,15 +379,10 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
     Some(())
 }
 
-/// What all cores of a group choose.
-fn choices(scene: &Scene) -> Choices {
-    Choices { flags: scene.flags, receive: scene.receive, stage: scene.stage, ..Choices::default() }
-}
-
 /// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
 fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Option<Env<Portable>> {
     let core = (domain.ep(rank), CoreId(core as u32));
-    let env = Env::new(domain.shape, core, choices(scene), Capabilities::all(), Portable).ok()?;
+    let env = Env::new(domain.shape, core, scene.choices, Capabilities::all(), Portable).ok()?;
     Some(black_box(if domain.shape.tp_world_size() == 2 {
         env.with_tp_rank(RankId(rank as u32))
     } else {
@@ -455,7 +450,7 @@ fn poll(
                     Progress::Pending(_) => {}
                 }
             }
-            if choices(scene).has_agents(domain.shape) {
+            if scene.choices.has_agents(domain.shape) {
                 let env = AgentEnv::new(domain.shape, physical, black_box(SendOrder::Staggered));
                 // SAFETY: as above; this is the one agent of the rank.
                 let mut nic = unsafe { RawNic::new(&eps, physical) };

@@ -1,7 +1,7 @@
 //! What is run: configurations with their routings, and what must come of them.
 
 use crate::{BS, CORES, H, K, RANKS, RELAY_WINDOW, WHOLE, WINDOW};
-use veriep_core::protocol::{Flags, Receive, Stage};
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{BatchSizes, Config, Given, Op, Protocol};
 
 /// Groups with memory of their own: of the plain layout; of fullmesh_v2, which takes what another layer leaves in its
@@ -21,9 +21,8 @@ pub(crate) struct Scene {
     /// Whose memory it takes.
     pub(crate) group: usize,
     pub(crate) config: Config<'static>,
-    pub(crate) flags: Flags,
-    pub(crate) receive: Receive,
-    pub(crate) stage: Stage,
+    /// What all cores choose.
+    pub(crate) choices: Choices,
     pub(crate) ids: [[i32; BS * K]; RANKS],
     /// Elements of x: all of a token are alike.
     pub(crate) first: u16,
@@ -47,13 +46,10 @@ fn plain() -> Scene {
     };
     // Every token goes to one expert of its own rank and to one of the other: 0.5 * x + 0.5 * x = x. Numbers from
     // 1 to 2.
-    let flags = Flags::Joint;
     Scene {
         group: 0,
         config,
-        flags,
-        receive: Receive::Copy,
-        stage: Stage::Two,
+        choices: Choices::default(),
         ids: [[0, 2, 3, 1], [1, 2, 2, 0]],
         first: 0x3F80,
         step: 4,
@@ -69,12 +65,13 @@ fn quantised() -> Scene {
 
 /// The same with experts that read rows where they were put.
 fn in_place() -> Scene {
-    Scene { receive: Receive::InPlace, flags: Flags::Separate, ..plain() }
+    let choices = Choices { receive: Receive::InPlace, flags: Flags::Separate, ..Choices::default() };
+    Scene { choices, ..plain() }
 }
 
 /// The same with sources that put rows where experts want them, and owners that read results at the experts'.
 fn direct() -> Scene {
-    Scene { receive: Receive::Direct { areas: 2 }, ..plain() }
+    Scene { choices: Choices { receive: Receive::Direct { areas: 2 }, ..Choices::default() }, ..plain() }
 }
 
 /// The same in blocks, with all ranks there.
@@ -102,7 +99,8 @@ fn peers() -> Scene {
         ..config
     };
     // Both return x for each row, and the other pair is worth nothing: 0.5 * (x + x) = x.
-    Scene { group: 2, config, flags: Flags::Separate, ids: [[0, 1, 1, 0], [1, 0, 0, 1]], ..plain() }
+    let choices = Choices { flags: Flags::Separate, ..Choices::default() };
+    Scene { group: 2, config, choices, ids: [[0, 1, 1, 0], [1, 0, 0, 1]], ..plain() }
 }
 
 /// The A2 full mesh, with agents.
@@ -116,7 +114,7 @@ fn hierarchy(group: usize, stage: Stage) -> Scene {
     let Scene { config, .. } = a2_mesh();
     let hccl_buffsize_mb = (RELAY_WINDOW >> 20) as i64;
     let config = Config { comm_alg: Protocol::Hierarchy, server_ranks: 1, hccl_buffsize_mb, ..config };
-    Scene { group, config, stage, ..plain() }
+    Scene { group, config, choices: Choices { stage, ..Choices::default() }, ..plain() }
 }
 
 /// Special experts, int8 results, AddRmsNorm and separate flags on top.
@@ -134,15 +132,6 @@ fn everything() -> Scene {
     // Zero 4, copy 5, const 6 of 3 * x. 0.5 * (x + x) = x, 0.5 * x, 0.5 * (3 * x + x) = 2 * x, also without any row
     // sent. 127 times a power of two stays what it is in int8.
     let ids = [[0, 5, 4, 3], [6, 2, 5, 6]];
-    Scene {
-        group: 0,
-        config,
-        flags: Flags::Separate,
-        receive: Receive::Copy,
-        stage: Stage::Two,
-        ids,
-        first: 0x3FFE,
-        step: 0x80,
-        doubled: [[0, -1], [1, 1]],
-    }
+    let choices = Choices { flags: Flags::Separate, ..Choices::default() };
+    Scene { config, choices, ids, first: 0x3FFE, step: 0x80, doubled: [[0, -1], [1, 1]], ..plain() }
 }
