@@ -18,6 +18,7 @@ use veriep_core::place::{Place, Tensor};
 use veriep_core::protocol::{scratch_bytes, scratch_words};
 use veriep_core::reference::Cluster;
 use veriep_core::shape::{Limits, Shape};
+use veriep_core::sim::chooser::Dice;
 use veriep_core::sim::storage::group_sizes;
 use veriep_core::units::RankId;
 
@@ -125,13 +126,8 @@ struct Tokens {
 impl Tokens {
     /// Drawn by chance: other experts for each token, weights and values that no order of sums hides.
     fn draw(shape: &Shape, seed: u64) -> Self {
-        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let mut below = |n: u32| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u32 % n
-        };
+        let mut dice = Dice(seed);
+        let mut below = |n: u32| dice.below(n as usize) as u32;
         let tokens = shape.bs(RankId(0)) as usize;
         let (k, experts) = (shape.k() as usize, shape.moe_expert_num());
         let mut ids: Vec<i32> = Vec::new();
