@@ -2,6 +2,7 @@
 //! [`lab_text`] says where it begins.
 #![expect(clippy::missing_panics_doc, reason = "a page that asks for what is not there is broken")]
 
+use super::report::list;
 use super::{Lab, LeftOut, SCENES, digest, first_failure};
 use alloc::format;
 use alloc::string::String;
@@ -71,19 +72,12 @@ pub extern "C" fn lab_state() -> usize {
 /// Makes the text of all scenes and their duties.
 #[unsafe(no_mangle)]
 pub extern "C" fn lab_scenes() -> usize {
-    let mut text = String::from("[");
-    for scene in SCENES {
-        text +=
-            &format!("{}{{\"name\":\"{}\",\"duties\":[", if text.len() > 1 { "," } else { "" }, scene.name);
-        for (i, LeftOut { name, about, seen, .. }) in scene.duties.iter().enumerate() {
-            text += &format!(
-                "{}{{\"name\":\"{name}\",\"about\":\"{about}\",\"seen\":\"{seen}\"}}",
-                if i > 0 { "," } else { "" }
-            );
-        }
-        text += "]}";
-    }
-    told(text + "]")
+    told(list(SCENES.iter().map(|scene| {
+        let duties = list(scene.duties.iter().map(|LeftOut { name, about, seen, .. }| {
+            format!("{{\"name\":\"{name}\",\"about\":\"{about}\",\"seen\":\"{seen}\"}}")
+        }));
+        format!("{{\"name\":\"{}\",\"duties\":{duties}}}", scene.name)
+    })))
 }
 
 /// Returns the first of `seeds` seeds with which a run does not end well, or -1.

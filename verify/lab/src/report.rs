@@ -8,7 +8,7 @@ use veriep_core::layout::map::areas;
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::storage::Spot;
-use veriep_core::sim::{Actor, Choice};
+use veriep_core::sim::{Actor, Choice, Flight};
 use veriep_core::units::RankId;
 
 /// Bytes of a token's row.
@@ -17,12 +17,17 @@ const ROW: usize = 2 * super::H as usize;
 /// What the simulated group's scratch holds before a core fills it; a record may carry it where nothing is written.
 const UNFILLED: u8 = 0xab;
 
-fn list(items: impl IntoIterator<Item = String>) -> String {
+pub(crate) fn list(items: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", items.into_iter().collect::<Vec<_>>().join(","))
 }
 
 fn quoted(text: impl core::fmt::Display) -> String {
     format!("\"{text}\"")
+}
+
+/// Returns what kind of effect is on its way, without its number.
+fn kind(flight: &Flight) -> String {
+    format!("{:?}", flight.kind).split('(').next().unwrap_or_default().to_lowercase()
 }
 
 impl Lab {
@@ -41,14 +46,12 @@ impl Lab {
                 .offers()
                 .iter()
                 .position(|offer| matches!(offer, Choice::Land(other, _) if *other == id));
-            let kind = format!("{:?}", flight.kind);
-            let kind = kind.split('(').next().unwrap_or_default().to_lowercase();
             format!(
                 "{{\"from\":{},\"who\":{},\"to\":{},\"kind\":{},\"at\":{},\"bytes\":{},\"offer\":{}}}",
                 flight.from.member.0,
                 quoted(self.name(flight.from)),
                 flight.to.0,
-                quoted(kind),
+                quoted(kind(flight)),
                 quoted(flight.at),
                 flight.left,
                 offer.map_or(-1, |offer| offer as i32),
@@ -86,14 +89,8 @@ impl Lab {
             Choice::Step(actor) => format!("{} takes a step", self.name(actor)),
             Choice::Land(flight, bytes) => match self.cluster.memory.flight(flight) {
                 Some(what) => {
-                    let kind = format!("{:?}", what.kind);
-                    let kind = kind.split('(').next().unwrap_or_default().to_lowercase();
-                    format!(
-                        "a {kind} of {} lands at {} of rank {}, {bytes} B",
-                        self.name(what.from),
-                        what.at,
-                        what.to.0
-                    )
+                    let (kind, from) = (kind(what), self.name(what.from));
+                    format!("a {kind} of {from} lands at {} of rank {}, {bytes} B", what.at, what.to.0)
                 }
                 None => "nothing".to_string(),
             },
