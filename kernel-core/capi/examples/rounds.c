@@ -172,18 +172,6 @@ static void invalidate(void *context, const void *address, size_t len) {
 }
 
 /* Tokens are whole numbers from 1 to 15, weights 1/2 and 1/4, experts double: what comes of them has at most 8 bits. */
-static uint16_t bf16(float number) {
-  uint32_t bits;
-  memcpy(&bits, &number, 4);
-  return (uint16_t)(bits >> 16);
-}
-static float f32(uint16_t element) {
-  uint32_t bits = (uint32_t)element << 16;
-  float number;
-  memcpy(&number, &bits, 4);
-  return number;
-}
-/* The vector unit. A compiler must not merge a product and a sum: -ffp-contract=off where a processor could. */
 static void put_bf16(unsigned char *to, float number) {
   uint32_t bits;
   memcpy(&bits, &number, 4);
@@ -193,9 +181,13 @@ static void put_bf16(unsigned char *to, float number) {
 }
 static float get_bf16(const unsigned char *from) {
   uint16_t element;
+  float number;
   memcpy(&element, from, 2);
-  return f32(element);
+  uint32_t bits = (uint32_t)element << 16;
+  memcpy(&number, &bits, 4);
+  return number;
 }
+/* The vector unit. A compiler must not merge a product and a sum: -ffp-contract=off where a processor could. */
 static void weighted_sum(void *context, uint32_t dtype, size_t len, const veriep_term *terms, size_t terms_len, uint8_t *out) {
   struct group *group = context;
   for (size_t i = 0; i < len; i++) {
@@ -242,7 +234,7 @@ static int32_t expert_of(uint32_t experts, uint32_t round, uint32_t n, uint32_t 
 }
 
 struct tensors {
-  uint16_t x[BS * H];
+  unsigned char x[BS * ROW];
   int32_t ids[BS * K];
   float weights[BS * K];
   unsigned char *y;
@@ -312,12 +304,8 @@ static void experts(struct group *group, uint32_t ep, uint32_t tp, struct tensor
       uint32_t expert = ep * rank->sizes.local_experts + local;
       uint32_t end = first + (uint32_t)counts[part * slots + (local + 1) * group->ranks - 1];
       for (; row < end; row++)
-        for (uint32_t i = 0; i < H; i++) {
-          uint16_t element;
-          memcpy(&element, found[row] + 2 * i, 2);
-          element = bf16(f32(element) * factor(expert) / (float)group->tps);
-          memcpy(y + row * ROW + 2 * i, &element, 2);
-        }
+        for (uint32_t i = 0; i < H; i++)
+          put_bf16(y + row * ROW + 2 * i, get_bf16(found[row] + 2 * i) * factor(expert) / (float)group->tps);
     }
 }
 
@@ -414,7 +402,7 @@ static void run(struct group *group, uint32_t rounds) {
   uint32_t wrong = 0;
   for (uint32_t round = 0; round < rounds; round++) {
     for (uint32_t n = 0; n < all; n++) {
-      for (uint32_t i = 0; i < BS * H; i++) tensors[n].x[i] = bf16(token(round, n, i / H, i % H));
+      for (uint32_t i = 0; i < BS * H; i++) put_bf16(tensors[n].x + 2 * i, token(round, n, i / H, i % H));
       for (uint32_t i = 0; i < BS * K; i++) {
         tensors[n].ids[i] = expert_of(experts_left, round, n, i / K, i % K);
         tensors[n].weights[i] = WEIGHTS[i % K];
@@ -447,9 +435,7 @@ static void run(struct group *group, uint32_t rounds) {
         float sum = 0;
         for (uint32_t k = 0; k < K; k++)
           sum += WEIGHTS[k] * token(round, n, i / H, i % H) * factor((uint32_t)tensors[n].ids[i / H * K + k]);
-        uint16_t seen;
-        memcpy(&seen, rank_of(group, n / group->tps, n % group->tps)->outputs[VERIEP_X_OUT] + 2 * i, 2);
-        wrong += seen != bf16(sum);
+        wrong += get_bf16(rank_of(group, n / group->tps, n % group->tps)->outputs[VERIEP_X_OUT] + 2 * i) != sum;
       }
   }
   static const char *const memories[] = {"own fabric", "mapped", "mapped with caches"};
