@@ -11,6 +11,8 @@ use crate::mapped::Mapped;
 use crate::objects;
 use crate::types::{veriep_agent, veriep_awaited, veriep_context, veriep_shape, veriep_status};
 use kernel_core::fabric::nic::Nic;
+#[cfg(target_has_atomic = "64")]
+use kernel_core::fabric::raw::RawNic;
 use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::protocol::{Agent, AgentEnv, Choices, Stage};
 use kernel_core::shape::Shape;
@@ -123,7 +125,7 @@ unsafe fn drive(
             return Err(VERIEP_E_REFUSED);
             #[cfg(target_has_atomic = "64")]
             {
-                mapped = Mapped::nic(given.mapped, rank)?;
+                mapped = Mapped::new(given.mapped, rank, RankId(0), |peers, _, _| RawNic::new(peers, rank))?;
                 &mut mapped
             }
         };

@@ -1,7 +1,9 @@
 //! What numbers mean.
 
+use crate::given::read;
+use crate::types::veriep_choices;
 use kernel_core::fabric::Capabilities;
-use kernel_core::layout::state::{Operator, Partition, STATE_BYTES};
+use kernel_core::layout::state::{Operator, STATE_BYTES};
 use kernel_core::layout::tp::TP_STATE_BYTES;
 use kernel_core::place::{Region, Tensor};
 use kernel_core::plan::order::SendOrder;
@@ -227,10 +229,6 @@ pub(crate) fn limits(code: u32) -> Said<Limits> {
     nth(&[Limits::Product, Limits::None], code)
 }
 
-pub(crate) fn given(bits: u32) -> Said<Given> {
-    Given::from_bits(bits).ok_or(VERIEP_E_ARGUMENT)
-}
-
 pub(crate) fn operator(code: u32) -> Said<Operator> {
     nth(&[Operator::Dispatch, Operator::Combine], code)
 }
@@ -239,11 +237,16 @@ pub(crate) fn order(code: u32) -> Said<SendOrder> {
     nth(&SendOrder::ALL, code)
 }
 
-pub(crate) fn capabilities(bits: u32) -> Said<Capabilities> {
-    Capabilities::from_bits(bits).ok_or(VERIEP_E_ARGUMENT)
-}
-
-pub(crate) fn choices(given: &crate::types::veriep_choices) -> Said<Choices> {
+/// Choices; null are those by default.
+///
+/// # Safety
+/// As of [`read`].
+pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
+    if given.is_null() {
+        return Ok(Choices::default());
+    }
+    // SAFETY: the caller's.
+    let given = unsafe { read(given) }?;
     let (direct, overwrite) = (|areas| Receive::Direct { areas }, |areas| Receive::Overwrite { areas });
     let received = [Receive::Copy, Receive::InPlace, direct(1), direct(2), overwrite(1), overwrite(2)];
     Ok(Choices {
@@ -266,13 +269,6 @@ pub(crate) const fn region(region: Region) -> u32 {
         Region::TpState => VERIEP_TP_STATE,
         Region::TpWindow => VERIEP_TP_WINDOW,
         Region::Output(tensor) => VERIEP_OUTPUT + tensor as u32,
-    }
-}
-
-pub(crate) const fn partition(partition: Option<Partition>) -> u32 {
-    match partition {
-        Some(partition) => partition.index(),
-        None => VERIEP_NONE,
     }
 }
 

@@ -16,9 +16,11 @@ use crate::types::{
 };
 use crate::vector::Unit;
 use core::ffi::c_char;
+#[cfg(target_has_atomic = "64")]
+use kernel_core::fabric::raw::RawFabric;
 use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError};
 use kernel_core::protocol::{
-    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+    Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -34,18 +36,6 @@ pub extern "C" fn veriep_choices_default() -> veriep_choices {
     }
 }
 
-/// Choices; null are those by default.
-///
-/// # Safety
-/// As of [`read`].
-pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
-    if given.is_null() {
-        return Ok(Choices::default());
-    }
-    // SAFETY: the caller's.
-    codes::choices(unsafe { read(given) }?)
-}
-
 /// 1 if each rank has an agent beside its cores under these choices (null: by default), 0 if not, or a code below 0.
 ///
 /// # Safety
@@ -58,7 +48,7 @@ pub unsafe extern "C" fn veriep_has_agents(
     // SAFETY: the caller's.
     code((|| unsafe {
         let shape = objects::get::<Shape>(shape)?;
-        Ok(self::choices(choices)?.has_agents(shape).into())
+        Ok(codes::choices(choices)?.has_agents(shape).into())
     })())
 }
 
@@ -100,8 +90,8 @@ pub unsafe extern "C" fn veriep_core_new(
         if tp_rank >= shape.tp_world_size() {
             return Err(VERIEP_E_ARGUMENT);
         }
-        let can = codes::capabilities(can)?;
-        let choices = self::choices(choices)?;
+        let can = Capabilities::from_bits(can).ok_or(VERIEP_E_ARGUMENT)?;
+        let choices = codes::choices(choices)?;
         let env = Env::new(shape, (RankId(rank), CoreId(core)), choices, can, Unit::PORTABLE);
         let env = env.map_err(|refused| {
             text.say(&refused);
@@ -228,8 +218,11 @@ unsafe fn drive(
             return Err(VERIEP_E_REFUSED);
             #[cfg(target_has_atomic = "64")]
             {
+                let tp_rank = RankId(core.tp_rank);
                 // Behind a `?` it would take its stack twice.
-                mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape));
+                mapped = Mapped::new(given.mapped, rank, tp_rank, |peers, tp, outputs| {
+                    RawFabric::new(peers, rank, outputs).with_tp(tp, tp_rank).with_servers(servers(shape))
+                });
                 mapped.as_mut().map_err(|code| *code)?
             }
         };

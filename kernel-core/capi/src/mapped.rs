@@ -59,9 +59,11 @@ fn segment(given: &veriep_segment) -> Segment {
 }
 
 impl<'a, F> Mapped<'a, F> {
+    /// What `inner` makes of the ranks' memory, of the TP domain's and of the outputs.
+    ///
     /// # Safety
     /// `given` says the truth about memory, as of [`RawFabric::new`].
-    unsafe fn with(
+    pub(crate) unsafe fn new(
         given: *const veriep_mapped,
         own: RankId,
         own_tp: RankId,
@@ -112,33 +114,6 @@ impl<'a, F> Mapped<'a, F> {
             // SAFETY: as of `clean`.
             unsafe { invalidate(self.given.cache_context, from, len) };
         }
-    }
-}
-
-impl<'a> Mapped<'a, RawFabric<'a>> {
-    /// # Safety
-    /// As of [`RawFabric::new`].
-    pub(crate) unsafe fn fabric(
-        given: *const veriep_mapped,
-        own: RankId,
-        own_tp: RankId,
-        server_ranks: u32,
-    ) -> Said<Self> {
-        // SAFETY: the caller's.
-        unsafe {
-            Self::with(given, own, own_tp, |peers, tp, outputs| {
-                RawFabric::new(peers, own, outputs).with_tp(tp, own_tp).with_servers(server_ranks)
-            })
-        }
-    }
-}
-
-impl<'a> Mapped<'a, RawNic<'a>> {
-    /// # Safety
-    /// As of [`RawNic::new`].
-    pub(crate) unsafe fn nic(given: *const veriep_mapped, own: RankId) -> Said<Self> {
-        // SAFETY: the caller's.
-        unsafe { Self::with(given, own, RankId(0), |peers, _, _| RawNic::new(peers, own)) }
     }
 }
 

@@ -5,7 +5,6 @@ use crate::codes::{
     VERIEP_E_VERSION, VERIEP_NONE, VERIEP_OK, VERIEP_STATE_BYTES, VERIEP_TENSORS, code,
 };
 use crate::context::List;
-use crate::driver::choices;
 use crate::fabric::place;
 use crate::given::{self, read, slice, slice_mut};
 use crate::objects;
@@ -19,12 +18,13 @@ use core::ops::ControlFlow;
 use core::ptr;
 use kernel_core::inputs::{ExpertMap, Found};
 use kernel_core::layout::map::{self, Area};
+use kernel_core::layout::state::Partition;
 use kernel_core::layout::{outputs, tp};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::split::{self, DispatchShare};
 use kernel_core::protocol::{Fingerprints, scratch_bytes, scratch_words};
-use kernel_core::shape::{BatchSizes, Config, Elastic, Shape};
+use kernel_core::shape::{BatchSizes, Config, Elastic, Given, Shape};
 use kernel_core::units::{CoreId, RankId};
 
 /// The version of the library's interface: `VERIEP_ABI_VERSION` of the header that belongs to it.
@@ -113,7 +113,7 @@ unsafe fn config(given: &veriep_config) -> Said<Config<'_>> {
         port_offset: given.port_offset,
         aiv_num: given.aiv_num,
         norm_eps: given.norm_eps,
-        given: codes::given(given.given)?,
+        given: Given::from_bits(given.given).ok_or(VERIEP_E_ARGUMENT)?,
     })
 }
 
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn veriep_shape_areas(
     code((|| unsafe {
         let mut list = List::new(out, room, count)?;
         let (shape, rank) = of_rank(shape, rank)?;
-        let mode = self::choices(choices)?.mode();
+        let mode = codes::choices(choices)?.mode();
         map::areas(shape, mode, rank).for_each(|area| list.add(self::area(&area)));
         list.end()
     })())
@@ -245,7 +245,7 @@ fn area(of: &Area) -> veriep_area {
     veriep_area {
         name,
         region: codes::region(of.start.region),
-        partition: codes::partition(of.partition),
+        partition: of.partition.map_or(VERIEP_NONE, Partition::index),
         start: of.start.offset,
         count: of.count,
         stride: of.stride,
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn veriep_fingerprints_new(
     // SAFETY: the caller's.
     code((|| unsafe {
         let shape = objects::get::<Shape>(shape)?;
-        let all = Fingerprints::new(shape, self::choices(choices)?).named(name(group_ep), name(group_tp));
+        let all = Fingerprints::new(shape, codes::choices(choices)?).named(name(group_ep), name(group_tp));
         given::write(out)?.write(veriep_fingerprints { words: all.0 });
         Ok(VERIEP_OK)
     })())
@@ -468,7 +468,7 @@ pub unsafe extern "C" fn veriep_received_rows(
     code((|| unsafe {
         let mut list = List::new(out, room, count)?;
         let shape = objects::get::<Shape>(shape)?;
-        let receive = self::choices(choices)?.receive;
+        let receive = codes::choices(choices)?.receive;
         let table = slice(row_table.data.cast::<u8>(), row_table.len)?;
         let rows_max = (0..shape.ep_world_size()).map(|rank| shape.rows_max(RankId(rank))).max();
         // A rank of a TP domain has its peer's rows, too.
