@@ -7,7 +7,6 @@
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
-use veriep_core::fabric::Awaited;
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Choices, Operator};
@@ -64,8 +63,6 @@ impl Chooser for Timed {
     fn may_step(&mut self, actor: Actor) {
         self.offer(self.now + STEP, Choice::Step(actor));
     }
-
-    fn sleeps(&mut self, _: Actor, _: &[Awaited]) {}
 }
 
 /// Tokens of one value, and experts that return zeros.

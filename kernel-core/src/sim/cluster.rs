@@ -14,6 +14,7 @@ use crate::units::{CoreId, RankId};
 use crate::vector::Any;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::mem::discriminant;
 
 pub use super::world::{
     AgentStep, Answer, Core, CoreStep, Failure, Member, Planned, Returned, World, schedule,
@@ -413,17 +414,12 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         }
         Err(Failure::Hang(waits))
     }
-
-    /// A word of a member's memory.
-    #[must_use]
-    pub fn word(&self, i: usize, at: Place) -> u64 {
-        self.memory.word(self.members[i].number, at)
-    }
 }
 
 /// Whether effects are some of one kind in a row, or rows with their flags.
 fn is_run(effects: &[Effect]) -> bool {
-    let one_kind = effects.windows(2).all(|two| two[0].verb() == two[1].verb());
-    let rows_or_flags = effects.iter().all(|effect| ["put", "publish"].contains(&effect.verb()));
-    one_kind || rows_or_flags && effects.windows(2).all(|two| two.iter().any(|effect| effect.verb() == "put"))
+    let is_put = |effect: &Effect| matches!(effect, Effect::Put { .. });
+    let is_row_or_flag = |effect: &Effect| matches!(effect, Effect::Put { .. } | Effect::Publish { .. });
+    let one_kind = effects.windows(2).all(|two| discriminant(&two[0]) == discriminant(&two[1]));
+    one_kind || effects.iter().all(is_row_or_flag) && effects.windows(2).all(|two| two.iter().any(is_put))
 }

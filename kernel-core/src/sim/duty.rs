@@ -267,20 +267,14 @@ impl<'a, F: DerefMut, H: DerefMut<Target = Held>> Faulty<'a, F, H> {
 }
 
 impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Faulty<'_, F, H> {
-    /// Issues what is due since the core's last step.
-    fn catch_up(&mut self) -> Result<(), Fault> {
+    /// Lets the core take a step, behind what is due since its last one.
+    pub fn begin(mut self) -> Result<Self, Fault> {
         for (to, at, due) in core::mem::take(&mut self.held.due) {
             match due {
                 Due::Put(bytes) => self.inner.put(to, at, &bytes, &[])?,
                 Due::Publish(word) => self.inner.publish(to, at, word)?,
             }
         }
-        Ok(())
-    }
-
-    /// Lets the core take a step.
-    pub fn begin(mut self) -> Result<Self, Fault> {
-        self.catch_up()?;
         Ok(self)
     }
 }

@@ -367,25 +367,22 @@ impl Queue {
     /// What must land before a flight of this queue, in order.
     pub(super) fn before(&self, id: FlightId, flight: &Flight) -> Vec<FlightId> {
         let path = self.to(flight.to).map(|at| &self.paths[at]);
-        let all: Vec<FlightId> = match flight.kind {
-            FlightKind::Publish => path
-                .into_iter()
-                .flat_map(|path| path.groups.iter().flat_map(|group| group.puts.iter()))
-                .copied()
-                .collect(),
+        let mut all = Vec::new();
+        match flight.kind {
+            FlightKind::Publish => {
+                let groups = path.into_iter().flat_map(|path| path.groups.iter());
+                all.extend(groups.flat_map(|group| group.puts.iter()));
+            }
             FlightKind::Store | FlightKind::Write => {
-                self.stores.get(&flight.at).into_iter().flatten().copied().collect()
+                all.extend(self.stores.get(&flight.at).into_iter().flatten());
             }
             FlightKind::Message(number) => {
                 let messages = path.into_iter().flat_map(|path| &path.messages);
-                messages
-                    .take_while(|message| message.number != number)
-                    .flat_map(|message| &message.pieces)
-                    .copied()
-                    .collect()
+                let earlier = messages.take_while(|message| message.number != number);
+                all.extend(earlier.flat_map(|message| &message.pieces));
             }
-            FlightKind::Put | FlightKind::Transfer(_) => Vec::new(),
-        };
+            FlightKind::Put | FlightKind::Transfer(_) => {}
+        }
         all.into_iter().take_while(|&other| other < id).collect()
     }
 }

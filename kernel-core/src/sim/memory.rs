@@ -30,22 +30,6 @@ pub enum Effect {
     Post { to: RankId },
 }
 
-impl Effect {
-    /// The name of the call.
-    #[must_use]
-    pub const fn verb(&self) -> &'static str {
-        match self {
-            Self::Put { .. } => "put",
-            Self::Publish { .. } => "publish",
-            Self::Send { .. } => "send",
-            Self::Store { .. } => "store",
-            Self::Write { .. } => "write",
-            Self::Deliver { .. } => "deliver",
-            Self::Post { .. } => "post",
-        }
-    }
-}
-
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -270,18 +254,8 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
             return self.issue(from, to, at, FlightKind::Put, &[row, tail].concat());
         }
         let at = Place { offset: at.offset + row.len() as u64, ..at };
-        let (left, bytes) = (tail.len() as u64, Bytes::Many(tail.to_vec()));
-        self.launch(Flight {
-            from,
-            to,
-            at,
-            kind: FlightKind::Put,
-            left,
-            weight,
-            bytes,
-            group: 0,
-            free: false,
-        });
+        let (kind, left, bytes) = (FlightKind::Put, tail.len() as u64, Bytes::Many(tail.to_vec()));
+        self.launch(Flight { from, to, at, kind, left, weight, bytes, group: 0, free: false });
     }
 
     /// Writes bytes of an output, or bytes that no order is promised for, at once.
@@ -371,22 +345,17 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
             Lands::Later => {}
             Lands::Now => {
                 for earlier in queue.before(id, flight) {
-                    self.land_whole(earlier);
+                    self.land(earlier, u64::MAX);
                 }
-                self.land_whole(id);
+                self.land(id, u64::MAX);
             }
         }
-    }
-
-    /// Lands what is left of a flight.
-    pub fn land_whole(&mut self, id: FlightId) {
-        self.land(id, u64::MAX);
     }
 
     /// Lands everything, in the order in which it was issued.
     pub fn settle(&mut self) {
         for id in self.flights.all() {
-            self.land_whole(id);
+            self.land(id, u64::MAX);
         }
     }
 
@@ -497,7 +466,7 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
                             && !matches!(flight.kind, FlightKind::Message(_) | FlightKind::Transfer(_))
                     };
                     if self.flights.get(id).is_some_and(own) {
-                        self.land_whole(id);
+                        self.land(id, u64::MAX);
                     }
                 }
                 true
