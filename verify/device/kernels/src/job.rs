@@ -10,7 +10,6 @@ use veriep_core::fabric::raw::RawNic;
 use veriep_core::fabric::raw::{RawFabric, RowCopy, Segment};
 use veriep_core::fabric::{Fabric, Progress, ProtocolError};
 use veriep_core::inputs::Inputs;
-use veriep_core::place::Tensor;
 #[cfg(feature = "all")]
 use veriep_core::protocol::{Agent, AgentEnv};
 use veriep_core::protocol::{Context, Env, Machine, Operands, Operator, Scratch};
