@@ -36,18 +36,18 @@ pub(crate) struct Judge {
     held: RefCell<BTreeMap<Actor, Held>>,
 }
 
-/// Returns the number that fills a token's row: 1 to 4 of rank 0 and 5 to 8 of rank 1 in round 0, ten more in each round.
-fn number(round: usize, rank: u32, token: u32) -> f32 {
-    (10 * round) as f32 + (4 * rank + token + 1) as f32
+/// Returns a token's row, filled by one number: 1 to 4 of rank 0 and 5 to 8 of rank 1 in round 0, ten more in each round.
+fn row(shape: &Shape, round: usize, rank: u32, token: u32) -> Vec<u8> {
+    let number = (10 * round) as f32 + (4 * rank + token + 1) as f32;
+    to_bytes(shape.dtype(), number).repeat(shape.h() as usize)
 }
 
 impl Judge {
     pub(crate) fn new(shape: &'static Shape, duty: Option<Duty>, dice: &mut Dice) -> Self {
         let sent = |round, rank: u32, dice: &mut Dice| {
             let tokens = 0..shape.bs(RankId(rank));
-            let row = |token| to_bytes(shape.dtype(), number(round, rank, token)).repeat(shape.h() as usize);
             Sent {
-                x: tokens.clone().flat_map(row).collect(),
+                x: tokens.clone().flat_map(|token| row(shape, round, rank, token)).collect(),
                 expert_ids: tokens
                     .clone()
                     .map(|_| dice.below(shape.moe_expert_num() as usize) as i32)
@@ -97,10 +97,7 @@ impl<C: Chooser> World<Sparse, C> for Judge {
         let (rank, round) = (RankId(i as u32), planned.round);
         if planned.operator == Operator::Combine {
             let right = self.oracle(round, |oracle| {
-                oracle.combine(rank, &mut |token: Token, _, row| {
-                    *row = to_bytes(self.shape.dtype(), number(round, rank.0, token.0))
-                        .repeat(self.shape.h() as usize);
-                })
+                oracle.combine(rank, &mut |token: Token, _, to| *to = row(self.shape, round, rank.0, token.0))
             });
             return compare(planned, i, Tensor::XOut, all.output(i, round, Tensor::XOut), &right);
         }
