@@ -37,15 +37,13 @@ impl Text<'_> {
 
     fn put(&mut self, bytes: &[u8]) {
         let room = self.room.get_mut(self.used..).unwrap_or_default();
-        let (last, room) =
-            room.split_last_mut().map_or((None, &mut [][..]), |(last, room)| (Some(last), room));
-        let cut = room.len().min(bytes.len());
-        room.iter_mut().zip(bytes).for_each(|(to, &byte)| *to = byte as c_char);
-        self.used += cut;
-        match (room.get_mut(cut), last) {
-            (Some(end), _) | (None, Some(end)) => *end = 0,
-            (None, None) => {}
+        // The last byte is for the zero.
+        let cut = bytes.len().min(room.len().saturating_sub(1));
+        room.iter_mut().zip(bytes).take(cut).for_each(|(to, &byte)| *to = byte as c_char);
+        if let Some(end) = room.get_mut(cut) {
+            *end = 0;
         }
+        self.used += cut;
     }
 }
 
