@@ -97,13 +97,7 @@ impl World<Sparse, Timed> for Plain {
 
 fn main() -> Result<(), Box<dyn core::error::Error>> {
     let numbers: Vec<i64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
-    let &[ranks, cores, tokens] = numbers.as_slice() else {
-        return run(288, 8, 16);
-    };
-    run(ranks, cores, tokens)
-}
-
-fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn core::error::Error>> {
+    let [ranks, cores, tokens] = numbers.try_into().unwrap_or([288, 8, 16]);
     let k = 8.min(ranks);
     let config = Config {
         ep_world_size: ranks,

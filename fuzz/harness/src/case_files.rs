@@ -1,22 +1,25 @@
 //! Any bytes as a case: `config.toml`, and behind a line of its own the bytes of `inputs.safetensors`. A case that is
 //! taken is right in all its tensors; what is refused is refused in lines that a person can read, with status 2.
 
-use core::cell::RefCell;
 use veriep::case::{self, Case};
 use veriep::error::Error;
 use veriep::global_rank;
 use veriep_core::units::RankId;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::TempDir;
 
 /// What divides the two files.
 pub const DIVIDER: &[u8] = b"\n#---\n";
 
 thread_local! {
-    /// One folder for all runs.
-    static FOLDER: RefCell<Option<TempDir>> = const { RefCell::new(None) };
+    /// One folder for all runs, in memory where there is such a place: two files are written for every run.
+    static FOLDER: TempDir = {
+        let memory = Path::new("/dev/shm");
+        let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        made.expect("a folder for files")
+    };
 }
 
 /// Loads what the bytes mean.
@@ -29,7 +32,7 @@ pub fn run(bytes: &[u8]) -> Option<Result<Box<Case>, Vec<String>>> {
         Some(at) => (&bytes[..at], &bytes[at + DIVIDER.len()..]),
         None => (&b""[..], bytes),
     };
-    let folder = folder();
+    let folder = FOLDER.with(|folder| folder.path().to_owned());
     fs::write(folder.join(veriep::config::FILE_NAME), config).expect("room for a configuration");
     fs::write(folder.join(case::TENSORS_NAME), tensors).expect("room for tensors");
     Some(match case::load(&folder) {
@@ -38,15 +41,6 @@ pub fn run(bytes: &[u8]) -> Option<Result<Box<Case>, Vec<String>>> {
             Ok(Box::new(case))
         }
         Err(error) => Err(lines(&error, &folder)),
-    })
-}
-
-fn folder() -> PathBuf {
-    FOLDER.with_borrow_mut(|folder| {
-        // In memory where there is such a place: two files are written for every run.
-        let memory = Path::new("/dev/shm");
-        let made = || if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        folder.get_or_insert_with(|| made().expect("a folder for files")).path().to_owned()
     })
 }
 

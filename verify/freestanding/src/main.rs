@@ -218,8 +218,13 @@ impl<'a> Domain<'a> {
         usize::try_from(i32::from_le_bytes(*counts.get(entries.checked_sub(1)? as usize)?)).ok()
     }
 
+    /// An output of an operator that has ended, or a part of it that no core writes any more.
     fn bytes(&self, rank: usize, tensor: Tensor) -> &'a [u8] {
-        self.outputs(rank).map_or(&[], |outputs| bytes(outputs, tensor))
+        let segment = self.outputs(rank).and_then(|outputs| outputs.get(tensor as usize));
+        let Some(segment) = segment.filter(|segment| !segment.is_empty()) else { return &[] };
+        // SAFETY: the segment is part of `MEMORY`. What combine writes is read after its end; the outputs of dispatch,
+        // which combine does not write, are read after its end and before the next one's begin.
+        unsafe { core::slice::from_raw_parts(segment.base(), segment.len() as usize) }
     }
 }
 
@@ -388,17 +393,6 @@ fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Option<E
     } else {
         env
     }))
-}
-
-/// An output tensor of an operator that has ended, or a part of it that no core writes any more.
-fn bytes(outputs: &Outputs, tensor: Tensor) -> &[u8] {
-    let segment = outputs.get(tensor as usize).copied().unwrap_or(Segment::EMPTY);
-    if segment.is_empty() {
-        return &[];
-    }
-    // SAFETY: the segment is part of `MEMORY`. What combine writes is read after its end; the outputs of dispatch,
-    // which combine does not write, are read after its end and before the next one's begin.
-    unsafe { core::slice::from_raw_parts(segment.base(), segment.len() as usize) }
 }
 
 /// Begins an operator on all cores and steps them in turn until all are done. That no core begins an operator before the last one of its
