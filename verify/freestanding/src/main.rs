@@ -13,8 +13,10 @@ mod stack;
 
 use core::array::from_fn;
 use core::cell::UnsafeCell;
+use core::fmt::Write as _;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use runtime::Console;
 use scene::{GROUPS, MESHES, Scene};
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
@@ -155,16 +157,13 @@ fn rest() -> Result<(), Wrong> {
         Ok(())
     })?;
     let parts = [
-        ("a step: ", STEP_STACK.load(Ordering::Relaxed), STEP_STACK_MAX),
-        ("the door: ", door, DOOR_STACK_MAX),
-        ("areas: ", areas, AREAS_STACK_MAX),
-        ("all else: ", most, REST_STACK_MAX),
+        ("a step", STEP_STACK.load(Ordering::Relaxed), STEP_STACK_MAX),
+        ("the door", door, DOOR_STACK_MAX),
+        ("areas", areas, AREAS_STACK_MAX),
+        ("all else", most, REST_STACK_MAX),
     ];
     for (what, bytes, _) in parts {
-        runtime::print("stack of ");
-        runtime::print(what);
-        runtime::print_number(bytes);
-        runtime::print(" bytes\n");
+        let _ = writeln!(Console, "stack of {what}: {bytes} bytes");
     }
     if parts.iter().all(|(_, bytes, most)| bytes <= most) { Ok(()) } else { Err(Wrong::Stack) }
 }

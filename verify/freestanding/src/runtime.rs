@@ -5,6 +5,7 @@
 mod memory;
 
 use core::arch::{asm, naked_asm};
+use core::fmt;
 
 /// The entry: aligns the stack and runs.
 #[unsafe(no_mangle)]
@@ -23,30 +24,18 @@ pub(crate) fn exit(status: i32) -> ! {
     unsafe { asm!("syscall", in("rax") 231, in("rdi") status, options(noreturn, nostack)) }
 }
 
-/// Says something; what cannot be said is lost.
-pub(crate) fn print(text: &str) {
-    // SAFETY: write (1) reads `len` bytes at `text`, which are there, and changes rcx and r11 besides rax.
-    unsafe {
-        asm!("syscall", inout("rax") 1_u64 => _, in("rdi") 1, in("rsi") text.as_ptr(), in("rdx") text.len(),
-            out("rcx") _, out("r11") _, options(nostack));
-    }
-}
+/// What a program says; what cannot be said is lost.
+pub(crate) struct Console;
 
-/// In decimal.
-pub(crate) fn print_number(number: usize) {
-    let mut digits = [b'0'; 20];
-    let mut rest = number;
-    let mut used = 0;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        used += 1;
-        if rest == 0 {
-            break;
+impl fmt::Write for Console {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: write (1) reads `len` bytes at `text`, which are there, and changes rcx and r11 besides rax.
+        unsafe {
+            asm!("syscall", inout("rax") 1_u64 => _, in("rdi") 1, in("rsi") text.as_ptr(), in("rdx") text.len(),
+                out("rcx") _, out("r11") _, options(nostack));
         }
+        Ok(())
     }
-    let text = digits.get(digits.len() - used..).and_then(|digits| core::str::from_utf8(digits).ok());
-    print(text.unwrap_or("?"));
 }
 
 #[panic_handler]
