@@ -4,10 +4,10 @@
 //! In all of them a core of rank 0 writes rows into WindowsOut and rings, by publishing to `A`; the agent of rank 0
 //! then posts.
 
-use super::Claim::{Open, Required};
 use super::Op::{Post, Quiet, Write};
 use super::suite::{
-    A, B, C, D, LEN, ONES, ROW, ROW_2, TWOS, expect, litmus, on, publish, put, racy, row, store, wait,
+    A, B, C, D, EIGHTS, LEN, ONES, ROW, ROW_2, SEVENS, TWOS, expect, on, open, publish, put, racy, required,
+    row, store, wait,
 };
 use super::{Litmus, Op, Program, Who};
 use crate::fabric::nic::Transfer;
@@ -22,9 +22,6 @@ const FIRST: Place = ROW;
 const MIDDLE: Place = Place::window(96);
 const LAST: Place = Place::window(LEN as u64 - 8);
 const LAST_2: Place = Place::window(256 + LEN as u64 - 8);
-
-const SEVENS: u64 = 0x0707_0707_0707_0707;
-const EIGHTS: u64 = 0x0808_0808_0808_0808;
 
 const fn write(at: Place, byte: u8) -> Op {
     Write { at, byte, len: LEN }
@@ -55,14 +52,12 @@ const POSTS_TWO: Program = agent(0, &[wait(A, 1), post(1, SENT, ROW), post(1, SE
 /// Every litmus, by the rules of the contract.
 pub const NIC_SUITE: &[Litmus] = &[
     // 1: delivery.
-    litmus(
+    required(
         "a transfer is delivered whole, though nobody acts again",
-        Required,
         &[RINGS, POSTS, on(1, 0, &[wait(LAST, SEVENS), row(ROW, 7)])],
     ),
-    litmus(
+    required(
         "all transfers are delivered, to whomever they go",
-        Required,
         &[
             RINGS_FOR_TWO,
             agent(0, &[wait(A, 1), post(1, SENT, ROW), post(2, SENT, ROW), post(1, SENT_2, ROW_2)]),
@@ -71,9 +66,8 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     // 2: order inside a transfer.
-    litmus(
+    required(
         "who sees a word of a transfer sees all words before it",
-        Required,
         &[
             RINGS,
             POSTS,
@@ -91,19 +85,16 @@ pub const NIC_SUITE: &[Litmus] = &[
             ),
         ],
     ),
-    litmus(
+    open(
         "who sees a word of a transfer may not yet see the next",
-        Open,
         &[RINGS, POSTS, on(1, 0, &[wait(FIRST, SEVENS), expect(Place::window(8), &[SEVENS])])],
     ),
-    litmus(
+    open(
         "all words of a transfer but the last may be there",
-        Open,
         &[RINGS, POSTS, on(1, 0, &[wait(Place::window(LEN as u64 - 16), SEVENS), expect(LAST, &[SEVENS])])],
     ),
-    litmus(
+    required(
         "a word of a transfer is never torn",
-        Required,
         &[
             on(0, 0, &[write(SENT, 0x11), write(SENT_2, 0x22), Quiet, publish(0, A, 1)]),
             agent(
@@ -120,14 +111,12 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     // 3: no order between transfers.
-    litmus(
+    open(
         "transfers to one peer have no order",
-        Open,
         &[RINGS_FOR_TWO, POSTS_TWO, on(1, 0, &[wait(LAST_2, EIGHTS), expect(LAST, &[SEVENS])])],
     ),
-    litmus(
+    open(
         "transfers to two peers have no order",
-        Open,
         &[
             RINGS,
             agent(0, &[wait(A, 1), post(1, SENT, ROW), post(2, SENT, ROW)]),
@@ -136,9 +125,8 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     // 4: when the source is read.
-    litmus(
+    required(
         "who has seen the last word may have the source written again",
-        Required,
         &[
             on(
                 0,
@@ -168,9 +156,8 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     // 5: causality.
-    litmus(
+    required(
         "what cores wrote and were quiet about before the doorbell is what a transfer reads",
-        Required,
         &[
             on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
             on(0, 1, &[write(SENT_2, 8), Quiet, wait(B, 1), publish(0, A, 1)]),
@@ -182,9 +169,8 @@ pub const NIC_SUITE: &[Litmus] = &[
         "without quiet a transfer may read what was there before",
         &[on(0, 0, &[write(SENT, 7), publish(0, A, 1)]), POSTS, on(1, 0, &[wait(LAST, SEVENS)])],
     ),
-    litmus(
+    required(
         "what the agent has observed is before what an observer of the transfer does",
-        Required,
         &[
             on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
             on(2, 0, &[put(1, ROW_2, 5), Quiet, publish(0, A, 1)]),
@@ -201,9 +187,8 @@ pub const NIC_SUITE: &[Litmus] = &[
             on(1, 0, &[wait(LAST, SEVENS), row(ROW_2, 5)]),
         ],
     ),
-    litmus(
+    required(
         "what the agent has observed is before all that is told of the transfer",
-        Required,
         &[
             on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
             on(1, 0, &[publish(0, A, 1)]),
@@ -212,9 +197,8 @@ pub const NIC_SUITE: &[Litmus] = &[
             on(0, 1, &[wait(C, 1), expect(A, &[1])]),
         ],
     ),
-    litmus(
+    required(
         "whoever is told of a transfer by its observer sees it",
-        Required,
         &[
             RINGS,
             POSTS,
@@ -222,9 +206,8 @@ pub const NIC_SUITE: &[Litmus] = &[
             on(1, 1, &[wait(C, 1), row(ROW, 7)]),
         ],
     ),
-    litmus(
+    required(
         "a cleared word takes the word of the next transfer, after quiet",
-        Required,
         &[
             RINGS,
             agent(0, &[wait(A, 1), post(1, SENT, ROW), wait(B, 1), post(1, SENT, ROW)]),
@@ -243,9 +226,8 @@ pub const NIC_SUITE: &[Litmus] = &[
             ),
         ],
     ),
-    litmus(
+    open(
         "a late clear may wipe the word of the next transfer",
-        Open,
         &[
             RINGS,
             agent(0, &[wait(A, 1), post(1, SENT, ROW), wait(B, 1), post(1, SENT, ROW)]),
@@ -253,18 +235,16 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     // 6: what the agent observes.
-    litmus(
+    required(
         "behind the doorbell the agent sees what all cores stored and were quiet about",
-        Required,
         &[
             on(0, 0, &[store(C, 5), Quiet, publish(0, B, 1)]),
             on(0, 1, &[store(D, 6), Quiet, wait(B, 1), publish(0, A, 1)]),
             agent(0, &[wait(A, 1), expect(C, &[5]), expect(D, &[6])]),
         ],
     ),
-    litmus(
+    open(
         "a doorbell does not speak for stores that nobody was quiet about",
-        Open,
         &[on(0, 0, &[store(C, 5), publish(0, A, 1)]), agent(0, &[wait(A, 1), expect(C, &[5])])],
     ),
 ];
