@@ -402,9 +402,12 @@ impl Named {
         told: impl FnOnce(&[(Index, u32)], u64, &dyn Fn([u32; INDICES_MAX]) -> Place) -> T,
     ) -> Option<T> {
         use Index::{Core, K, LocalExpert, Near, Owner, Peer, Position, Record, Row, Server, Slot, Source};
-        if !self.is_of(shape, mode) || self.tensor().is_some_and(|t| outputs::capacity(shape, rank, t) == 0) {
+        let tensor = self.tensor();
+        if !self.is_of(shape, mode) || tensor.is_some_and(|t| outputs::capacity(shape, rank, t) == 0) {
             return None;
         }
+        let entry_bytes = tensor.map_or(0, |tensor| outputs::entry_bytes(shape, tensor));
+        let entry = |n| tensor.map_or(at(0), |tensor| outputs::entry(shape, tensor, n));
         let rs = shape.shared_expert_rank_num();
         let (first, last) = if rank.0 < rs { (0, rs) } else { (rs, shape.ep_world_size()) };
         let (local, most) = (shape.local_experts(rank), shape.rows_max(rank) as u32);
@@ -556,22 +559,17 @@ impl Named {
                     gathered(kind, n)
                 })
             }
-            Self::ExpandX => told(&[all], shape.payload_bytes(), &|[row, ..]| outputs::expand_x(shape, row)),
-            Self::DynamicScales => told(&[all], 4, &|[row, ..]| outputs::dynamic_scale(row)),
-            Self::AssistInfo => told(&[all], 12, &|[row, ..]| outputs::assist_info(row)),
-            Self::ExpandIdx => {
-                told(&[tokens, (K, shape.k())], 4, &|[t, k, ..]| outputs::expand_idx(t * shape.k() + k))
+            Self::ExpandX | Self::DynamicScales | Self::AssistInfo | Self::RowTable | Self::ExpandScales => {
+                told(&[all], entry_bytes, &|[row, ..]| entry(row))
             }
-            Self::ExpertTokenNums => told(&[experts], 8, &|[e, ..]| outputs::expert_token_num(e)),
-            Self::EpRecvCounts => told(&[experts, sources], 4, &|[e, s, ..]| {
-                outputs::ep_recv_count(state::dispatch_slot(shape, e, RankId(s)))
+            Self::ExpandIdx => {
+                told(&[tokens, (K, shape.k())], entry_bytes, &|[t, k, ..]| entry(t * shape.k() + k))
+            }
+            Self::ExpertTokenNums => told(&[experts], entry_bytes, &|[e, ..]| entry(e)),
+            Self::EpRecvCounts => told(&[experts, sources], entry_bytes, &|[e, s, ..]| {
+                entry(state::dispatch_slot(shape, e, RankId(s)))
             }),
-            Self::RowTable => told(&[all], 8, &|[row, ..]| outputs::row_table(row)),
-            Self::ExpandScales => told(&[all], 4, &|[row, ..]| outputs::expand_scale(row)),
-            Self::XOut => told(&[tokens], shape.row_bytes(), &|[t, ..]| outputs::x_out(shape, Token(t))),
-            Self::X => told(&[tokens], shape.row_bytes(), &|[t, ..]| outputs::x(shape, Token(t))),
-            Self::Rstd => told(&[tokens], 4, &|[t, ..]| outputs::rstd(Token(t))),
-            Self::Y => told(&[tokens], shape.row_bytes(), &|[t, ..]| outputs::y(shape, Token(t))),
+            Self::XOut | Self::X | Self::Rstd | Self::Y => told(&[tokens], entry_bytes, &|[t, ..]| entry(t)),
         })
     }
 }

@@ -9,75 +9,93 @@ use crate::units::{Pair, RankId, Token};
 /// Returns the bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
 #[must_use]
 pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
+    entries(shape, rank, tensor) * entry_bytes(shape, tensor)
+}
+
+/// Returns the maximum number of entries that `rank` writes into `tensor`: rows of a matrix, else elements.
+fn entries(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
     // TP peers gather each other's rows and counts.
     let tp = u64::from(shape.tp_world_size());
     let rows = shape.rows_max(rank) * tp;
-    let local_experts = u64::from(shape.local_experts(rank));
     let tokens = u64::from(shape.bs(rank));
     match tensor {
-        Tensor::ExpandX => rows * shape.payload_bytes(),
         Tensor::DynamicScales if shape.row_format().scale.is_none() => 0,
-        Tensor::DynamicScales => rows * 4,
-        Tensor::AssistInfo => match shape.protocol() {
-            // The counts determine the source of each row.
-            Protocol::Fullmesh => 0,
-            _ => rows * Triple::BYTES,
-        },
-        Tensor::ExpandScales => match shape.protocol() {
-            Protocol::Hierarchy => rows * 4,
-            _ => 0,
-        },
-        Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
-        Tensor::ExpertTokenNums => local_experts * 8,
-        Tensor::EpRecvCounts => ep_recv_counts_bytes(shape, rank) + 4 * shape.reduce_entries(),
-        Tensor::XOut => tokens * shape.row_bytes(),
-        Tensor::TpRecvCounts => (tp - 1) * 2 * 4,
+        // The counts determine the source of each row.
+        Tensor::AssistInfo if shape.protocol() == Protocol::Fullmesh => 0,
+        Tensor::ExpandScales if shape.protocol() != Protocol::Hierarchy => 0,
         Tensor::X | Tensor::Rstd | Tensor::Y if shape.op() == Op::Combine => 0,
-        Tensor::X | Tensor::Y => tokens * shape.row_bytes(),
-        Tensor::Rstd => tokens * 4,
         Tensor::RowTable | Tensor::SentRows if !row_table::is_possible(shape) => 0,
+        Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo | Tensor::ExpandScales => rows,
         // Direct placement has two entries for any number of rows.
-        Tensor::RowTable => rows.max(2) * row_table::ENTRY,
-        Tensor::SentRows => tokens * u64::from(shape.combine_columns()) * 4,
+        Tensor::RowTable => rows.max(2),
+        Tensor::ExpandIdx => tokens * u64::from(shape.k()),
+        Tensor::SentRows => tokens * u64::from(shape.combine_columns()),
+        Tensor::ExpertTokenNums => shape.local_experts(rank).into(),
+        Tensor::EpRecvCounts => recv_counts(shape, rank) + shape.reduce_entries(),
+        Tensor::TpRecvCounts => (tp - 1) * 2,
+        Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y => tokens,
     }
+}
+
+/// Returns the bytes of an entry of `tensor`.
+#[inline(always)]
+pub(super) const fn entry_bytes(shape: &Shape, tensor: Tensor) -> u64 {
+    match tensor {
+        Tensor::ExpandX => shape.payload_bytes(),
+        Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes(),
+        _ => element_bytes(tensor),
+    }
+}
+
+/// Returns the bytes of an entry that is no row of a matrix: the same in every shape.
+#[inline(always)]
+const fn element_bytes(tensor: Tensor) -> u64 {
+    match tensor {
+        Tensor::AssistInfo => Triple::BYTES,
+        Tensor::ExpertTokenNums => 8,
+        Tensor::RowTable => row_table::ENTRY,
+        _ => 4,
+    }
+}
+
+/// Returns the place of entry `number` of `tensor`. Entries are numbered by received row, token, local expert, dispatch slot
+/// (`ep_recv_counts`), flat pair `token * K + k` (`expand_idx`), or by [`sent_row_number`].
+#[inline(always)]
+#[must_use]
+pub(crate) const fn entry(shape: &Shape, tensor: Tensor, number: u32) -> Place {
+    Place::output(tensor, number as u64 * entry_bytes(shape, tensor))
+}
+
+/// Returns the place of an [`entry`] that is no row of a matrix.
+#[inline(always)]
+#[must_use]
+pub(crate) const fn element(tensor: Tensor, number: u32) -> Place {
+    Place::output(tensor, number as u64 * element_bytes(tensor))
+}
+
+/// Returns the place of row `row` of `expand_x`.
+#[must_use]
+pub const fn expand_x(shape: &Shape, row: u32) -> Place {
+    entry(shape, Tensor::ExpandX, row)
+}
+
+/// Returns the place of the row of `x_out` for a token.
+#[must_use]
+pub const fn x_out(shape: &Shape, token: Token) -> Place {
+    entry(shape, Tensor::XOut, token.0)
 }
 
 /// Returns the bytes of the counts in `ep_recv_counts` on `rank`. On A2 the tensor extends further, up to [`capacity`];
 /// machines neither write nor read the rest.
 #[must_use]
 pub fn ep_recv_counts_bytes(shape: &Shape, rank: RankId) -> u64 {
+    4 * recv_counts(shape, rank)
+}
+
+/// Returns the number of those counts.
+fn recv_counts(shape: &Shape, rank: RankId) -> u64 {
     let slots = u64::from(shape.local_experts(rank)) * u64::from(shape.ep_world_size());
-    4 * slots * u64::from(shape.tp_world_size())
-}
-
-/// Returns the place of row `row` of `expand_x`.
-#[must_use]
-pub const fn expand_x(shape: &Shape, row: u32) -> Place {
-    Place::output(Tensor::ExpandX, row as u64 * shape.payload_bytes())
-}
-
-/// Returns the place of entry `row` of `dynamic_scales`.
-#[must_use]
-pub(crate) const fn dynamic_scale(row: u32) -> Place {
-    Place::output(Tensor::DynamicScales, row as u64 * 4)
-}
-
-/// Returns the place of entry `row` of `assist_info_for_combine`.
-#[must_use]
-pub(crate) const fn assist_info(row: u32) -> Place {
-    Place::output(Tensor::AssistInfo, row as u64 * Triple::BYTES)
-}
-
-/// Returns the place of entry `row` of `expand_scales`.
-#[must_use]
-pub(crate) const fn expand_scale(row: u32) -> Place {
-    Place::output(Tensor::ExpandScales, row as u64 * 4)
-}
-
-/// Returns the place of entry `row` of the row table.
-#[must_use]
-pub(crate) const fn row_table(row: u32) -> Place {
-    Place::output(Tensor::RowTable, row as u64 * row_table::ENTRY)
+    slots * u64::from(shape.tp_world_size())
 }
 
 /// Returns the number of a pair's entry of `sent_rows` on `rank`: flat `(token, k)` pairs, then flat `(token, j)` pairs.
@@ -87,60 +105,6 @@ pub(crate) fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
         None => pair.token.0 * shape.k() + pair.k,
         Some(j) => shape.bs(rank) * shape.k() + pair.token.0 * shape.shared_expert_num() + j,
     }
-}
-
-/// Returns the place of an entry of `sent_rows` by its number.
-#[must_use]
-pub(crate) const fn sent_row(number: u32) -> Place {
-    Place::output(Tensor::SentRows, number as u64 * 4)
-}
-
-/// Returns the place of the entry of `expand_idx` for flat pair `pair = token * K + k`.
-#[must_use]
-pub(crate) const fn expand_idx(pair: u32) -> Place {
-    Place::output(Tensor::ExpandIdx, pair as u64 * 4)
-}
-
-/// Returns the place of the entry of `expert_token_nums` for a local expert.
-#[must_use]
-pub(crate) const fn expert_token_num(local_expert: u32) -> Place {
-    Place::output(Tensor::ExpertTokenNums, local_expert as u64 * 8)
-}
-
-/// Returns the place of the entry of `ep_recv_counts` for dispatch slot `slot`.
-#[must_use]
-pub(crate) const fn ep_recv_count(slot: u32) -> Place {
-    Place::output(Tensor::EpRecvCounts, slot as u64 * 4)
-}
-
-/// Returns the place of `tp_recv_counts`, both entries.
-#[must_use]
-pub(crate) const fn tp_recv_counts() -> Place {
-    Place::output(Tensor::TpRecvCounts, 0)
-}
-
-/// Returns the place of the row of `x_out` for a token.
-#[must_use]
-pub const fn x_out(shape: &Shape, token: Token) -> Place {
-    Place::output(Tensor::XOut, token.0 as u64 * shape.row_bytes())
-}
-
-/// Returns the place of the row of AddRmsNorm's `x` for a token.
-#[must_use]
-pub(crate) const fn x(shape: &Shape, token: Token) -> Place {
-    Place::output(Tensor::X, token.0 as u64 * shape.row_bytes())
-}
-
-/// Returns the place of the entry of `rstd` for a token.
-#[must_use]
-pub(crate) const fn rstd(token: Token) -> Place {
-    Place::output(Tensor::Rstd, token.0 as u64 * 4)
-}
-
-/// Returns the place of the row of `y` for a token.
-#[must_use]
-pub(crate) const fn y(shape: &Shape, token: Token) -> Place {
-    Place::output(Tensor::Y, token.0 as u64 * shape.row_bytes())
 }
 
 #[cfg(test)]
@@ -207,36 +171,28 @@ mod tests {
             let payload = config.h * if config.quant_mode == 2 { 1 } else { 2 };
             let if_norm = |n| if norm { n } else { 0 };
             let if_rows_stay = |n| if in_blocks { 0 } else { n };
-            let of = |at: &dyn Fn(u32) -> Place, count: i64, bytes: i64| {
-                let places: Vec<Place> = (0..=count as u32).map(at).collect();
-                (places, bytes as u64)
-            };
             let columns = config.k + config.shared_expert_num;
             let all = [
-                of(&|i| expand_x(&shape, i), rows, payload),
-                of(&dynamic_scale, if config.quant_mode == 2 { rows } else { 0 }, 4),
-                of(&assist_info, rows, 12),
-                of(&expand_idx, bs * config.k, 4),
-                of(&expert_token_num, experts, 8),
-                of(&ep_recv_count, experts * config.ep_world_size, 4),
-                of(&|i| x_out(&shape, Token(i)), bs, 2 * config.h),
-                of(&|i| x(&shape, Token(i)), if_norm(bs), 2 * config.h),
-                of(&|i| rstd(Token(i)), if_norm(bs), 4),
-                of(&|i| y(&shape, Token(i)), if_norm(bs), 2 * config.h),
+                (Tensor::ExpandX, rows, payload),
+                (Tensor::DynamicScales, if config.quant_mode == 2 { rows } else { 0 }, 4),
+                (Tensor::AssistInfo, rows, 12),
+                (Tensor::ExpandIdx, bs * config.k, 4),
+                (Tensor::ExpertTokenNums, experts, 8),
+                (Tensor::EpRecvCounts, experts * config.ep_world_size, 4),
+                (Tensor::XOut, bs, 2 * config.h),
+                (Tensor::X, if_norm(bs), 2 * config.h),
+                (Tensor::Rstd, if_norm(bs), 4),
+                (Tensor::Y, if_norm(bs), 2 * config.h),
                 // At least two entries.
-                of(&row_table, if_rows_stay(rows.max(2)), 8),
-                of(&sent_row, if_rows_stay(bs * columns), 4),
+                (Tensor::RowTable, if_rows_stay(rows.max(2)), 8),
+                (Tensor::SentRows, if_rows_stay(bs * columns), 4),
             ];
-            for (places, bytes) in all {
-                let tensor = match places[0].region {
-                    crate::place::Region::Output(tensor) => tensor,
-                    region => panic!("{region:?} is no output"),
-                };
-                for (i, place) in (0..).zip(&places) {
-                    prop_assert_eq!(*place, Place::output(tensor, i * bytes));
+            for (tensor, count, bytes) in all {
+                for i in 0..=count as u32 {
+                    let place = Place::output(tensor, u64::from(i) * bytes as u64);
+                    prop_assert_eq!(entry(&shape, tensor, i), place);
                 }
-                let end = (places.len() as u64 - 1) * bytes;
-                prop_assert_eq!(capacity(&shape, rank, tensor), end, "{:?}", tensor);
+                prop_assert_eq!(capacity(&shape, rank, tensor), (count * bytes) as u64, "{:?}", tensor);
             }
         }
 

@@ -363,23 +363,24 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
         // With a TP domain the peer's rows and counts follow the own ones.
         let (rows, slots) = (tp * shape.rows_max(rank) as u32, tp * shape.local_experts(rank) * 3);
         let has_modes = row_table::is_possible(&shape);
-        let ends = [
-            outputs::expand_x(&shape, rows),
-            outputs::dynamic_scale(rows),
-            outputs::assist_info(rows),
-            outputs::expand_idx(shape.bs(rank) * shape.k()),
-            outputs::expert_token_num(shape.local_experts(rank)),
-            outputs::ep_recv_count(slots),
-            outputs::x_out(&shape, Token(shape.bs(rank))),
-            outputs::x(&shape, Token(shape.bs(rank))),
-            outputs::rstd(Token(shape.bs(rank))),
-            outputs::y(&shape, Token(shape.bs(rank))),
-            Place { offset: if tp == 2 { 2 * 4 } else { 0 }, ..outputs::tp_recv_counts() },
-            outputs::row_table(if has_modes { rows.max(2) } else { 0 }),
-            outputs::sent_row(if has_modes { shape.bs(rank) * shape.combine_columns() } else { 0 }),
+        let entries = [
+            (Tensor::ExpandX, rows),
+            (Tensor::DynamicScales, rows),
+            (Tensor::AssistInfo, rows),
+            (Tensor::ExpandIdx, shape.bs(rank) * shape.k()),
+            (Tensor::ExpertTokenNums, shape.local_experts(rank)),
+            (Tensor::EpRecvCounts, slots),
+            (Tensor::XOut, shape.bs(rank)),
+            (Tensor::X, shape.bs(rank)),
+            (Tensor::Rstd, shape.bs(rank)),
+            (Tensor::Y, shape.bs(rank)),
+            (Tensor::TpRecvCounts, if tp == 2 { 2 } else { 0 }),
+            (Tensor::RowTable, if has_modes { rows.max(2) } else { 0 }),
+            (Tensor::SentRows, if has_modes { shape.bs(rank) * shape.combine_columns() } else { 0 }),
             // Only the hierarchy has them.
-            outputs::expand_scale(0),
+            (Tensor::ExpandScales, 0),
         ];
+        let ends = entries.map(|(tensor, number)| outputs::entry(&shape, tensor, number));
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
     }

@@ -10,6 +10,7 @@ use super::steps::{self, CHUNK, count_of, split_words};
 use super::{Bound, Cx};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
+use crate::place::Tensor;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
 use crate::protocol::{Outcome, Types, rows_within};
@@ -132,7 +133,8 @@ impl Exchange {
             return Ok(Progress::Done);
         }
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let sum = steps::write_sums(env, cx.fabric, counts, now, outputs::ep_recv_count(slot), rows)?;
+        let at = outputs::element(Tensor::EpRecvCounts, slot);
+        let sum = steps::write_sums(env, cx.fabric, counts, now, at, rows)?;
         // With a TP domain the entries count both peers' rows, so they are written once those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {
@@ -168,7 +170,7 @@ impl Exchange {
             }
         }
         let ended = CHUNK as usize - entries.len();
-        let at = outputs::expert_token_num(expert_of_slot(shape, slot));
+        let at = outputs::element(Tensor::ExpertTokenNums, expert_of_slot(shape, slot));
         cx.fabric.write(at, nums.get(..ended).unwrap_or_default().as_flattened())?;
         self.go(Phase::Counts { slot: end, rows, of_expert })
     }

@@ -7,7 +7,7 @@ use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
 use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, selector, token_flag};
-use crate::place::Place;
+use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
@@ -195,7 +195,7 @@ pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     let now = (pair - own.start) as usize..(end - own.start) as usize;
     let slots = slots.get(now).ok_or(internal("own pair outside the share"))?;
     // NO_SLOT is the bit pattern of -1.
-    write_words(fabric, outputs::expand_idx(pair), slots.iter().copied())?;
+    write_words(fabric, outputs::element(Tensor::ExpandIdx, pair), slots.iter().copied())?;
     Ok(Some(end))
 }
 
@@ -343,7 +343,7 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
 ) -> Result<u32, ProtocolError> {
     let bytes = copy_of(fabric, at)?;
     let triple = Expected::of(shape, home.rank, source).check(&bytes, (row, first))?;
-    fabric.write(outputs::assist_info(row), &bytes)?;
+    fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
     Ok(triple.token.0 + 1)
 }
 
@@ -367,7 +367,7 @@ pub(crate) fn copy_triples(
             at.offset += pitch;
         }
     }
-    let all = outputs::assist_info(row);
+    let all = outputs::element(Tensor::AssistInfo, row);
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
     let mut left = triples.iter_mut().zip(&seen);
     for stretch in &rows.stretches {
@@ -421,7 +421,7 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     row: u32,
 ) -> Result<(), ProtocolError> {
     let bytes = copy_of::<4, F>(fabric, at)?;
-    fabric.write(outputs::dynamic_scale(row), &bytes)?;
+    fabric.write(outputs::element(Tensor::DynamicScales, row), &bytes)?;
     Ok(())
 }
 
@@ -441,7 +441,7 @@ pub(crate) fn copy_scales<F: Fabric + ?Sized>(
             at.offset += pitch;
         }
     }
-    write_first(fabric, outputs::dynamic_scale(row), &scales, rows.len)
+    write_first(fabric, outputs::element(Tensor::DynamicScales, row), &scales, rows.len)
 }
 
 /// Writes the first `count` entries into an output.

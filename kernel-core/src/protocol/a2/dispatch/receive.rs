@@ -4,6 +4,7 @@ use super::{Dispatch, Phase};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, window_in};
 use crate::layout::outputs;
+use crate::place::Tensor;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::part::Clear;
 use crate::protocol::a2::{Bound, Cx, split_words};
@@ -77,7 +78,7 @@ impl Dispatch {
         let end = chunk_of(&cx.env.work.slots, slot).end;
         let words = split_words(cx.env, cx.scratch.words)?;
         let sums = words.sums.get(slot as usize..end as usize).ok_or(internal("no such slot"))?;
-        write_words(cx.fabric, outputs::ep_recv_count(slot), sums.iter().copied())?;
+        write_words(cx.fabric, outputs::element(Tensor::EpRecvCounts, slot), sums.iter().copied())?;
         self.go(Phase::RecvCounts { slot: end })
     }
 
@@ -94,7 +95,8 @@ impl Dispatch {
             TokenNums::PrefixSums => end,
             TokenNums::Counts => end.saturating_sub(counts.first_row(local_expert, RankId(0))),
         };
-        cx.fabric.write(outputs::expert_token_num(local_expert), &i64::from(num).to_le_bytes())?;
+        let at = outputs::element(Tensor::ExpertTokenNums, local_expert);
+        cx.fabric.write(at, &i64::from(num).to_le_bytes())?;
         self.go(Phase::TokenNums { local_expert: local_expert + 1 })
     }
 

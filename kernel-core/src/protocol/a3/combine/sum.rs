@@ -9,7 +9,7 @@ use crate::layout::data::combine_row;
 use crate::layout::outputs;
 use crate::layout::result;
 use crate::layout::state::Partition;
-use crate::place::Place;
+use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::protocol::a3::Cx;
@@ -69,17 +69,17 @@ pub(crate) fn write<T: Types>(
         Output::Add => {
             env.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
             env.vector.narrow(dtype, sums, row);
-            cx.fabric.write(outputs::x(shape, token), row)?;
+            cx.fabric.write(outputs::entry(shape, Tensor::X, token.0), row)?;
             Some(Output::Rstd)
         }
         Output::Rstd => {
             let rstd = env.vector.rstd(sums, shape.norm_eps());
-            cx.fabric.write(outputs::rstd(token), &bits(rstd).to_le_bytes())?;
+            cx.fabric.write(outputs::element(Tensor::Rstd, token.0), &bits(rstd).to_le_bytes())?;
             Some(Output::Norm { rstd_bits: rstd.to_bits() })
         }
         Output::Norm { rstd_bits } => {
             env.vector.normalise(dtype, sums, f32::from_bits(rstd_bits), inputs.gamma, row);
-            cx.fabric.write(outputs::y(shape, token), row)?;
+            cx.fabric.write(outputs::entry(shape, Tensor::Y, token.0), row)?;
             None
         }
     })

@@ -5,6 +5,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
+use crate::place::Tensor;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::exchange::Exchange;
@@ -130,7 +131,7 @@ impl Dispatch {
                                 at.offset += pitch;
                             }
                         }
-                        write_first(cx.fabric, outputs::row_table(row), &entries, rows.len)?;
+                        write_first(cx.fabric, outputs::element(Tensor::RowTable, row), &entries, rows.len)?;
                     }
                     Receive::Direct { .. } | Receive::Overwrite { .. } => {
                         return Err(given("direct placement has machines of its own"));

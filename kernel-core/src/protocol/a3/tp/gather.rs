@@ -12,6 +12,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::{outputs, tp};
+use crate::place::Tensor;
 use crate::placement::Home;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
@@ -91,13 +92,14 @@ impl Gather {
             Phase::Counts { slot, rows } => self.counts(cx, slot, rows),
             Phase::TokenNums => {
                 let num = i64::from(self.own) + i64::from(self.heard.end);
-                cx.fabric.write(outputs::expert_token_num(0), &num.to_le_bytes())?;
+                cx.fabric.write(outputs::element(Tensor::ExpertTokenNums, 0), &num.to_le_bytes())?;
                 self.go(Phase::RecvCounts)
             }
             Phase::RecvCounts => {
                 let [first, second] =
                     if env.tp_rank.0 == 0 { [self.own, self.heard.end] } else { [self.heard.end, self.own] };
-                write_words(cx.fabric, outputs::tp_recv_counts(), [first, second].into_iter())?;
+                let at = outputs::element(Tensor::TpRecvCounts, 0);
+                write_words(cx.fabric, at, [first, second].into_iter())?;
                 self.go(Phase::Done)
             }
             Phase::Done => Ok(Progress::Done),
@@ -156,7 +158,7 @@ impl Gather {
         let now = steps::chunk_of(own, slot);
         let end = now.end;
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let at = outputs::ep_recv_count(env.shape.ep_world_size() + slot);
+        let at = outputs::element(Tensor::EpRecvCounts, env.shape.ep_world_size() + slot);
         let rows = steps::write_sums(env, cx.fabric, counts, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })
     }

@@ -6,6 +6,7 @@ use crate::fabric::{Progress, ProtocolError};
 use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
+use crate::place::Tensor;
 use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Scratch, Types};
@@ -61,7 +62,7 @@ impl Dispatch {
         let words = [parts.row(0), parts.result(0)]
             .into_iter()
             .flat_map(|at| [at.offset as u32, (at.offset >> 32) as u32]);
-        write_words(cx.fabric, outputs::row_table(0), words)?;
+        write_words(cx.fabric, outputs::element(Tensor::RowTable, 0), words)?;
         self.go(Phase::Done)
     }
 }

@@ -5,6 +5,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::direct::{self, Parts};
 use crate::layout::outputs;
 use crate::layout::state::Direct;
+use crate::place::Tensor;
 use crate::placement::Home;
 use crate::plan::route::{self, Send, Sends};
 use crate::protocol::a3::part::Part;
@@ -111,7 +112,7 @@ impl Dispatch {
             route::shared_pair(shape, share.shared.start + index - moe)
         };
         let rows = rows.get(index as usize..end as usize).ok_or(internal("own pair outside the share"))?;
-        let at = outputs::sent_row(outputs::sent_row_number(shape, cx.env.rank, pair));
+        let at = outputs::element(Tensor::SentRows, outputs::sent_row_number(shape, cx.env.rank, pair));
         // NO_SLOT is the bit pattern of -1.
         write_words(cx.fabric, at, rows.iter().copied())?;
         self.go(Phase::SentRows { index: end })

@@ -9,7 +9,7 @@ use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
-use crate::place::Place;
+use crate::place::{Place, Tensor};
 use crate::protocol::a3::steps;
 use crate::protocol::{Outcome, Types, rows_within};
 use crate::shape::{Shape, TokenNums};
@@ -80,7 +80,7 @@ impl Receive {
             Phase::Count => return self.count(env, fabric),
             Phase::Entry => {
                 let sum = self.before + self.rows;
-                fabric.write(outputs::ep_recv_count(self.slot), &sum.to_le_bytes())?;
+                fabric.write(outputs::element(Tensor::EpRecvCounts, self.slot), &sum.to_le_bytes())?;
                 if is_last { Phase::Nums } else { Phase::X { i: 0, token: 0 } }
             }
             Phase::Nums => {
@@ -89,7 +89,8 @@ impl Receive {
                     TokenNums::PrefixSums => sum,
                     TokenNums::Counts => sum - self.before_expert,
                 };
-                fabric.write(outputs::expert_token_num(local_expert), &u64::from(nums).to_le_bytes())?;
+                let at = outputs::element(Tensor::ExpertTokenNums, local_expert);
+                fabric.write(at, &u64::from(nums).to_le_bytes())?;
                 Phase::X { i: 0, token: 0 }
             }
             Phase::X { i, .. } if i >= self.rows => {
@@ -115,7 +116,7 @@ impl Receive {
             }
             Phase::Weight { i, token } => {
                 let weight = steps::copy_of::<4, _>(fabric, tail(i, Tail::WEIGHT))?;
-                fabric.write(outputs::expand_scale(self.before + i), &weight)?;
+                fabric.write(outputs::element(Tensor::ExpandScales, self.before + i), &weight)?;
                 Phase::X { i: i + 1, token }
             }
         };
@@ -189,7 +190,7 @@ impl Receive {
             let seen = [from.0.cast_signed(), token.0.cast_signed(), 0];
             return Err(ProtocolError::Triple { row, seen });
         }
-        fabric.write(outputs::assist_info(row), &bytes)?;
+        fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
         Ok(token.0 + 1)
     }
 }
