@@ -86,6 +86,12 @@ pub const fn div_rem(a: u32, b: u32) -> (u32, u32) {
     }
 }
 
+/// Returns the `n`-th of consecutive pieces of `len` items each, if it is there.
+#[inline]
+pub(crate) fn nth_piece<T>(items: &[T], n: usize, len: usize) -> Option<&[T]> {
+    items.get(n * len..)?.get(..len)
+}
+
 /// A divisor that is used at every step. It divides by a multiplication, since a division takes a processor some twenty
 /// cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@
 
 use super::{Found, Inputs};
 use crate::shape::{Rule, Seen, Shape, Violation};
-use crate::units::{RankId, Token, div_floor};
+use crate::units::{RankId, Token, div_floor, nth_piece};
 use core::ops::ControlFlow;
 
 /// A checked `expert_map`, by reference.
@@ -128,8 +128,7 @@ impl<'a> ExpertMap<'a> {
 
     /// Returns the row of a logical expert, up to its first -1.
     fn replicas(&self, expert: u32) -> &'a [i32] {
-        let row = self.words.get(expert as usize * self.width()..).unwrap_or_default();
-        let row = row.get(..self.width()).unwrap_or_default();
+        let row = nth_piece(self.words, expert as usize, self.width()).unwrap_or_default();
         row.get(..row.iter().take_while(|&&id| id >= 0).count()).unwrap_or_default()
     }
 

@@ -8,7 +8,7 @@ pub use expert_map::ExpertMap;
 
 use crate::shape::element::{Bf16, Element, F16};
 use crate::shape::{Dtype, Op, Shape};
-use crate::units::{RankId, Token};
+use crate::units::{RankId, Token, nth_piece};
 use core::ops::ControlFlow;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
@@ -284,8 +284,7 @@ impl Inputs<'_> {
     #[inline]
     #[must_use]
     pub fn ids(&self, shape: &Shape, token: Token) -> &[i32] {
-        let k = shape.k() as usize;
-        self.expert_ids.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
+        nth_piece(self.expert_ids, token.index(), shape.k() as usize).unwrap_or(&[])
     }
 
     /// Returns entry `k` of the `expert_ids` row of a token, if there is one.
@@ -299,22 +298,19 @@ impl Inputs<'_> {
     #[inline]
     #[must_use]
     pub(crate) fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
-        let k = shape.k() as usize;
-        self.expert_scales.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
+        nth_piece(self.expert_scales, token.index(), shape.k() as usize).unwrap_or(&[])
     }
 
     /// Returns row `expert_row` of the smooth scales.
     #[must_use]
     pub(crate) fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
-        let h = shape.h() as usize;
-        self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
+        nth_piece(self.scales?, expert_row as usize, shape.h() as usize)
     }
 }
 
 /// Returns row `row` of a tensor of rows; empty when out of range.
 fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
-    let len = shape.row_bytes() as usize;
-    rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
+    nth_piece(rows, row, shape.row_bytes() as usize).unwrap_or(&[])
 }
 
 /// Checks that a tensor of dtype has the right number of elements. Half an element too many counts as one, half an element

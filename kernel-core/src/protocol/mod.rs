@@ -165,7 +165,7 @@ pub use machine::{Env, Machine, Refused};
 use crate::fabric::ProtocolError;
 use crate::place::Tensor;
 use crate::shape::{Protocol, Shape};
-use crate::units::RankId;
+use crate::units::{RankId, nth_piece};
 
 /// The inputs of combine on one rank besides the inputs of dispatch: the results of the experts, and outputs of the same
 /// batch's dispatch, little-endian. Each machine reads some of them; the others may be empty.
@@ -207,8 +207,7 @@ impl<'a> Operands<'a> {
 
     /// Returns a row of `y`.
     fn result(&self, shape: &Shape, row: u32) -> Result<&'a [u8], ProtocolError> {
-        let len = shape.row_bytes() as usize;
-        let y = self.y.get(row as usize * len..).and_then(|rest| rest.get(..len));
+        let y = nth_piece(self.y, row as usize, shape.row_bytes() as usize);
         y.ok_or(given("y is shorter than its rows"))
     }
 

@@ -14,7 +14,7 @@ use crate::protocol::{Operands, Outcome, Types, room};
 use crate::shape::Shape;
 use crate::sync::flag;
 use crate::sync::selector::select;
-use crate::units::{RankId, Token, div_floor};
+use crate::units::{RankId, Token, div_floor, nth_piece};
 use crate::vector::Vector;
 
 impl Combine {
@@ -100,8 +100,7 @@ impl Operands<'_> {
     /// Returns the triple of a row, checked.
     #[inline(always)]
     fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
-        let at = row as usize * Triple::BYTES as usize;
-        let bytes = self.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
+        let bytes = nth_piece(self.assist_info, row as usize, Triple::BYTES as usize);
         let triple = Triple::from_bytes(shape, bytes.unwrap_or(&[]))
             .map_err(|seen| ProtocolError::Triple { row, seen })?;
         if !triple.may_be_on(shape, rank) {

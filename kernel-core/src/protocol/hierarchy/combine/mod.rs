@@ -22,7 +22,7 @@ use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
 use crate::protocol::{Operands, Outcome, SHORT_WORDS, Types, given, take};
 use crate::shape::Shape;
-use crate::units::{RankId, Token, div_ceil, div_floor};
+use crate::units::{RankId, Token, div_ceil, div_floor, nth_piece};
 
 /// The words of an issued stream before its bitmap: the number of sent records, and the token that is looked at first.
 pub(super) const HEAD: usize = 2;
@@ -140,12 +140,10 @@ impl<'a> Operands<'a> {
     }
 
     fn relayed_row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {
-        let of =
-            |tensor: &'a [u8], len: usize| tensor.get(row as usize * len..).and_then(|rest| rest.get(..len));
         let (Some(y), Some(info), Some(weight)) = (
-            of(self.y, shape.row_bytes() as usize),
-            of(self.assist_info, Triple::BYTES as usize),
-            of(self.expand_scales, 4),
+            nth_piece(self.y, row as usize, shape.row_bytes() as usize),
+            nth_piece(self.assist_info, row as usize, Triple::BYTES as usize),
+            nth_piece(self.expand_scales, row as usize, 4),
         ) else {
             return Err(given("a returned tensor is shorter than its rows"));
         };
