@@ -308,16 +308,12 @@ impl Tail {
     /// The offset of the weight.
     pub const WEIGHT: Offset = Self::TRIPLE + Triple::BYTES;
 
-    /// Returns the bytes of the tail in memory.
+    /// Returns the words of the tail in memory.
     #[must_use]
-    pub(crate) fn to_bytes(self) -> [u8; TAIL] {
+    pub(crate) fn to_bytes(self) -> [[u8; 4]; TAIL / 4] {
         let part = self.part.pairs << Part::SHIFT | self.part.position;
         let words = [self.scale.to_bits(), self.source.0, self.token.0, part, self.weight.to_bits()];
-        let mut bytes = [0; TAIL];
-        for (to, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-            *to = word.to_le_bytes();
-        }
-        bytes
+        words.map(u32::to_le_bytes)
     }
 }
 

@@ -76,10 +76,7 @@ impl Partition {
     /// Returns 0 or 1.
     #[must_use]
     pub const fn index(self) -> u32 {
-        match self {
-            Self::P0 => 0,
-            Self::P1 => 1,
-        }
+        self as u32
     }
 
     /// Returns the other partition.

@@ -50,6 +50,7 @@ fn marks_and_tails_come_back() {
     let part = Part { pairs: 3, position: 2 };
     let tail = Tail { scale: 0.5, source: RankId(3), token: Token(4), part, weight: -2.0 };
     let bytes = tail.to_bytes();
+    let bytes = bytes.as_flattened();
     let triple = &bytes[Tail::TRIPLE as usize..Tail::WEIGHT as usize];
     assert_eq!(read_triple(&shape, triple), Ok((RankId(3), Token(4), part)));
     assert_eq!(bytes[..4], 0.5f32.to_le_bytes());

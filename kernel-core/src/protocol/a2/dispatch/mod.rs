@@ -13,7 +13,7 @@ mod receive;
 use super::part::{Clear, Round, Send};
 use super::{Cx, Env, split_words};
 use crate::fabric::Progress;
-use crate::layout::a2_window::{self, STATUS_WORDS};
+use crate::layout::a2_window;
 use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::cumulate;
@@ -148,11 +148,8 @@ impl Dispatch {
             return self.go(Phase::Send(Send::new(cx.env)));
         }
         let status = split_words(cx.env, cx.scratch.words)?.cumsum().status(RankId(to));
-        let mut bytes = [0; 4 * STATUS_WORDS];
-        for (out, word) in bytes.chunks_exact_mut(4).zip(status) {
-            out.copy_from_slice(&word.to_le_bytes());
-        }
-        self.round.write_out(cx.env, cx.fabric, RankId(to), 0, &bytes)?;
+        let bytes = status.map(u32::to_le_bytes);
+        self.round.write_out(cx.env, cx.fabric, RankId(to), 0, bytes.as_flattened())?;
         self.go(Phase::Head { to: to + 1 })
     }
 

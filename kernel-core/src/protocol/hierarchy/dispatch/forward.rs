@@ -232,7 +232,7 @@ fn row(
     let held = || held.get(ROW as usize..).and_then(|rest| rest.get(..shape.payload_bytes() as usize));
     let row = as_is.or_else(held).ok_or(SHORT_BYTES)?;
     let at = relay::dispatch_slot(shape, home.local_expert, source, *slot);
-    fabric.put(home.rank, behind(at, ROW), row, &tail.to_bytes())?;
+    fabric.put(home.rank, behind(at, ROW), row, tail.to_bytes().as_flattened())?;
     *slot += 1;
     Ok(Phase::Row { server, token, position: position + 1 })
 }

@@ -36,23 +36,14 @@ enum Phase {
     Entry,
     /// Write the expert's entry of `expert_token_nums`, after its last source.
     Nums,
-    /// Copy row `i` of the slot: itself, its scale, its source, its weight.
-    X {
-        i: u32,
-        token: u32,
-    },
-    Scale {
-        i: u32,
-        token: u32,
-    },
-    Info {
-        i: u32,
-        token: u32,
-    },
-    Weight {
-        i: u32,
-        token: u32,
-    },
+    /// Copy row `i` of the slot.
+    X { i: u32, token: u32 },
+    /// Copy its scale.
+    Scale { i: u32, token: u32 },
+    /// Copy its source: a token that is at least `token`.
+    Info { i: u32, token: u32 },
+    /// Copy its weight.
+    Weight { i: u32, token: u32 },
 }
 
 phase_names! { Phase of "Receive." in Receive: Count Entry Nums X Scale Info Weight }
