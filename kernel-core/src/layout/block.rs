@@ -13,28 +13,26 @@
 use super::record;
 use crate::place::Place;
 use crate::shape::Shape;
-use crate::shape::sizes::{BLOCK, BLOCK_PAYLOAD, SCALE_FIELD};
+pub use crate::shape::sizes::BLOCK_PAYLOAD as PAYLOAD;
+use crate::shape::sizes::{BLOCK, SCALE_FIELD};
 use crate::units::{Offset, div_ceil, div_floor};
 use core::ops::Range;
 use static_assertions::const_assert;
 
-const_assert!(BLOCK_PAYLOAD.is_multiple_of(SCALE_FIELD));
+const_assert!(PAYLOAD.is_multiple_of(SCALE_FIELD));
 const_assert!(record::Triple::BYTES <= SCALE_FIELD);
-const_assert!(BLOCK_PAYLOAD < BLOCK);
-
-/// The number of payload bytes of a block; its flag field follows them.
-pub const PAYLOAD: u64 = BLOCK_PAYLOAD;
+const_assert!(PAYLOAD < BLOCK);
 
 /// Returns the number of blocks of a record.
 #[must_use]
 pub const fn count(shape: &Shape) -> u32 {
-    div_ceil(record::sent_bytes(shape), BLOCK_PAYLOAD) as u32
+    div_ceil(record::sent_bytes(shape), PAYLOAD) as u32
 }
 
 /// Returns the range of the stream that block `block` carries, for a stream of `len` bytes.
 #[must_use]
 pub const fn stream(block: u32, len: u64) -> Range<u64> {
-    let (start, end) = (block as u64 * BLOCK_PAYLOAD, (block as u64 + 1) * BLOCK_PAYLOAD);
+    let (start, end) = (block as u64 * PAYLOAD, (block as u64 + 1) * PAYLOAD);
     Range { start: if start < len { start } else { len }, end: if end < len { end } else { len } }
 }
 
@@ -47,12 +45,12 @@ pub const fn block(record: Place, block: u32) -> Place {
 /// Returns the place of the flag of block `block` of the record at `record`.
 #[must_use]
 pub const fn flag(record: Place, block: u32) -> Place {
-    Place { offset: record.offset + block as u64 * BLOCK + BLOCK_PAYLOAD, ..record }
+    Place { offset: record.offset + block as u64 * BLOCK + PAYLOAD, ..record }
 }
 
 /// Returns the offset of byte `i` of a record's stream from the record's start.
 #[must_use]
 pub(crate) const fn byte(i: Offset) -> Offset {
-    let block = div_floor(i, BLOCK_PAYLOAD);
-    block * BLOCK + (i - block * BLOCK_PAYLOAD)
+    let block = div_floor(i, PAYLOAD);
+    block * BLOCK + (i - block * PAYLOAD)
 }

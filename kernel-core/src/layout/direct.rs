@@ -15,12 +15,11 @@
 
 use super::record::Triple;
 use crate::place::Place;
-use crate::shape::{Shape, sizes};
+use crate::shape::Shape;
+pub use crate::shape::sizes::LANDING_INFO as INFO;
 use crate::units::{Offset, RankId};
 use static_assertions::const_assert;
 
-/// The length in bytes of a scale and a triple.
-pub const INFO: u64 = sizes::LANDING_INFO;
 const_assert!(INFO == SCALE + Triple::BYTES);
 /// The length in bytes of the scale, which comes first.
 pub const SCALE: u64 = 4;

@@ -25,7 +25,8 @@
 //! ```
 
 use crate::place::{Place, Region};
-use crate::shape::{CORES_MAX, RANKS_MAX, Shape, sizes};
+pub use crate::shape::sizes::{COMBINE_STATUS, DISPATCH_STATUS, STATUS_SLOT};
+use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
 use crate::units::{CoreId, Offset, RankId, Token, align_up};
 
 use static_assertions::const_assert;
@@ -33,14 +34,8 @@ use static_assertions::const_assert;
 const KIB: u64 = 1024;
 /// The length of the state region in bytes.
 pub const STATE_BYTES: u64 = 1024 * KIB;
-/// The length of a status slot in bytes.
-pub const STATUS_SLOT: u64 = sizes::STATUS_SLOT;
 /// The length in bytes of a partition's status areas.
 pub const PARTITION: u64 = DISPATCH_STATUS + COMBINE_STATUS;
-/// The length in bytes of a partition's dispatch status area.
-pub const DISPATCH_STATUS: u64 = sizes::DISPATCH_STATUS;
-/// The length in bytes of a partition's combine status area.
-pub const COMBINE_STATUS: u64 = sizes::COMBINE_STATUS;
 /// The distance in bytes between the records of two cores.
 pub const CORE_RECORD: u64 = 512;
 /// The start of dispatch's selector records.

@@ -218,32 +218,24 @@ struct Part {
     path: Path,
 }
 
-impl Part {
-    fn new(order: SendOrder, share: &Range<u32>, rank: RankId) -> Self {
-        Self { first: share.start, path: order.path(share.end - share.start, rank) }
-    }
-
-    #[inline(always)]
-    const fn item(self, i: u32) -> u32 {
-        self.path.item(i)
-    }
-}
-
 impl<'a> Sends<'a> {
     /// Creates the sends of `rank`, for the pairs of a share.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, order: SendOrder, share: &DispatchShare) -> Self {
-        let [moe, shared] = [&share.moe, &share.shared].map(|part| Part::new(order, part, rank));
+        let of = |part: &Range<u32>| order.path(part.end - part.start, rank);
+        let [moe, shared] =
+            [&share.moe, &share.shared].map(|part| Part { first: part.start, path: of(part) });
         Self { shape, rank, order, moe, shared }
     }
 
     /// Returns the number of pairs of the share, sent or not.
     #[must_use]
     pub(crate) const fn len(&self) -> u32 {
-        self.moe.path.len() + self.shared.path.len()
+        self.moe_len() + self.shared.path.len()
     }
 
     /// Returns the number of pairs of MoE experts, which come first.
+    #[inline(always)]
     pub(super) const fn moe_len(&self) -> u32 {
         self.moe.path.len()
     }
@@ -279,7 +271,7 @@ impl<'a> Sends<'a> {
             return None;
         }
         // A pair with a slot is active: the walk gives slots only to such pairs.
-        let moe = self.moe.path.len();
+        let moe = self.moe_len();
         if item < moe {
             let i = self.moe.first + index;
             let expert = shape.moe_expert(*inputs.expert_ids.get(i as usize)?)?;
@@ -294,8 +286,8 @@ impl<'a> Sends<'a> {
     #[inline(always)]
     #[must_use]
     pub(crate) const fn index(&self, item: u32) -> u32 {
-        let moe = self.moe.path.len();
-        if item < moe { self.moe.item(item) } else { moe + self.shared.item(item - moe) }
+        let moe = self.moe_len();
+        if item < moe { self.moe.path.item(item) } else { moe + self.shared.path.item(item - moe) }
     }
 }
 

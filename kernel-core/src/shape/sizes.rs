@@ -11,18 +11,18 @@ pub(crate) const TRIPLE: u64 = 12;
 pub(crate) const COMM_BLOCK: u64 = 8;
 /// Data slots start at multiples of this.
 pub(crate) const SLOT_ALIGN: u64 = 512;
-/// Payload and whole of a fullmesh_v2 block; the rest is its flag.
-pub(crate) const BLOCK_PAYLOAD: u64 = 480;
+/// The number of payload bytes of a fullmesh_v2 block; its flag field follows them.
+pub const BLOCK_PAYLOAD: u64 = 480;
 /// Bytes of a fullmesh_v2 block.
 pub(crate) const BLOCK: u64 = 512;
-/// Bytes of scale and triple of a row that is placed directly.
-pub(crate) const LANDING_INFO: u64 = 4 + TRIPLE;
-/// Bytes of a status slot (A3).
-pub(crate) const STATUS_SLOT: u64 = 32;
-/// Bytes of the dispatch status area of one partition (A3).
-pub(crate) const DISPATCH_STATUS: u64 = 64 << 10;
-/// Bytes of the combine status area of one partition (A3).
-pub(crate) const COMBINE_STATUS: u64 = 320 << 10;
+/// The length in bytes of scale and triple of a row that is placed directly.
+pub const LANDING_INFO: u64 = 4 + TRIPLE;
+/// The length of a status slot in bytes (A3).
+pub const STATUS_SLOT: u64 = 32;
+/// The length in bytes of the dispatch status area of a partition (A3).
+pub const DISPATCH_STATUS: u64 = 64 << 10;
+/// The length in bytes of the combine status area of a partition (A3).
+pub const COMBINE_STATUS: u64 = 320 << 10;
 /// Bytes of counts, FLAG1 and padding before the records of a window, and of the gap after them (A2 fullmesh).
 pub(crate) const WINDOW_HEAD: u64 = 512;
 /// The alignment in bytes of the last flag of a window (A2 fullmesh).
@@ -69,6 +69,38 @@ pub(crate) struct Landing {
     pub(crate) bytes: u64,
 }
 
+/// Declares functions of a shape that divide by one of its numbers.
+macro_rules! divisions {
+    ($($(#[$about:meta])* $by:ident,)*) => {
+        impl Shape {
+            $(
+                $(#[$about])*
+                #[inline]
+                pub(crate) const fn $by(&self, i: u32) -> (u32, u32) {
+                    self.derived.$by.div_rem(i)
+                }
+            )*
+        }
+    };
+}
+
+divisions! {
+    /// Returns `i` divided by R: the local expert and source of a slot, for example.
+    by_ranks,
+    /// Returns `i` divided by L.
+    by_local_experts,
+    /// Returns `i` divided by the replicas of a shared expert.
+    by_replicas,
+    /// Returns `i` divided by K.
+    by_k,
+    /// Returns `i` divided by S.
+    by_shared,
+    /// Returns `i` divided by the cores of a rank.
+    by_cores,
+    /// Returns `i` divided by the ranks of a server.
+    by_server_ranks,
+}
+
 impl Shape {
     /// Sets the numbers that follow from the rest.
     pub(super) fn derive(&mut self) {
@@ -101,53 +133,11 @@ impl Shape {
                 _ => record_pitch(self.payload_bytes()),
             },
             combine_pitch,
-            combine_area: combine_area(bs, self.combine_columns().into(), combine_pitch),
+            combine_area: bs.saturating_mul(self.combine_columns().into()).saturating_mul(combine_pitch),
             rows_max,
             landing: rows_max.map(landing),
             fingerprint: self.hash_of_fields(),
         };
-    }
-
-    /// Returns `i` divided by R: the local expert and source of a slot, for example.
-    #[inline]
-    pub(crate) const fn by_ranks(&self, i: u32) -> (u32, u32) {
-        self.derived.by_ranks.div_rem(i)
-    }
-
-    /// Returns `i` divided by L.
-    #[inline]
-    pub(crate) const fn by_local_experts(&self, i: u32) -> (u32, u32) {
-        self.derived.by_local_experts.div_rem(i)
-    }
-
-    /// Returns `i` divided by the replicas of a shared expert.
-    #[inline]
-    pub(crate) const fn by_replicas(&self, i: u32) -> (u32, u32) {
-        self.derived.by_replicas.div_rem(i)
-    }
-
-    /// Returns `i` divided by K.
-    #[inline]
-    pub(crate) const fn by_k(&self, i: u32) -> (u32, u32) {
-        self.derived.by_k.div_rem(i)
-    }
-
-    /// Returns `i` divided by S.
-    #[inline]
-    pub(crate) const fn by_shared(&self, i: u32) -> (u32, u32) {
-        self.derived.by_shared.div_rem(i)
-    }
-
-    /// Returns `i` divided by the cores of a rank.
-    #[inline]
-    pub(crate) const fn by_cores(&self, i: u32) -> (u32, u32) {
-        self.derived.by_cores.div_rem(i)
-    }
-
-    /// Returns `i` divided by the ranks of a server.
-    #[inline]
-    pub(crate) const fn by_server_ranks(&self, i: u32) -> (u32, u32) {
-        self.derived.by_server_ranks.div_rem(i)
     }
 
     /// Returns the parts of an area of direct placement on `rank`.
@@ -255,17 +245,17 @@ impl Shape {
         self.derived.combine_pitch
     }
 
-    /// Returns the bytes of the combine area of one partition (A3).
+    /// Returns the bytes of the combine area of one partition (A3): for each token a result of each column.
     #[must_use]
     pub const fn combine_area(&self) -> u64 {
         self.derived.combine_area
     }
 
-    /// Returns the bytes of the dispatch area of one partition (A3), which on every rank is sized for a MoE rank.
+    /// Returns the bytes of the dispatch area of one partition (A3): for each slot BS records. On every rank it is sized for
+    /// a MoE rank.
     #[must_use]
     pub const fn dispatch_area(&self) -> u64 {
-        let (slots, bs) = (self.dispatch_slots(), self.bs_max as u64);
-        dispatch_area(slots, bs, self.record_pitch())
+        self.dispatch_slots().saturating_mul(self.bs_max as u64).saturating_mul(self.record_pitch())
     }
 
     /// Returns the number of dispatch status slots of a MoE rank, one per local expert and source rank (A3): `L * R`.
@@ -337,16 +327,6 @@ pub(crate) const fn combine_pitch(row: u64, port_offset: u64) -> u64 {
 /// Returns the bytes between two fullmesh_v2 records: whole blocks, each with its own flag.
 pub(crate) const fn block_record_pitch(payload: u64) -> u64 {
     div_ceil(record_scale_at(payload) + SCALE_FIELD + TRIPLE, BLOCK_PAYLOAD) * BLOCK
-}
-
-/// Returns the bytes of a dispatch area: for each of `slots` (expert, source) pairs `bs` records.
-pub(crate) const fn dispatch_area(slots: u64, bs: u64, pitch: u64) -> u64 {
-    slots.saturating_mul(bs).saturating_mul(pitch)
-}
-
-/// Returns the bytes of a combine area: for each of `bs` tokens `columns` results.
-pub(crate) const fn combine_area(bs: u64, columns: u64, pitch: u64) -> u64 {
-    bs.saturating_mul(columns).saturating_mul(pitch)
 }
 
 /// Returns whether the dispatch status area has a slot for each (local expert, source rank).
