@@ -23,7 +23,7 @@ use super::a2_window::{sent_bytes, window};
 use super::relay;
 use super::state::{CORE_WORDS, Operator, Partition};
 use crate::place::Place;
-use crate::shape::{RANKS_MAX, Shape};
+use crate::shape::{Protocol, RANKS_MAX, Shape};
 use crate::units::{Offset, RankId, div_floor};
 use static_assertions::const_assert;
 
@@ -71,13 +71,7 @@ impl Task {
         peer: RankId,
         rows: u32,
     ) -> Self {
-        Self {
-            local_buf: window(shape, half, peer),
-            remote_buf: window(shape, half, rank),
-            count: div_floor(sent_bytes(shape, kind, rows), ELEMENT),
-            data_type: WORDS_OF_8,
-            remote_rank_id: peer.0,
-        }
+        Self::of(shape, half, rank, peer, sent_bytes(shape, kind, rows))
     }
 
     /// Creates the task that carries `records` records of a hierarchy from `rank` to its namesake in `server`.
@@ -90,14 +84,20 @@ impl Task {
         records: u32,
     ) -> Self {
         let bytes = relay::gathered_bytes(shape, kind, records);
-        let (own, _) = shape.server_of(rank);
-        Self {
-            local_buf: stream_end(shape, half, server) - bytes,
-            remote_buf: stream_end(shape, half, own) - bytes,
-            count: div_floor(bytes, ELEMENT),
-            data_type: WORDS_OF_8,
-            remote_rank_id: shape.relay(rank, server).0,
-        }
+        Self::of(shape, half, rank, shape.relay(rank, server), bytes)
+    }
+
+    /// Creates the task that carries `bytes` bytes from `rank` to `peer`.
+    pub(crate) const fn of(shape: &Shape, half: Partition, rank: RankId, peer: RankId, bytes: u64) -> Self {
+        let (local_buf, remote_buf) = match shape.protocol() {
+            Protocol::Hierarchy => {
+                let ((own, _), (server, _)) = (shape.server_of(rank), shape.server_of(peer));
+                (stream_end(shape, half, server) - bytes, stream_end(shape, half, own) - bytes)
+            }
+            _ => (window(shape, half, peer), window(shape, half, rank)),
+        };
+        let count = div_floor(bytes, ELEMENT);
+        Self { local_buf, remote_buf, count, data_type: WORDS_OF_8, remote_rank_id: peer.0 }
     }
 
     /// Returns the task as the words of a record.
@@ -117,8 +117,7 @@ impl Task {
 }
 
 /// Returns the end of the task of a hierarchy's stream to or from `server`.
-#[must_use]
-pub(crate) const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
+const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
     relay::gathered_end(shape, half, server) + ELEMENT
 }
 

@@ -6,8 +6,8 @@
 
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Awaited, Flag, Progress, ProtocolError, Wait, Watch};
-use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, stream_end, task_word};
-use crate::layout::a2_window::{sent_bytes, window};
+use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, task_word};
+use crate::layout::a2_window::sent_bytes;
 use crate::layout::relay::gathered_bytes;
 use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
@@ -151,13 +151,13 @@ impl Agent {
         let (min, max) = counts(shape);
         in_range("data_type", task.data_type.into(), WORDS_OF_8.into(), WORDS_OF_8.into())?;
         in_range("remote_rank_id", task.remote_rank_id.into(), peer.0.into(), peer.0.into())?;
-        let count = in_range("count", task.count, min, max)?;
-        let (from, at) = buffers(shape, half, env.rank, peer, count);
+        let len = in_range("count", task.count, min, max)? * ELEMENT;
+        let Task { local_buf: from, remote_buf: at, .. } = Task::of(shape, half, env.rank, peer, len);
         Ok(Transfer {
             to: peer,
             from: Place::window_out(in_range("local_buf", task.local_buf, from, from)?),
             at: Place::window(in_range("remote_buf", task.remote_buf, at, at)?),
-            len: count * ELEMENT,
+            len,
         })
     }
 }
@@ -182,18 +182,6 @@ fn counts(shape: &Shape) -> (u64, u64) {
         _ => (sent_bytes(shape, Operator::Combine, 0), shape.rank_window()),
     };
     (div_floor(least, ELEMENT), div_floor(most, ELEMENT))
-}
-
-/// Returns the source and destination addresses of a task of `count` elements.
-const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, count: u64) -> (u64, u64) {
-    match shape.protocol() {
-        Protocol::Hierarchy => {
-            let ((own, _), (server, _)) = (shape.server_of(rank), shape.server_of(peer));
-            let bytes = count * ELEMENT;
-            (stream_end(shape, half, server) - bytes, stream_end(shape, half, own) - bytes)
-        }
-        _ => (window(shape, half, peer), window(shape, half, rank)),
-    }
 }
 
 /// Returns the `i`-th of the `peers` in the agent's order.
