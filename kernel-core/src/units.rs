@@ -62,7 +62,6 @@ pub const fn align_up(n: u64, step: u64) -> u64 {
 }
 
 /// Returns `a / b` rounded down; `a` when `b` is 0 (validation keeps divisors positive).
-#[must_use]
 pub(crate) const fn div_floor(a: u64, b: u64) -> u64 {
     match a.checked_div(b) {
         Some(q) => q,

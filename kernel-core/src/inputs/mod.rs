@@ -258,19 +258,16 @@ impl Inputs<'_> {
     }
 
     /// Returns the `shared_expert_x` row of a token, if the rank has that tensor.
-    #[must_use]
     pub(crate) fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
         self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
     }
 
     /// Returns the `residual_x` row of a token; empty when out of range.
-    #[must_use]
     pub(crate) fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
         nth_row(shape, self.residual_x, token.index())
     }
 
     /// Returns the factors of const expert `i`, of the token and of its own row, and that row.
-    #[must_use]
     pub(crate) fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
         let alpha = |alphas: &[u8]| {
             let bits = alphas.as_chunks::<2>().0.get(i as usize).copied().unwrap_or_default();
@@ -296,13 +293,11 @@ impl Inputs<'_> {
 
     /// Returns the `expert_scales` row of a token; empty when out of range.
     #[inline]
-    #[must_use]
     pub(crate) fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
         nth_piece(self.expert_scales, token.index(), shape.k() as usize).unwrap_or(&[])
     }
 
     /// Returns row `expert_row` of the smooth scales.
-    #[must_use]
     pub(crate) fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         nth_piece(self.scales?, expert_row as usize, shape.h() as usize)
     }

@@ -101,14 +101,12 @@ impl Task {
     }
 
     /// Returns the task as the words of a record.
-    #[must_use]
     pub(crate) const fn to_words(self) -> [u64; Self::WORDS as usize] {
         let last = (self.remote_rank_id as u64) << 32 | self.data_type as u64;
         [self.local_buf, self.remote_buf, self.count, last]
     }
 
     /// Returns the task of a record, without any check.
-    #[must_use]
     pub(crate) const fn from_words(
         [local_buf, remote_buf, count, last]: [u64; Self::WORDS as usize],
     ) -> Self {

@@ -76,7 +76,6 @@ pub const fn record(shape: &Shape, position: u32) -> Offset {
 }
 
 /// Returns the offset of the scale of record number `position`.
-#[must_use]
 pub(crate) const fn record_scale(shape: &Shape, position: u32) -> Offset {
     record(shape, position) + shape.payload_bytes()
 }
@@ -118,7 +117,6 @@ const fn next_of(first: Offset, step: u64, from: Offset) -> Offset {
 }
 
 /// Returns the fields of a dispatch record; the scale is present when rows are quantised.
-#[must_use]
 pub(super) const fn record_fields(shape: &Shape) -> [Field; 2] {
     let size = shape.payload_bytes();
     [

@@ -49,7 +49,6 @@ pub const fn flag(record: Place, block: u32) -> Place {
 }
 
 /// Returns the offset of byte `i` of a record's stream from the record's start.
-#[must_use]
 pub(crate) const fn byte(i: Offset) -> Offset {
     let block = div_floor(i, PAYLOAD);
     block * BLOCK + (i - block * PAYLOAD)

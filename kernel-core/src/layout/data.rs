@@ -29,7 +29,6 @@ pub const fn partition_start(shape: &Shape, partition: Partition) -> Offset {
 
 /// Returns the bytes from the first record of one source rank to the first of the next, on `receiver`.
 #[inline]
-#[must_use]
 pub(crate) const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
     let records = shape.local_experts(receiver) as u64 * shape.bs_max() as u64;
     records * shape.record_pitch() + shape.port_offset()

@@ -81,7 +81,6 @@ impl Parts {
 
     /// Returns whether the area has this row.
     #[inline]
-    #[must_use]
     pub(crate) const fn has(&self, row: u32) -> bool {
         (row as u64) < self.rows_max
     }
@@ -109,7 +108,6 @@ impl Parts {
 }
 
 /// Returns the bytes of an info.
-#[must_use]
 pub(crate) fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
     let words = [scale.to_bits(), triple.source.0, triple.token.0, triple.k];
     // The bytes are computed in registers, since reading back single written bytes would stall.
@@ -118,13 +116,11 @@ pub(crate) fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
 
 /// Returns the place of the info `rows` rows after this one.
 #[inline]
-#[must_use]
 pub(crate) const fn info_behind(info: Place, rows: u32) -> Place {
     Place { offset: info.offset + rows as u64 * INFO, ..info }
 }
 
 /// Returns the place of the triple in an info, which follows its scale.
-#[must_use]
 pub(crate) const fn triple_of(info: Place) -> Place {
     Place { offset: info.offset + SCALE, ..info }
 }

@@ -61,14 +61,12 @@ const fn element_bytes(tensor: Tensor) -> u64 {
 /// Returns the place of entry `number` of `tensor`. Entries are numbered by received row, token, local expert, dispatch slot
 /// (`ep_recv_counts`), flat pair `token * K + k` (`expand_idx`), or by [`sent_row_number`].
 #[inline(always)]
-#[must_use]
 pub(crate) const fn entry(shape: &Shape, tensor: Tensor, number: u32) -> Place {
     Place::output(tensor, number as u64 * entry_bytes(shape, tensor))
 }
 
 /// Returns the place of an [`entry`] that is no row of a matrix.
 #[inline(always)]
-#[must_use]
 pub(crate) const fn element(tensor: Tensor, number: u32) -> Place {
     Place::output(tensor, number as u64 * element_bytes(tensor))
 }
@@ -99,7 +97,6 @@ fn recv_counts(shape: &Shape, rank: RankId) -> u64 {
 }
 
 /// Returns the number of a pair's entry of `sent_rows` on `rank`: flat `(token, k)` pairs, then flat `(token, j)` pairs.
-#[must_use]
 pub(crate) fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
     match pair.k.checked_sub(shape.k()) {
         None => pair.token.0 * shape.k() + pair.k,

@@ -38,7 +38,6 @@ impl Triple {
     pub const BYTES: u64 = TRIPLE;
 
     /// Returns the triple as three little-endian i32.
-    #[must_use]
     pub(crate) fn to_bytes(self) -> [u8; TRIPLE as usize] {
         let mut bytes = [0; TRIPLE as usize];
         let words = [self.source.0, self.token.0, self.k];
@@ -49,7 +48,6 @@ impl Triple {
     }
 
     /// Returns the triple as signed words, for messages.
-    #[must_use]
     pub(crate) const fn words(self) -> [i32; 3] {
         [self.source.0.cast_signed(), self.token.0.cast_signed(), self.k.cast_signed()]
     }
@@ -57,7 +55,6 @@ impl Triple {
     /// Returns the k indices of rows from `source` on `rank`: on a shared-expert rank the index of its own shared expert if
     /// the source sends to it, on any other rank all K.
     #[inline]
-    #[must_use]
     pub(crate) const fn columns_on(shape: &Shape, rank: RankId, source: RankId) -> Range<u32> {
         let k = shape.k();
         match shape.shared_expert_of(rank) {
@@ -76,7 +73,6 @@ impl Triple {
 
     /// Reads a triple that another rank wrote, with any content.
     #[inline]
-    #[must_use]
     pub(crate) fn from_any(bytes: &[u8]) -> Self {
         // A negative word becomes one above all bounds.
         let mut words = [u32::MAX; 3];
@@ -112,7 +108,6 @@ pub(crate) struct Tail {
 impl Tail {
     /// Creates the tail of a row with its dynamic scale and its triple.
     #[inline]
-    #[must_use]
     pub(crate) fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
         let mut bytes = [0; TAIL_MAX];
         if let Some((_, fields)) = bytes.split_first_chunk_mut::<PADDING_MAX>()
@@ -129,7 +124,6 @@ impl Tail {
 
     /// Returns the bytes to put right after the data.
     #[inline]
-    #[must_use]
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.bytes.get(PADDING_MAX - self.padding..).unwrap_or(&[])
     }
@@ -146,7 +140,6 @@ pub const fn sent_bytes(shape: &Shape) -> u64 {
     triple_at(shape) + Triple::BYTES
 }
 
-#[must_use]
 pub(crate) const fn scale_of(shape: &Shape, record: Place) -> Place {
     byte_of(shape, record, shape.record_scale_at())
 }

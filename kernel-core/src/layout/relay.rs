@@ -146,17 +146,14 @@ pub const fn behind(at: Place, bytes: u64) -> Place {
 }
 
 /// Returns the offset of the scale in a dispatched record.
-#[must_use]
 pub(crate) const fn record_scale(shape: &Shape) -> Offset {
     ROW + align_up(shape.payload_bytes(), 32)
 }
 
-#[must_use]
 pub(crate) const fn record_ids(shape: &Shape) -> Offset {
     record_scale(shape) + SCALE_FIELD
 }
 
-#[must_use]
 pub(crate) const fn record_weights(shape: &Shape) -> Offset {
     record_ids(shape) + 4 * align_up(shape.k() as u64, 8)
 }
@@ -168,7 +165,6 @@ pub const fn token_bytes(shape: &Shape) -> u64 {
 }
 
 /// Returns the bytes of a record in combine.
-#[must_use]
 pub(crate) const fn partial_bytes(shape: &Shape) -> u64 {
     ROW + align_up(shape.result_bytes(), 8)
 }
@@ -203,7 +199,6 @@ pub const fn stream_start(shape: &Shape, partition: Partition, server: u32) -> O
 }
 
 /// Returns the bytes of that memory, with the end flag.
-#[must_use]
 pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
     relay_stream(shape.bs_max() as u64, shape.longest_row_bytes(), shape.k() as u64)
 }
@@ -309,7 +304,6 @@ impl Tail {
     pub const WEIGHT: Offset = Self::TRIPLE + Triple::BYTES;
 
     /// Returns the words of the tail in memory.
-    #[must_use]
     pub(crate) fn to_bytes(self) -> [[u8; 4]; TAIL / 4] {
         let part = self.part.pairs << Part::SHIFT | self.part.position;
         let words = [self.scale.to_bits(), self.source.0, self.token.0, part, self.weight.to_bits()];
@@ -333,7 +327,6 @@ pub fn read_triple(shape: &Shape, bytes: &[u8]) -> Result<(RankId, Token, Part),
 }
 
 /// Returns the fields of a relay record in dispatch.
-#[must_use]
 pub(super) fn record_fields(shape: &Shape) -> [Field; 5] {
     let of = |name, offset, size| Field { name, offset, size };
     let list = record_weights(shape) - record_ids(shape);

@@ -10,14 +10,12 @@
 use crate::shape::Shape;
 
 /// Returns data and scales of a row; both are empty where `row` is too short.
-#[must_use]
 pub(crate) fn split<'a>(shape: &Shape, row: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (data, scales) = row.split_at_checked(shape.comm_scales_at() as usize).unwrap_or_default();
     (data.get(..shape.h() as usize).unwrap_or_default(), scales)
 }
 
 /// Returns data and scales of a row to fill. The bytes between them belong to neither.
-#[must_use]
 pub(crate) fn split_mut<'a>(shape: &Shape, row: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
     let (data, scales) = row.split_at_mut_checked(shape.comm_scales_at() as usize).unwrap_or_default();
     (data.get_mut(..shape.h() as usize).unwrap_or_default(), scales)

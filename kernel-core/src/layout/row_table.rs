@@ -27,7 +27,6 @@ pub const fn is_possible(shape: &Shape) -> bool {
 }
 
 /// Returns the entry for a record of the window.
-#[must_use]
 pub(crate) const fn entry(record: Place) -> [u8; ENTRY as usize] {
     record.offset.to_le_bytes()
 }

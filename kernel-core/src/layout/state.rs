@@ -75,7 +75,6 @@ impl Partition {
     }
 
     /// Returns the other partition.
-    #[must_use]
     pub(crate) const fn flipped(self) -> Self {
         match self {
             Self::P0 => Self::P1,

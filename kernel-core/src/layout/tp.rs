@@ -37,7 +37,6 @@ pub const fn first_row(slot: Place) -> Place {
 }
 
 /// Returns the place of a core's selector record for an operator kind. It is private to that core.
-#[must_use]
 pub(crate) const fn selector(kind: Operator, core: CoreId) -> Place {
     in_tp_state(state::selector(kind, core))
 }

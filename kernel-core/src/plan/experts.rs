@@ -36,7 +36,6 @@ impl ExpertSends<'_> {
     }
 
     /// Returns the next send, and the position after it; `None` after the last.
-    #[must_use]
     pub(crate) fn next(&self, inputs: &Inputs<'_>, mut at: Cursor) -> Option<(Send, Cursor)> {
         let experts = self.experts.end - self.experts.start;
         while at.item < experts {

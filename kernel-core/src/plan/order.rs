@@ -63,7 +63,6 @@ impl SendOrder {
 
     /// Returns the `i`-th item that `rank` takes from its share.
     #[inline]
-    #[must_use]
     pub(crate) const fn item(self, share: &Range<u32>, rank: RankId, i: u32) -> u32 {
         share.start + self.path(share.end - share.start, rank).item(i)
     }

@@ -102,7 +102,6 @@ impl RecvCounts<'_> {
     }
 
     /// Returns the number of rows from `source` for all local experts before this one: the start of its rows in the window.
-    #[must_use]
     pub(crate) fn position(&self, local_expert: u32, source: RankId) -> u32 {
         (0..local_expert).map(|before| self.rows(before, source)).fold(0, u32::saturating_add)
     }

@@ -57,7 +57,6 @@ pub const fn streams(shape: &Shape, core: CoreId) -> Range<u32> {
 /// Returns the rows that `core` of a relay forwards: for each number `server * near_experts + near_expert` the rows of the
 /// stream from that server for that expert. One core forwards all of them, so that it can announce their number (rule 2 of
 /// the fabric).
-#[must_use]
 pub(crate) const fn forwards(shape: &Shape, core: CoreId) -> Range<u32> {
     split::even(shape.servers() * near_experts(shape), shape.aiv_num(), core.0)
 }
@@ -71,7 +70,6 @@ pub const fn forwarder(shape: &Shape, server: u32, home: Home) -> CoreId {
 }
 
 /// Returns the near experts whose rows of the stream from `server` belong to `forwards`.
-#[must_use]
 pub(crate) fn forwarded_to(shape: &Shape, forwards: &Range<u32>, server: u32) -> Range<u32> {
     let experts = near_experts(shape);
     let within = |end: u32| end.saturating_sub(server * experts).min(experts);
@@ -79,20 +77,17 @@ pub(crate) fn forwarded_to(shape: &Shape, forwards: &Range<u32>, server: u32) ->
 }
 
 /// Returns the number of an expert on its rank's server, in the order of ranks and local experts.
-#[must_use]
 pub(crate) const fn near_expert(shape: &Shape, home: Home) -> u32 {
     shape.server_of(home.rank).1 * shape.local_expert_num() + home.local_expert
 }
 
 /// Returns the location of such an expert on `server`.
-#[must_use]
 pub(crate) const fn near_home(shape: &Shape, server: u32, near_expert: u32) -> Home {
     let (number, local_expert) = crate::units::div_rem(near_expert, shape.local_expert_num());
     Home { rank: shape.rank_on(server, number), local_expert }
 }
 
 /// Returns the number of experts of a server.
-#[must_use]
 pub(crate) const fn near_experts(shape: &Shape) -> u32 {
     shape.server_ranks() * shape.local_expert_num()
 }

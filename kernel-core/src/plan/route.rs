@@ -16,14 +16,12 @@ use core::ops::Range;
 pub const NO_SLOT: u32 = u32::MAX;
 
 /// Returns pair number `i` of the `(token, k)` pairs.
-#[must_use]
 pub(crate) const fn moe_pair(shape: &Shape, i: u32) -> Pair {
     let (token, k) = shape.by_k(i);
     Pair { token: Token(token), k }
 }
 
 /// Returns pair number `i` of the `(token, j)` pairs.
-#[must_use]
 pub(crate) const fn shared_pair(shape: &Shape, i: u32) -> Pair {
     let (token, j) = shape.by_shared(i);
     Pair { token: Token(token), k: shape.k() + j }
@@ -72,7 +70,6 @@ pub enum Source {
 
 /// Returns the source of a pair's result; `None` for an inactive pair.
 #[inline]
-#[must_use]
 pub(crate) fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
     match home(shape, rank, inputs, pair) {
         Some(home) => Some(Source::Home(home)),
@@ -229,7 +226,6 @@ impl<'a> Sends<'a> {
     }
 
     /// Returns the number of pairs of the share, sent or not.
-    #[must_use]
     pub(crate) const fn len(&self) -> u32 {
         self.moe_len() + self.shared.path.len()
     }
@@ -260,7 +256,6 @@ impl<'a> Sends<'a> {
 
     /// Returns the `item`-th pair of the core; `None` if it is not sent or there are fewer.
     #[inline(always)]
-    #[must_use]
     pub(crate) fn get(&self, inputs: &Inputs<'_>, slots: &[u32], item: u32) -> Option<Send> {
         if item >= self.len() {
             return None;
@@ -284,7 +279,6 @@ impl<'a> Sends<'a> {
 
     /// Returns the index of the core's `item`-th pair in its share, and so of its slot in `slots`.
     #[inline(always)]
-    #[must_use]
     pub(crate) const fn index(&self, item: u32) -> u32 {
         let moe = self.moe_len();
         if item < moe { self.moe.path.item(item) } else { moe + self.shared.path.item(item - moe) }

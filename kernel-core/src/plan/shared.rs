@@ -23,7 +23,6 @@ pub enum SharedSplit {
 impl SharedSplit {
     /// Returns the location and the slot there of the `ordinal`-th of `tokens` active tokens of rank `source`, for shared
     /// expert `j`.
-    #[must_use]
     pub(crate) const fn row(
         self,
         shape: &Shape,

@@ -85,7 +85,6 @@ fn roles(shape: &Shape) -> Roles {
 
 /// Returns the number of first cores, which publish counts and send nothing: with fullmesh_v2 every eighth core and at
 /// least one, unless there is only one. (A count is 8 bytes, a record is thousands.)
-#[must_use]
 pub(crate) fn count_cores(shape: &Shape) -> u32 {
     match (shape.protocol(), shape.aiv_num()) {
         (Protocol::FullmeshV2, p) if p > 1 => div_rem(p, 8).0.max(1),
@@ -94,7 +93,6 @@ pub(crate) fn count_cores(shape: &Shape) -> u32 {
 }
 
 /// Returns the number of cores, the last ones, that send to shared experts; 0 without shared-expert ranks.
-#[must_use]
 pub(crate) fn shared_cores(shape: &Shape) -> u32 {
     let s = shape.shared_expert_num();
     if s == 0 {
@@ -125,7 +123,6 @@ pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
 }
 
 /// Returns the MoE experts to which `core` sends with fullmesh_v2.
-#[must_use]
 pub(crate) fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
     match shape.protocol() {
         Protocol::FullmeshV2 => share(shape.moe_expert_num(), &roles(shape).moe, core),
@@ -147,7 +144,6 @@ pub const fn slots(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
 
 /// Returns whether cores of `rank` can copy rows out of each other's slots. On a shared-expert rank few sources send, and
 /// if no share of slots has two of them, the sums of shares are the numbers of rows of each source.
-#[must_use]
 pub(crate) const fn copies_by_rows(shape: &Shape, rank: RankId) -> bool {
     shape.shared_expert_of(rank).is_some()
         && shape.aiv_num() > 1

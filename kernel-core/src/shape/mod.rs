@@ -279,7 +279,6 @@ impl Shape {
     }
 
     /// Returns the meaning of `expert_token_nums`.
-    #[must_use]
     pub(crate) const fn token_nums(&self) -> TokenNums {
         self.token_nums
     }

@@ -191,7 +191,6 @@ impl Shape {
     }
 
     /// Returns the number of replicas of each shared expert: `Rs / S`; 0 when no rank holds shared experts.
-    #[must_use]
     pub(crate) const fn shared_replicas(&self) -> u32 {
         if self.shared_expert_num == 0 {
             0

@@ -50,7 +50,6 @@ pub struct Term<'a> {
 
 impl<'a> Term<'a> {
     /// A row of dtype times `weight`.
-    #[must_use]
     pub(crate) const fn row(weight: f32, row: &'a [u8]) -> Self {
         Self { weight, value: Value::Row(row) }
     }
