@@ -249,12 +249,10 @@ impl fmt::Display for ProtocolError {
                 write!(f, "made for another shape: fingerprint {made_for:#x}, of the step's shape {given:#x}")
             }
             Self::Selector { at, seen } => write!(f, "selector at {at} = {seen:#x}: must be 0 or 1"),
-            Self::CoreWord { core, seen, epoch } => {
-                write!(
-                    f,
-                    "barrier word of core {core} = {seen:#x}: impossible while this core is at barrier {epoch} (modulo 4)"
-                )
-            }
+            Self::CoreWord { core, seen, epoch } => write!(
+                f,
+                "barrier word of core {core} = {seen:#x}: impossible while this core is at barrier {epoch} (modulo 4)"
+            ),
             Self::Flag { awaited, seen } => flag(f, awaited, seen),
             Self::Grant { source, local_expert, seen, max } => write!(
                 f,
@@ -272,24 +270,18 @@ impl fmt::Display for ProtocolError {
             Self::Triple { row, seen: [rank, token, k] } => {
                 write!(f, "assist_info of row {row} = ({rank}, {token}, {k}): no such source")
             }
-            Self::TpRows { core, first, rows, max } => {
-                write!(
-                    f,
-                    "core {core} of the TP peer announces {rows} rows from {first} on: must be its share of [0, {max})"
-                )
-            }
-            Self::NotFinite { token } => {
-                write!(
-                    f,
-                    "token {token} is not finite before or after smoothing: quant_mode = 2 needs finite values"
-                )
-            }
-            Self::RecvCounts { seen, max } => {
-                write!(
-                    f,
-                    "ep_recv_counts ends with {seen} rows, -1 if it is missing: must be in [0, {max}], as many as y has"
-                )
-            }
+            Self::TpRows { core, first, rows, max } => write!(
+                f,
+                "core {core} of the TP peer announces {rows} rows from {first} on: must be its share of [0, {max})"
+            ),
+            Self::NotFinite { token } => write!(
+                f,
+                "token {token} is not finite before or after smoothing: quant_mode = 2 needs finite values"
+            ),
+            Self::RecvCounts { seen, max } => write!(
+                f,
+                "ep_recv_counts ends with {seen} rows, -1 if it is missing: must be in [0, {max}], as many as y has"
+            ),
             Self::RecvCount { slot, seen, min, max } => {
                 write!(f, "ep_recv_counts[{slot}] = {seen}: must be in [{min}, {max}]")
             }
@@ -322,12 +314,10 @@ impl fmt::Display for ProtocolError {
 fn flag(f: &mut fmt::Formatter<'_>, awaited: Wait, seen: u64) -> fmt::Result {
     let Wait { flag, rank, index: [a, b, c] } = awaited;
     match flag {
-        Flag::Dispatch | Flag::Count => {
-            write!(
-                f,
-                "dispatch status of rank {rank} for local expert {a} = {seen:#x}: neither empty nor a flag"
-            )
-        }
+        Flag::Dispatch | Flag::Count => write!(
+            f,
+            "dispatch status of rank {rank} for local expert {a} = {seen:#x}: neither empty nor a flag"
+        ),
         Flag::Tp => write!(f, "slot of core {a} of the TP peer = {seen:#x}: neither empty nor a flag"),
         Flag::Block => write!(
             f,

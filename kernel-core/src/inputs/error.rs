@@ -109,24 +109,18 @@ impl fmt::Display for InputError {
             Self::ExpertId { token, k, seen, end } => {
                 write!(f, "expert_ids[{token}, {k}] = {seen}: must be in [0, {end})")
             }
-            Self::RepeatedExpert { token, expert } => {
-                write!(
-                    f,
-                    "expert_ids[{token}] names expert {expert} twice: ids must be distinct within a row"
-                )
-            }
-            Self::MaskOrder { token } => {
-                write!(
-                    f,
-                    "x_active_mask[{token}] is true after a false: a 1-D mask must be all true before all false"
-                )
-            }
-            Self::MaskWithUnevenBs { token } => {
-                write!(
-                    f,
-                    "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
-                )
-            }
+            Self::RepeatedExpert { token, expert } => write!(
+                f,
+                "expert_ids[{token}] names expert {expert} twice: ids must be distinct within a row"
+            ),
+            Self::MaskOrder { token } => write!(
+                f,
+                "x_active_mask[{token}] is true after a false: a 1-D mask must be all true before all false"
+            ),
+            Self::MaskWithUnevenBs { token } => write!(
+                f,
+                "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
+            ),
             Self::NotFinite { tensor, row, column, bits } => {
                 write!(f, "{tensor}[{row}")?;
                 if let Some(column) = column {
@@ -141,12 +135,10 @@ impl fmt::Display for InputError {
                 }
                 f.write_str(" is not finite: quant_mode = 2 needs finite values")
             }
-            Self::ExpertRow { tensor, rows, expert } => {
-                write!(
-                    f,
-                    "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
-                )
-            }
+            Self::ExpertRow { tensor, rows, expert } => write!(
+                f,
+                "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
+            ),
             Self::SharedExpertX { shared_experts } => write!(
                 f,
                 "shared_expert_x given with {shared_experts} shared experts: must be absent when ranks hold shared experts"
