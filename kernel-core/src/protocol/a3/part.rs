@@ -54,11 +54,6 @@ impl Part {
         Self::Publish { destination: env.work.destinations.start }
     }
 
-    /// Creates the first phase of publishing `TokenFlag`s.
-    pub(crate) fn publish_tokens<V>(env: super::Bound<'_, V>) -> Self {
-        Self::PublishTokens { destination: env.work.destinations.start }
-    }
-
     /// Creates the first phase of writing `expand_idx`.
     pub(crate) fn expand_idx<V>(env: super::Bound<'_, V>) -> Self {
         Self::ExpandIdx { pair: env.work.sends.moe.start }

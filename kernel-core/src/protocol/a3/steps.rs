@@ -334,15 +334,15 @@ pub(crate) fn rows<V>(
 
 /// Writes the triple at `at` to `row` of the outputs, if it is valid: from `source`, for this rank, and, since tokens rise
 /// within a slot, not before token `first`. Returns the least token that may follow.
-pub(crate) fn copy_triple<F: Fabric + ?Sized>(
-    shape: &Shape,
+pub(crate) fn copy_triple<F: Fabric + ?Sized, V>(
+    env: Bound<'_, V>,
     fabric: &mut F,
     at: Place,
-    (home, source): (Home, RankId),
+    source: RankId,
     (row, first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let bytes = copy_of(fabric, at)?;
-    let triple = Expected::of(shape, home.rank, source).check(&bytes, (row, first))?;
+    let triple = Expected::of(env, source).check(&bytes, (row, first))?;
     fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
     Ok(triple.token.0 + 1)
 }
@@ -355,7 +355,7 @@ pub(crate) fn copy_triples(
     (at, pitch): (impl Fn(&Stretch) -> Place, u64),
     (mut row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
-    let (shape, fabric) = (cx.env.shape, &mut *cx.fabric);
+    let fabric = &mut *cx.fabric;
     let mut seen: [&[u8]; ROWS as usize] = [&[]; ROWS as usize];
     let mut left = seen.iter_mut();
     for stretch in &rows.stretches {
@@ -371,7 +371,7 @@ pub(crate) fn copy_triples(
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
     let mut left = triples.iter_mut().zip(&seen);
     for stretch in &rows.stretches {
-        let expected = Expected::of(shape, stretch.home.rank, stretch.source);
+        let expected = Expected::of(cx.env, stretch.source);
         if stretch.index == 0 {
             first = 0;
         }
@@ -393,10 +393,11 @@ struct Expected {
 }
 
 impl Expected {
-    /// Creates the check of rows from `source` on `rank`.
+    /// Creates the check of rows from `source`.
     #[inline]
-    fn of(shape: &Shape, rank: RankId, source: RankId) -> Self {
-        Self { source, tokens: shape.bs(source), columns: Triple::columns_on(shape, rank, source) }
+    fn of<V>(env: Bound<'_, V>, source: RankId) -> Self {
+        let columns = Triple::columns_on(env.shape, env.rank, source);
+        Self { source, tokens: env.shape.bs(source), columns }
     }
 
     /// Returns the triple of `row`, if it is valid and, since tokens rise within a slot, not before token `first`.
@@ -457,17 +458,17 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
 }
 
 /// Returns the tail of a record, read back. Its triple is checked again, since other ranks can still write there.
-pub(crate) fn tail_of<F: Fabric + ?Sized>(
-    shape: &Shape,
+pub(crate) fn tail_of<F: Fabric + ?Sized, V>(
+    env: Bound<'_, V>,
     fabric: &F,
     record: Place,
-    (home, source): (Home, RankId),
+    source: RankId,
     rows: (u32, u32),
 ) -> Result<Tail, ProtocolError> {
-    let bytes = copy_of(fabric, triple_of(shape, record))?;
-    let triple = Expected::of(shape, home.rank, source).check(&bytes, rows)?;
-    let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(shape, record))?);
-    Ok(Tail::new(shape, scale, triple))
+    let bytes = copy_of(fabric, triple_of(env.shape, record))?;
+    let triple = Expected::of(env, source).check(&bytes, rows)?;
+    let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(env.shape, record))?);
+    Ok(Tail::new(env.shape, scale, triple))
 }
 
 /// Splits the scratch words into the slots of the share and the table of counts.

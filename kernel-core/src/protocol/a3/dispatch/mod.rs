@@ -115,7 +115,9 @@ impl Dispatch {
             Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
             Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
             Part::Exchange(_) => Phase::Part(Part::Meet(Meeting::Quiet)),
-            Part::Meet(_) if separate => Phase::Part(Part::publish_tokens(env)),
+            Part::Meet(_) if separate => {
+                Phase::Part(Part::PublishTokens { destination: env.work.destinations.start })
+            }
             Part::Meet(_) => Phase::Part(Part::publish(env)),
             Part::PublishTokens { .. } => {
                 Phase::AwaitTokens { slot: env.work.slots.start, row: self.round.first_row }

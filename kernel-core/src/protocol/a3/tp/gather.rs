@@ -13,7 +13,6 @@ use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::{outputs, tp};
 use crate::place::Tensor;
-use crate::placement::Home;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
 use crate::protocol::{Outcome, Types};
@@ -127,8 +126,8 @@ impl Gather {
                     return Err(ProtocolError::Triple { row: to, seen: triple.words() });
                 }
                 let first = if source > slot { 0 } else { token };
-                let at = (Home { rank: env.rank, local_expert: 0 }, RankId(source));
-                let token = steps::copy_triple(shape, fabric, triple_of(shape, record), at, (to, first))?;
+                let at = triple_of(shape, record);
+                let token = steps::copy_triple(env, fabric, at, RankId(source), (to, first))?;
                 let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
                 *count_of(env, counts, source)? += 1;
                 self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })

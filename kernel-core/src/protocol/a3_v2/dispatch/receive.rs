@@ -110,8 +110,8 @@ impl Dispatch {
         let field = match field {
             Field::Triple => {
                 let first = tokens.get_mut(i).ok_or(OUTSIDE)?;
-                let triple = triple_of(shape, at);
-                *first = steps::copy_triple(shape, cx.fabric, triple, ends(env, slot), (row, *first))?;
+                let (_, source) = ends(env, slot);
+                *first = steps::copy_triple(env, cx.fabric, triple_of(shape, at), source, (row, *first))?;
                 Field::Data { block: 0 }
             }
             Field::Data { block } => {
