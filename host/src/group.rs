@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::compare;
 use crate::driver::schedule::Schedule;
-use crate::driver::threads::Times;
+use crate::driver::threads::{self, Times, Workers};
 use crate::driver::{self, Failure, Options, RankState, Unit};
 use crate::error::{Error, Missing};
 use crate::global_rank;
@@ -133,6 +133,27 @@ pub fn run<'c, B: Backend>(
     world.enter(Phase::Ended);
     costs.tasks = ranks.iter().map(RankState::tasks).sum();
     Ok((costs, ranks))
+}
+
+/// Runs so many rounds of a dispatch and its combine on one batch, by threads. Returns the operators and their times.
+///
+/// # Errors
+/// A failure of the group.
+pub(crate) fn repeat<B: Backend>(
+    backend: &B,
+    (shape, batch, options): (&Shape, &Batch<'_>, Options),
+    ranks: &mut [RankState],
+    (world, workers): (&World, &Workers),
+    rounds: usize,
+) -> Result<(Schedule, Times), Error> {
+    let unit = Schedule::parse("DC")?.again(rounds);
+    let operators = unit.operators();
+    ranks.iter_mut().for_each(|rank| rank.reset(operators.len()));
+    let batches = core::slice::from_ref(batch);
+    let of = Unit { shape, options, backend, batches, ranks, operators, world };
+    let times = threads::run(&of, workers).map_err(|failure| of_failure(0, &unit, &failure))?;
+    world.end_unit(operators.len());
+    Ok((unit, times))
 }
 
 /// A failure of the unit whose first round that is.

@@ -12,11 +12,11 @@ use crate::case::Case;
 use crate::driver::idle;
 use crate::driver::pin::pin;
 use crate::driver::schedule::Schedule;
-use crate::driver::threads::{self, StopOnPanic, Workers};
-use crate::driver::{Failure, Options, RankState, Unit};
+use crate::driver::threads::{StopOnPanic, Workers};
+use crate::driver::{Failure, Options, RankState};
 use crate::error::Error;
 use crate::global_rank;
-use crate::group::of_failure;
+use crate::group::{self, of_failure};
 use crate::world::World;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -302,32 +302,16 @@ fn listed<B: Backend>(
     (case, batch, options): (&Case, &Batch<'_>, Options),
     ranks: &mut [RankState],
 ) -> Result<[Vec<Phase>; 2], Error> {
+    let of = (&case.shape, batch, options);
     let world = World::alone(global_rank::count(&case.shape), 1);
-    drive(&memory, (case, batch, options), ranks, &world, 1)?;
+    let alone = Workers { count: 1, deadline: PATIENCE, ..Workers::default() };
+    group::repeat(&memory, of, ranks, (&world, &alone), 1)?;
     let listing = Listing::new(&case.shape, ranks, |rank| batch.inputs(rank));
     let memory = listing.over(memory);
-    drive(&memory, (case, batch, options), ranks, &world, 2)?;
+    group::repeat(&memory, of, ranks, (&world, &alone), 2)?;
     Ok(memory.layer.phases())
 }
 
-/// Runs so many rounds on the same inputs.
-fn drive<B: Backend>(
-    backend: &B,
-    (case, batch, options): (&Case, &Batch<'_>, Options),
-    ranks: &mut [RankState],
-    world: &World,
-    rounds: usize,
-) -> Result<(), Error> {
-    let unit = Schedule::parse("DC")?.again(rounds);
-    let operators = unit.operators();
-    ranks.iter_mut().for_each(|rank| rank.reset(operators.len()));
-    let batches = core::slice::from_ref(batch);
-    let of = Unit { shape: &case.shape, options, backend, batches, ranks, operators, world };
-    let alone = Workers { count: 1, deadline: PATIENCE, ..Workers::default() };
-    threads::run(&of, &alone).map_err(|failure| of_failure(0, &unit, &failure))?;
-    world.end_unit(operators.len());
-    Ok(())
-}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! Systems measured by turns. A machine's speed may change by more than the systems differ, from one second to the
 //! next; so each is measured for a moment, then the next one, and what is compared are neighbours in time.
 
-use super::live::Group;
-use super::load::{Counters, Moment};
+use super::live::{Counts, threads};
+use super::load::Moment;
 use super::{Measured, Samples};
 use crate::cli::BenchArgs;
 use crate::command::quantiles::millis;
@@ -26,20 +26,25 @@ pub(super) trait System {
     fn sent(&self) -> Option<[u64; 2]> {
         None
     }
-}
 
-/// A system at a point of the grid.
-pub(super) enum Contender<'c> {
-    Machines(Box<Group<'c>>),
-    Other(Box<dyn System + 'c>),
-}
+    /// Whether its workers are threads of this process. Ranks of others are processes, which may be more than processors:
+    /// they wait for each other.
+    fn is_here(&self) -> bool {
+        false
+    }
 
-impl<'c> Contender<'c> {
-    fn system(&mut self) -> &mut (dyn System + 'c) {
-        match self {
-            Self::Machines(group) => group.as_mut(),
-            Self::Other(system) => system.as_mut(),
-        }
+    /// Times of the bare copies of as many rounds, where machines are compared with them.
+    fn bare(&mut self, _warm_up: u32, _iterations: u32) -> Result<Samples, Error> {
+        Ok(Samples::default())
+    }
+
+    /// Times of machines without the weight of rows on so many workers, and what they do then.
+    fn weightless(
+        &mut self,
+        _workers: usize,
+        (_warm_up, _iterations): (u32, u32),
+    ) -> Result<Option<(Samples, Counts)>, Error> {
+        Ok(None)
     }
 }
 
@@ -59,65 +64,58 @@ pub(super) struct Block {
 }
 
 /// Measures all by turns: in each block every system once, another one first each time. What comes out is in the order
-/// of `contenders`.
+/// of `systems`.
 pub(super) fn measure(
-    contenders: &mut [Contender<'_>],
+    systems: &mut [Box<dyn System + '_>],
     args: &BenchArgs,
     tick: &dyn Fn(),
 ) -> Result<Vec<Measured>, Error> {
-    for contender in contenders.iter_mut() {
-        contender.system().check("before")?;
+    for system in systems.iter_mut() {
+        system.check("before")?;
     }
-    let mut measured: Vec<Measured> = contenders.iter().map(|_| Measured::default()).collect();
+    let mut measured: Vec<Measured> = systems.iter().map(|_| Measured::default()).collect();
     for block in 0..args.blocks as usize {
-        for turn in 0..contenders.len() {
+        for turn in 0..systems.len() {
             if interrupt::is_asked() {
                 break;
             }
-            let i = (block + turn) % contenders.len();
-            measured[i].add(one_turn(&mut contenders[i], args)?);
+            let i = (block + turn) % systems.len();
+            one_turn(systems[i].as_mut(), args, &mut measured[i])?;
             tick();
         }
     }
-    for (contender, measured) in contenders.iter_mut().zip(&mut measured) {
-        if let Contender::Machines(group) = contender
-            && args.protocol
-        {
-            measured.counts = Some(group.weightless(super::live::threads(args), (0, 1))?.1);
+    for (system, measured) in systems.iter_mut().zip(&mut measured) {
+        if args.protocol {
+            measured.counts = system.weightless(threads(args), (0, 1))?.map(|(_, counts)| counts);
         }
-        measured.sent = contender.system().sent();
-        contender.system().check("after")?;
+        measured.sent = system.sent();
+        system.check("after")?;
     }
     Ok(measured)
 }
 
-/// What a turn gives: single iterations, the mean of a chain, and beside machines what they are compared with.
-pub(super) struct Turn {
-    pub(super) single: Samples,
-    pub(super) block: Block,
-    /// Of machines.
-    pub(super) counters: Counters,
-}
-
-fn one_turn(contender: &mut Contender<'_>, args: &BenchArgs) -> Result<Turn, Error> {
+/// Single iterations, the mean of a chain, and beside machines what they are compared with.
+fn one_turn(system: &mut dyn System, args: &BenchArgs, measured: &mut Measured) -> Result<(), Error> {
     let BenchArgs { warm_up, iters, .. } = *args;
     let before = Moment::now();
-    let single = contender.system().single(warm_up, iters)?;
-    let mut block = Block { round_ms: millis(contender.system().chain(iters)?), ..Block::default() };
-    // Ranks of a baseline are processes, which may be more than processors: they wait for each other.
-    let is_own = matches!(contender, Contender::Machines(_));
-    let counters = if is_own { before.elapsed() } else { Counters::default() };
-    [block.dispatch_ms, block.combine_ms] = single.medians();
-    if let Contender::Machines(group) = contender {
-        let copies = group.bare(warm_up, iters)?;
-        block.memcpy_ms = (!copies.is_empty()).then(|| copies.medians());
-        if args.protocol {
-            let mut on =
-                |workers| group.weightless(workers, (warm_up, iters)).map(|(times, _)| times.medians());
-            block.weightless_ms = Some([on(super::live::threads(args))?, on(1)?]);
-        }
+    let single = system.single(warm_up, iters)?;
+    let mut block = Block { round_ms: millis(system.chain(iters)?), ..Block::default() };
+    if system.is_here() {
+        measured.counters.add(before.elapsed());
     }
-    Ok(Turn { single, block, counters })
+    [block.dispatch_ms, block.combine_ms] = single.medians();
+    let copies = system.bare(warm_up, iters)?;
+    block.memcpy_ms = (!copies.is_empty()).then(|| copies.medians());
+    if args.protocol {
+        let mut on = |workers| -> Result<_, Error> {
+            Ok(system.weightless(workers, (warm_up, iters))?.map(|(times, _)| times.medians()))
+        };
+        block.weightless_ms = on(threads(args))?.zip(on(1)?).map(<[_; 2]>::from);
+    }
+    measured.single.dispatch.extend(single.dispatch);
+    measured.single.combine.extend(single.combine);
+    measured.blocks.push(block);
+    Ok(())
 }
 
 /// How many times as long another system took, in the same block; 2 is half as fast.

@@ -11,11 +11,11 @@ use crate::cli::{BenchArgs, RowCopyArg};
 use crate::command::traffic;
 use crate::compare;
 use crate::driver::schedule::Schedule;
-use crate::driver::threads::{self, Times, Workers};
-use crate::driver::{Options, RankState, Unit};
+use crate::driver::threads::{Times, Workers};
+use crate::driver::{Options, RankState};
 use crate::error::Error;
 use crate::global_rank;
-use crate::group::of_failure;
+use crate::group;
 use crate::parallel;
 use crate::roofline::{self, Traffic};
 use crate::world::World;
@@ -141,81 +141,13 @@ impl<'c, B: Backend> Group<'c, B> {
         count: usize,
         options: Options,
     ) -> Result<(Schedule, Times), Error> {
-        let unit = Schedule::parse("DC")?.again(count);
-        self.ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
-        self.drive(&self.memory, &self.workers, batch, &unit, options).map(|times| (unit, times))
-    }
-
-    fn drive<M: Backend>(
-        &self,
-        backend: &M,
-        workers: &Workers,
-        batch: &Batch<'_>,
-        unit: &Schedule,
-        options: Options,
-    ) -> Result<Times, Error> {
-        let times = threads::run(
-            &Unit {
-                shape: &self.case.shape,
-                options,
-                backend,
-                batches: core::slice::from_ref(batch),
-                ranks: &self.ranks,
-                operators: unit.operators(),
-                world: &self.world,
-            },
-            workers,
-        )
-        .map_err(|failure| of_failure(0, unit, &failure))?;
-        self.world.end_unit(unit.operators().len());
-        Ok(times)
+        let of = (&self.case.shape, batch, options);
+        group::repeat(&self.memory, of, &mut self.ranks, (&self.world, &self.workers), count)
     }
 
     /// The experts do not run: what they returned in the check before stands.
     fn back_to_back(&self) -> Options {
         Options { returned_before: true, rows_unseen: true, ..self.options() }
-    }
-}
-
-impl Group<'_> {
-    /// Bare copies of as many rounds, behind which the group can go on.
-    pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
-        let rounds = (warm_up + iterations) as usize;
-        let Some(copies) = &mut self.copies else { return Ok(Samples::default()) };
-        let times = copies.times(&self.memory, self.workers.count, rounds)?;
-        // With fullmesh_v2, and on A2, flags stand among the rows.
-        if self.case.shape.protocol() != Protocol::FullmeshV1 {
-            copies.blank(&self.memory, self.workers.count)?;
-        }
-        let counted = || times.iter().skip(warm_up as usize);
-        Ok(Samples {
-            dispatch: counted().map(|times| times.dispatch).collect(),
-            combine: counted().map(|times| times.combine).collect(),
-        })
-    }
-
-    /// Rounds without the weight of rows, on so many workers.
-    pub(super) fn weightless(
-        &mut self,
-        workers: usize,
-        (warm_up, iterations): (u32, u32),
-    ) -> Result<(Samples, Counts), Error> {
-        let unit = Schedule::parse("DC")?.again((warm_up + iterations) as usize);
-        let options = Options { in_step: true, rows_idle: true, ..self.back_to_back() };
-        let workers = Workers { count: workers, ..self.workers };
-        let batch = Batch::new(self.case);
-        self.ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
-        let backend = NoPayload { inner: &self.memory, crossing: None };
-        let times = self.drive(&backend, &workers, &batch, &unit, options)?;
-        let steps = times.steps / u64::from(warm_up + iterations);
-        let samples = samples(&times, &unit, warm_up);
-        // Once more to count: that takes time.
-        let (once, crossing) = (Schedule::parse("DC")?, AtomicU64::new(0));
-        self.ranks.iter_mut().for_each(|rank| rank.reset(once.operators().len()));
-        let backend = NoPayload { inner: &self.memory, crossing: Some((&crossing, workers.count as u32)) };
-        let options = Options { one_by_one: true, ..options };
-        let effects = self.drive(&backend, &workers, &batch, &once, options)?.steps;
-        Ok((samples, Counts { steps, effects, crossing: crossing.load(Ordering::Relaxed) }))
     }
 }
 
@@ -269,6 +201,47 @@ impl<B: Backend> System for Group<'_, B> {
         let options = self.back_to_back();
         let (_, times) = self.rounds(&Batch::new(self.case), rounds as usize, options)?;
         Ok(times.wall / rounds)
+    }
+
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    fn bare(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        let rounds = (warm_up + iterations) as usize;
+        let Some(copies) = &mut self.copies else { return Ok(Samples::default()) };
+        let times = copies.times(&self.memory, self.workers.count, rounds)?;
+        // With fullmesh_v2, and on A2, flags stand among the rows: the group must be able to go on.
+        if self.case.shape.protocol() != Protocol::FullmeshV1 {
+            copies.blank(&self.memory, self.workers.count)?;
+        }
+        let counted = || times.iter().skip(warm_up as usize);
+        Ok(Samples {
+            dispatch: counted().map(|times| times.dispatch).collect(),
+            combine: counted().map(|times| times.combine).collect(),
+        })
+    }
+
+    fn weightless(
+        &mut self,
+        workers: usize,
+        (warm_up, iterations): (u32, u32),
+    ) -> Result<Option<(Samples, Counts)>, Error> {
+        let options = Options { in_step: true, rows_idle: true, ..self.back_to_back() };
+        let (workers, batch) = (Workers { count: workers, ..self.workers }, Batch::new(self.case));
+        let mut rounds = |count, crossing, options| {
+            let backend = NoPayload { inner: &self.memory, crossing };
+            let of = (&self.case.shape, &batch, options);
+            group::repeat(&backend, of, &mut self.ranks, (&self.world, &workers), count)
+        };
+        let (unit, times) = rounds((warm_up + iterations) as usize, None, options)?;
+        let steps = times.steps / u64::from(warm_up + iterations);
+        // Once more to count: that takes time.
+        let crossing = AtomicU64::new(0);
+        let counted = Some((&crossing, workers.count as u32));
+        let effects = rounds(1, counted, Options { one_by_one: true, ..options })?.1.steps;
+        let counts = Counts { steps, effects, crossing: crossing.load(Ordering::Relaxed) };
+        Ok(Some((samples(&times, &unit, warm_up), counts)))
     }
 }
 

@@ -22,8 +22,9 @@ mod table;
 use super::quantiles::Quantiles;
 use super::source::{Source, inputs, keep_apart, resolve};
 use crate::atomic_file::check_writable;
+use crate::backend::Pages;
 use crate::case::{Case, support};
-use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg, LiveArg, name_of};
+use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg, LiveArg, RowCopyArg, name_of};
 use crate::config::{Bs, Config};
 use crate::error::Error;
 use crate::generate::{Options, generate};
@@ -33,7 +34,7 @@ use crate::report::{Report, progress};
 #[cfg(target_os = "linux")]
 use crate::world::Seat;
 use against::Programs;
-use blocks::{Block, Contender, Turn};
+use blocks::Block;
 use core::cell::Cell;
 use core::time::Duration;
 use entry::{Entry, Subject, System};
@@ -46,6 +47,7 @@ use mpi::Job;
 #[cfg(target_os = "linux")]
 use processes::Processes;
 use serde::Serialize;
+use veriep_core::fabric::raw::RowCopy;
 use veriep_core::layout::direct;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Given, Limits, Shape};
@@ -109,15 +111,6 @@ struct Measured {
     counts: Option<Counts>,
     /// What was going on in the turns of the machines.
     counters: Counters,
-}
-
-impl Measured {
-    fn add(&mut self, turn: Turn) {
-        self.single.dispatch.extend(turn.single.dispatch);
-        self.single.combine.extend(turn.single.combine);
-        self.blocks.push(turn.block);
-        self.counters.add(turn.counters);
-    }
 }
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
@@ -271,44 +264,59 @@ fn at_point(
 ) -> Result<Vec<Entry>, Error> {
     let ways = || ways.iter().flat_map(|&receive| args.row_copy.iter().map(move |&copy| (receive, copy)));
     let pages = live::pages(cases.iter().flat_map(|case| ways().map(move |(receive, _)| (case, receive))));
-    let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
+    let mut contenders = Vec::new();
     if let (Some(job), [case], Some(way)) = (job, cases, ways().next()) {
-        (subjects, contenders) = job.contenders(args, (case, first), (way, vector, pages), programs)?;
+        contenders = job.contenders(args, (case, first), (way, vector, pages), programs)?;
     }
     for (case, number) in cases.iter().zip(first..).filter(|_| job.is_none()) {
         for (nth, (receive, copy)) in ways().enumerate() {
-            if args.backend.contains(&LiveArg::Threads) {
-                let group = Group::new(case, args, (receive, copy, vector), pages)?;
-                let (system, row_copy) =
-                    (System::Machines(LiveArg::Threads, receive, copy), Some(group.row_copy()));
-                subjects.push(Subject { case, system, row_copy });
-                contenders.push(Contender::Machines(Box::new(group)));
+            let group = number * ways().count() + nth;
+            let on = [LiveArg::Threads, LiveArg::Processes].into_iter();
+            for on in on.filter(|on| args.backend.contains(on)) {
+                let (group, row_copy) = machines(on, args, (case, group), (receive, copy, vector), pages)?;
+                let system = System::Machines(on, receive, copy);
+                contenders.push((Subject { case, system, row_copy: Some(row_copy) }, group));
             }
-            #[cfg(target_os = "linux")]
-            if args.backend.contains(&LiveArg::Processes) {
-                let group =
-                    Processes::new(case, args, (receive, copy), (number * ways().count() + nth) as u64)?;
-                let (system, row_copy) =
-                    (System::Machines(LiveArg::Processes, receive, copy), Some(group.row_copy));
-                subjects.push(Subject { case, system, row_copy });
-                contenders.push(Contender::Other(Box::new(group)));
-            }
-            #[cfg(not(target_os = "linux"))]
-            let _ = (nth, number);
         }
         // How many cores a rank has is nothing to them.
         if case.config.aiv_num != cases[0].config.aiv_num {
             continue;
         }
         for baseline in programs.fitting(&case.config) {
-            subjects.push(Subject { case, system: System::Baseline(baseline), row_copy: None });
-            contenders.push(Contender::Other(Box::new(programs.start(baseline, args, case)?)));
+            let subject = Subject { case, system: System::Baseline(baseline), row_copy: None };
+            contenders.push((subject, Box::new(programs.start(baseline, args, case)?)));
         }
     }
+    let (subjects, mut systems): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
     let before = Ticks::now();
-    let measured = blocks::measure(&mut contenders, args, tick)?;
+    let measured = blocks::measure(&mut systems, args, tick)?;
     let stolen = Ticks::stolen_since(before);
     Ok(entry::entries(&subjects, &measured, live::threads(args), stolen))
+}
+
+/// What is measured, and what measures it.
+type Contender<'c> = (Subject<'c>, Box<dyn blocks::System + 'c>);
+
+/// The machines of group number `group`, as [`processes::take_part`] counts them, in this process or in others that it starts;
+/// and how they copy rows.
+fn machines<'c>(
+    on: LiveArg,
+    args: &BenchArgs,
+    (case, group): (&'c Case, usize),
+    (receive, copy, vector): (Receive, RowCopyArg, Any),
+    pages: Pages,
+) -> Result<(Box<dyn blocks::System + 'c>, RowCopy), Error> {
+    #[cfg(target_os = "linux")]
+    if on == LiveArg::Processes {
+        let group = Processes::new(case, args, (receive, copy), group as u64)?;
+        let row_copy = group.row_copy;
+        return Ok((Box::new(group), row_copy));
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (on, group);
+    let group = Group::new(case, args, (receive, copy, vector), pages)?;
+    let row_copy = group.row_copy();
+    Ok((Box::new(group), row_copy))
 }
 
 const fn is_named(args: &ConfigArgs) -> bool {

@@ -1,13 +1,12 @@
 //! All systems in one job of an MPI: every process measures the same ones by the same turns, and the first reports. What runs in
 //! one process alone is measured by the first, while the others sleep.
 
-use super::Samples;
 use super::against::Programs;
-use super::blocks::{Contender, System};
+use super::blocks::System;
 use super::entry::{self, Subject};
 use super::exchanged::Exchanged;
 use super::live::{self, Group};
-use super::processes::Processes;
+use super::{Contender, Samples};
 use crate::backend::far::Wire;
 use crate::backend::far::mpi::{Exchange, MpiWire};
 use crate::backend::shared::SharedMemory;
@@ -123,23 +122,18 @@ impl Job {
         (case, number): (&'c Case, usize),
         ((receive, copy), vector, pages): ((Receive, RowCopyArg), Any, Pages),
         programs: &Programs,
-    ) -> Result<(Vec<Subject<'c>>, Vec<Contender<'c>>), Error> {
+    ) -> Result<Vec<Contender<'c>>, Error> {
         let point = self.meet(case, args, receive)?;
         let alone = |inner| Alone { inner, point: point.clone() };
-        let mut all: Vec<(Subject<'c>, Box<dyn System + 'c>)> = Vec::new();
+        let way = (receive, copy, vector);
+        let mut all: Vec<Contender<'c>> = Vec::new();
         for &on in &args.backend {
             let (system, row_copy): (Box<dyn System>, _) = match on {
-                LiveArg::Mpi => point.machines(case, args, (receive, copy, vector))?,
+                LiveArg::Mpi => point.machines(case, args, way)?,
                 _ if !self.is_first() => (Box::new(alone(None)), RowCopy::Plain),
-                LiveArg::Threads => {
-                    let group = Group::new(case, args, (receive, copy, vector), pages)?;
-                    let row_copy = group.row_copy();
-                    (Box::new(alone(Some(Box::new(group)))), row_copy)
-                }
-                LiveArg::Processes => {
-                    let group = Processes::new(case, args, (receive, copy), number as u64)?;
-                    let row_copy = group.row_copy;
-                    (Box::new(alone(Some(Box::new(group)))), row_copy)
+                LiveArg::Threads | LiveArg::Processes => {
+                    let (group, row_copy) = super::machines(on, args, (case, number), way, pages)?;
+                    (Box::new(alone(Some(group))), row_copy)
                 }
             };
             let machines = entry::System::Machines(on, receive, copy);
@@ -151,7 +145,7 @@ impl Job {
             let subject = Subject { case, system: entry::System::Baseline(baseline), row_copy: None };
             all.push((subject, Box::new(exchanged)));
         }
-        Ok(all.into_iter().map(|(subject, system)| (subject, Contender::Other(system))).unzip())
+        Ok(all)
     }
 
     /// Leaves the MPI, once all is said: what it waits for may never come.

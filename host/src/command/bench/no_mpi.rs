@@ -1,8 +1,7 @@
 //! Only Linux has jobs of an MPI.
 
+use super::Contender;
 use super::against::Programs;
-use super::blocks::Contender;
-use super::entry::Subject;
 use crate::backend::Pages;
 use crate::case::Case;
 use crate::cli::{BenchArgs, RowCopyArg};
@@ -42,7 +41,7 @@ impl Job {
         _: (&'c Case, usize),
         _: ((Receive, RowCopyArg), Any, Pages),
         _: &Programs,
-    ) -> Result<(Vec<Subject<'c>>, Vec<Contender<'c>>), Error> {
+    ) -> Result<Vec<Contender<'c>>, Error> {
         match *self {}
     }
 
