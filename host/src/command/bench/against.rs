@@ -10,6 +10,7 @@ use crate::command::traffic::Bytes;
 use crate::config::{Bs, Config};
 use crate::error::{Error, Problem};
 use crate::expected::Expected;
+use crate::global_rank::all;
 use crate::store::bytes_of;
 use core::time::Duration;
 use serde::Deserialize;
@@ -36,7 +37,8 @@ const BUILD: &str = "make -C host/baselines builds it (needs OpenMPI), --baselin
 pub(super) struct Programs {
     folder: PathBuf,
     asked: Vec<Baseline>,
-    mpi_version: Option<String>,
+    /// What mpirun says it is.
+    pub(super) mpi_version: Option<String>,
 }
 
 /// What a baseline prints: nanoseconds by iteration, or of a round of a chain.
@@ -108,11 +110,6 @@ impl Programs {
             line => line.ok(),
         };
         Ok(Self { folder, asked, mpi_version })
-    }
-
-    /// What mpirun says it is.
-    pub(super) fn mpi_version(&self) -> Option<String> {
-        self.mpi_version.clone()
     }
 
     /// Whether the programs can do what `config` asks.
@@ -309,7 +306,7 @@ impl Exchange {
         }
         let slots_at = inputs.len() as u64;
         let outputs = |rank| OUTPUTS.map(|tensor| expected.output(rank, tensor).len()).iter().sum::<usize>();
-        let largest = ranks(case).map(outputs).max().unwrap_or_default() as u64;
+        let largest = all(&case.shape).map(outputs).max().unwrap_or_default() as u64;
         let file = tempfile::tempfile_in(&parent).and_then(|mut file| {
             file.write_all(&inputs)?;
             Ok(file)
@@ -326,7 +323,7 @@ impl Exchange {
     /// Takes out what was put out before.
     fn empty(&self, case: &Case) -> std::io::Result<()> {
         let nothing = 0_u64.to_ne_bytes();
-        ranks(case).try_for_each(|rank| {
+        all(&case.shape).try_for_each(|rank| {
             self.file.write_all_at(&nothing, self.slots_at + u64::from(rank.0) * self.slot)
         })
     }
@@ -342,13 +339,9 @@ impl Exchange {
     }
 }
 
-fn ranks(case: &Case) -> impl Iterator<Item = RankId> {
-    (0..case.ranks.len() as u32).map(RankId)
-}
-
 /// Whether every rank has put out what is expected.
 fn compare(case: &Case, expected: &Expected<'_>, exchange: &Exchange, when: &str) -> Result<(), String> {
-    for rank in ranks(case) {
+    for rank in all(&case.shape) {
         let seen = exchange.read(rank).map_err(|e| format!("{when} timing: rank{rank}: {e}"))?;
         let mut rest = seen.as_slice();
         for tensor in OUTPUTS {

@@ -145,70 +145,62 @@ pub(super) fn entries(
     let load = counters.load(threads.min(ranks), stolen_share);
     all()
         .map(|(subject, mine)| {
-            let others = all().filter(|(other, _)| is_compared(subject, other));
-            let than = memcpy(mine).into_iter();
-            let than = than.chain(others.map(|other| than_other(other, (subject, mine)))).collect();
+            let beside = |(other, theirs): (&Subject<'_>, &Measured)| {
+                Some(than_other(compared(subject, other)?, theirs, mine))
+            };
+            let than = memcpy(mine).into_iter().chain(all().filter_map(beside)).collect();
             let protocol = protocol(mine, global_rank::count(&subject.case.shape) as usize, threads);
             Entry { than, protocol, stolen_share, load, ..entry(subject, mine) }
         })
         .collect()
 }
 
-/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; ways to copy rows
-/// with those before them in [`RowCopyArg`]; and experts that overwrite with those that do not.
-fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
-    let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
-    let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
+/// What another system is called beside this one, if the two are compared. Machines are compared with baselines of the same
+/// quantisation; those of several processes with those of fewer; what is quantised with what is not; ways to copy rows with
+/// those before them in [`RowCopyArg`]; and experts that overwrite with those that do not.
+fn compared(mine: &Subject<'_>, other: &Subject<'_>) -> Option<String> {
+    let (config, its) = (&mine.case.config, &other.case.config);
+    let (has_its_mode, has_its_cores) = (config.quant_mode == its.quant_mode, config.aiv_num == its.aiv_num);
     match (mine.system, other.system) {
-        (System::Machines(..), System::Baseline(_)) => quant_mode(mine) == quant_mode(other),
-        (System::Machines(on, receive, copy), System::Machines(its, its_receive, its_copy)) if on != its => {
-            // Those of several processes with those of fewer.
-            on > its
-                && (receive, copy) == (its_receive, its_copy)
-                && quant_mode(mine) == quant_mode(other)
-                && cores(mine) == cores(other)
+        (System::Machines(..), System::Baseline(baseline)) => has_its_mode.then(|| name_of(baseline)),
+        (System::Machines(on, receive, copy), System::Machines(its_on, its_receive, its_copy))
+            if on != its_on =>
+        {
+            let is_alike = (receive, copy) == (its_receive, its_copy) && has_its_mode && has_its_cores;
+            (is_alike && on > its_on).then(|| machines(its_on).to_owned())
         }
-        (System::Machines(LiveArg::Threads, receive, copy), System::Machines(_, its_receive, its_copy)) => {
-            let quantised = quant_mode(mine) != 0 && quant_mode(other) == 0 && copy == its_copy;
-            let copied = quant_mode(mine) == quant_mode(other) && its_copy < copy;
-            let overwritten = receive.overwrites() && its_receive.is_direct() && copy == its_copy;
-            cores(mine) == cores(other)
-                && match receive == its_receive {
-                    true => quantised || copied,
-                    false => overwritten && quant_mode(mine) == quant_mode(other),
-                }
+        (System::Machines(LiveArg::Threads, receive, copy), System::Machines(_, its_receive, its_copy))
+            if has_its_cores =>
+        {
+            if receive != its_receive {
+                let is_overwritten = receive.overwrites() && its_receive.is_direct();
+                (is_overwritten && copy == its_copy && has_its_mode)
+                    .then(|| format!("experts = {}", dump::experts(its_receive)))
+            } else if copy != its_copy {
+                (its_copy < copy && has_its_mode).then(|| format!("row_copy = {}", name_of(its_copy)))
+            } else {
+                (config.quant_mode != 0 && its.quant_mode == 0).then(|| "quant_mode = 0".to_owned())
+            }
         }
-        (System::Machines(..), System::Machines(..)) | (System::Baseline(_), _) => false,
+        (System::Machines(..), System::Machines(..)) | (System::Baseline(_), _) => None,
     }
 }
 
-/// By block: what `times` says of theirs and of mine.
-fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Option<Ratio> {
-    Ratio::of(theirs.iter().zip(mine).map(|(theirs, mine)| (times(theirs), times(mine))))
-}
-
-fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
-    let system = match other.system {
-        System::Baseline(baseline) => name_of(baseline),
-        System::Machines(on, ..) if matches!(mine.system, System::Machines(its, ..) if its != on) => {
-            machines(on).to_owned()
-        }
-        System::Machines(_, receive, _) if matches!(mine.system, System::Machines(_, its, _) if its != receive) =>
-        {
-            format!("experts = {}", dump::experts(receive))
-        }
-        System::Machines(_, _, copy) if mine.system != other.system => {
-            format!("row_copy = {}", name_of(copy))
-        }
-        System::Machines(..) => format!("quant_mode = {}", other.case.config.quant_mode),
+fn than_other(system: String, theirs: &Measured, own: &Measured) -> Than {
+    let of = |times: fn(&Block) -> f64| {
+        Ratio::of(theirs.blocks.iter().zip(&own.blocks).map(|(theirs, own)| (times(theirs), times(own))))
     };
-    let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &own.blocks, times);
     Than {
         system,
         dispatch: of(|block| block.dispatch_ms),
         combine: of(|block| block.combine_ms),
         round: of(|block| block.round_ms),
     }
+}
+
+/// The median of what the blocks say.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    Ratio::of(values.map(|value| (value, 1.0))).map(|ratio| ratio.median)
 }
 
 fn memcpy(mine: &Measured) -> Option<Than> {
@@ -233,8 +225,7 @@ fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
     };
     // Medians over the blocks of what a block says.
     let over = |value: &dyn Fn([[f64; 2]; 2]) -> f64| {
-        let values = mine.blocks.iter().filter_map(|block| block.weightless_ms).map(|w| (value(w), 1.0));
-        Ratio::of(values).map_or(0.0, |ratio| ratio.median)
+        median(mine.blocks.iter().filter_map(|block| block.weightless_ms).map(value)).unwrap_or_default()
     };
     let sum = |times: [f64; 2]| times.iter().sum::<f64>() * 1e6;
     let one = over(&|[_, one]| sum(one));
@@ -264,10 +255,8 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     };
     let Measured { single, blocks, .. } = measured;
     let (dispatch_ms, combine_ms) = (Quantiles::of(&single.dispatch), Quantiles::of(&single.combine));
-    let median_of = |operator: usize| {
-        let copies = blocks.iter().filter_map(|block| Some((block.memcpy_ms?[operator], 1.0)));
-        Ratio::of(copies).map(|ratio| ratio.median)
-    };
+    let median_of =
+        |operator: usize| median(blocks.iter().filter_map(|block| Some(block.memcpy_ms?[operator])));
     let memcpy_ms =
         median_of(0).zip(median_of(1)).map(|(dispatch, combine)| PerOperator { dispatch, combine });
     let gb_per_s = |bytes: u64, ms: Option<Quantiles>| {

@@ -46,7 +46,7 @@ use machine::{Machine, Ticks, Versions};
 use mpi::Job;
 #[cfg(target_os = "linux")]
 use processes::Processes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::layout::direct;
 use veriep_core::protocol::Receive;
@@ -82,7 +82,7 @@ struct Bench {
 }
 
 /// Times by iteration.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Samples {
     dispatch: Vec<Duration>,
     combine: Vec<Duration>,
@@ -162,7 +162,7 @@ fn measure(args: &BenchArgs, report: &mut Report, job: Option<&Job>) -> Result<(
     let mut bench = Bench {
         ok: true,
         machine: Machine::here(),
-        versions: Versions::new(&programs),
+        versions: Versions::new(programs.mpi_version.clone()),
         source: source.name,
         set: args.config.set.clone(),
         routing: name_of(routing),

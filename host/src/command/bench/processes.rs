@@ -25,8 +25,7 @@ const CHAIN: u64 = 2;
 /// What a process answers to an order.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Answer {
-    dispatch: Vec<Duration>,
-    combine: Vec<Duration>,
+    samples: Samples,
     round: Duration,
     /// Exit status and line.
     error: Option<(u8, String)>,
@@ -126,9 +125,9 @@ impl System for Processes<'_> {
 
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
         let mut samples = Samples::default();
-        for answer in self.ask([SINGLE, warm_up.into(), iterations.into()])? {
-            slowest(&mut samples.dispatch, answer.dispatch);
-            slowest(&mut samples.combine, answer.combine);
+        for Answer { samples: more, .. } in self.ask([SINGLE, warm_up.into(), iterations.into()])? {
+            slowest(&mut samples.dispatch, more.dispatch);
+            slowest(&mut samples.combine, more.combine);
         }
         Ok(samples)
     }
@@ -178,10 +177,7 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
         let (first, second) = (first as u32, second as u32);
         let done = match what {
             CHECK => group.check("").map(|()| Answer::default())?,
-            SINGLE => {
-                let Samples { dispatch, combine } = group.single(first, second)?;
-                Answer { dispatch, combine, ..Answer::default() }
-            }
+            SINGLE => Answer { samples: group.single(first, second)?, ..Answer::default() },
             _ => Answer { round: group.chain(first)?, ..Answer::default() },
         };
         // Nobody waits for this process any more.
