@@ -7,23 +7,37 @@
 
 use super::owes::{Lack, Missing, Seen};
 use crate::case::Case;
-use core::ops::Range;
 use veriep_core::layout::state::{
     COMBINE_SELECTORS, CORE_RECORD, DISPATCH_SELECTORS, DISPATCH_STATUS, Operator, PARTITION, STATUS_SLOT,
     core_word,
 };
 use veriep_core::plan::route::home;
+use veriep_core::plan::split::even;
 use veriep_core::shape::{CORES_MAX, Shape};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
 
-/// A state of the public sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Release {
-    /// July 2026: partitions of 384 KiB.
-    M,
-    /// November 2025: partitions of 500 KiB.
-    H,
+/// A state of the public sources, and where its operators keep what.
+pub(super) struct Release {
+    /// As `--from` names it.
+    name: &'static str,
+    /// Bytes of a partition.
+    partition: u64,
+    /// Where the records of dispatch are, and those of combine.
+    records: [u64; 2],
+    /// Whether a core sums its tokens in their order.
+    sums_in_order: bool,
 }
+
+/// July 2026.
+pub(super) const M: Release = Release {
+    name: "cann-m",
+    partition: PARTITION,
+    records: [DISPATCH_SELECTORS, COMBINE_SELECTORS],
+    sums_in_order: false,
+};
+/// November 2025.
+pub(super) const H: Release =
+    Release { name: "cann-h", partition: 500 * 1024, records: [950 * 1024, 975 * 1024], sums_in_order: true };
 
 /// The position that a core records when it begins. Dispatch records the next one when its flags have come, combine after each
 /// token that it has summed.
@@ -43,39 +57,7 @@ struct Dump<'a> {
     bytes: &'a [u8],
     shape: &'a Shape,
     rank: RankId,
-    release: Release,
-}
-
-impl Release {
-    const fn partition(self) -> u64 {
-        match self {
-            Self::M => PARTITION,
-            Self::H => 500 * 1024,
-        }
-    }
-
-    const fn records(self, operator: Operator) -> u64 {
-        match (self, operator) {
-            (Self::M, Operator::Dispatch) => DISPATCH_SELECTORS,
-            (Self::M, Operator::Combine) => COMBINE_SELECTORS,
-            (Self::H, Operator::Dispatch) => 950 * 1024,
-            (Self::H, Operator::Combine) => 975 * 1024,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::M => "cann-m",
-            Self::H => "cann-h",
-        }
-    }
-
-    const fn other(self) -> Self {
-        match self {
-            Self::M => Self::H,
-            Self::H => Self::M,
-        }
-    }
+    release: &'static Release,
 }
 
 /// Reads the state region of `rank`. The batch of `case` tells which results a token waits for, and of whom.
@@ -85,7 +67,7 @@ impl Release {
 pub(super) fn read(
     bytes: &[u8],
     (shape, rank): (&Shape, RankId),
-    release: Release,
+    release: &'static Release,
     in_flight: u64,
     case: Option<&Case>,
 ) -> Result<Seen, String> {
@@ -93,9 +75,9 @@ pub(super) fn read(
     let has_begun = |records: &[Vec<Record>; 2]| records.iter().flatten().any(|record| record.begun > 0);
     let records = dump.records();
     // A record that holds at the other release's place leaves no doubt.
-    let other = Dump { release: release.other(), ..dump };
+    let other = Dump { release: if release.name == M.name { &H } else { &M }, ..dump };
     if !records.as_ref().is_ok_and(has_begun) && other.records().as_ref().is_ok_and(has_begun) {
-        let (own, other) = (release.name(), release.other().name());
+        let (own, other) = (release.name, other.release.name);
         return Err(format!(
             "has its records where {other} has them, not where {own} has; hint: --from {other}"
         ));
@@ -124,7 +106,7 @@ impl Dump<'_> {
     }
 
     fn record(&self, operator: Operator, core: u32) -> Result<Record, String> {
-        let at = self.release.records(operator) + u64::from(core) * CORE_RECORD;
+        let at = self.release.records[operator as usize] + u64::from(core) * CORE_RECORD;
         let words: [u32; 8] = core::array::from_fn(|word| self.word(at + 4 * word as u64));
         let [partition, position, rank, experts, ranks, global_bs, low, high] = words;
         let begun = u64::from(low) | u64::from(high) << 32;
@@ -208,8 +190,8 @@ impl Dump<'_> {
     /// The flags that `core` lacks in its dispatch number `number`.
     fn flags(&self, core: u32, number: u64, seen: &mut Seen) -> Result<(), String> {
         let (shape, ranks) = (self.shape, self.shape.ep_world_size());
-        let base = (number - 1) % 2 * self.release.partition();
-        for slot in share(shape.local_experts(self.rank) * ranks, shape.aiv_num(), core) {
+        let base = (number - 1) % 2 * self.release.partition;
+        for slot in even(shape.local_experts(self.rank) * ranks, shape.aiv_num(), core) {
             match self.word(base + u64::from(slot) * STATUS_SLOT) {
                 FLAG => {}
                 0 => seen.waits.push(Lack {
@@ -236,7 +218,7 @@ impl Dump<'_> {
         let is_active =
             |token: &Token| inputs.as_ref().is_none_or(|inputs| inputs.token_is_active(shape, *token));
         let active: Vec<_> = (0..shape.bs(rank)).map(Token).filter(is_active).collect();
-        let own = share(active.len() as u32, shape.aiv_num(), core);
+        let own = even(active.len() as u32, shape.aiv_num(), core);
         let summed = record.position - BEGUN;
         if summed as usize > own.len() {
             return Err(format!("core {core}: has summed {summed} tokens: its share is {}", own.len()));
@@ -263,13 +245,12 @@ impl Dump<'_> {
             }
         }
         // Of tokens without a result some were summed. The operators of November 2025 sum them in order.
-        match (self.release, empty.len() as u32 - summed.min(empty.len() as u32)) {
-            (_, 0) => {}
-            (Release::H, _) => seen.waits.extend(empty.into_iter().skip(summed as usize).flatten()),
-            (Release::M, _) if summed == 0 => seen.waits.extend(empty.into_iter().flatten()),
-            (Release::M, tokens) => {
+        match (empty.len() as u32).saturating_sub(summed) {
+            0 => {}
+            tokens if summed > 0 && !self.release.sums_in_order => {
                 seen.waits.push(Lack { core, number, what: Missing::Tokens { tokens } });
             }
+            _ => seen.waits.extend(empty.into_iter().skip(summed as usize).flatten()),
         }
         Ok(())
     }
@@ -277,8 +258,7 @@ impl Dump<'_> {
     /// Whether the result of a pair is there.
     fn result(&self, number: u64, Pair { token, k }: Pair) -> Result<bool, String> {
         let slot = token.0 * self.shape.combine_columns() + k;
-        let at =
-            (number - 1) % 2 * self.release.partition() + DISPATCH_STATUS + u64::from(slot) * STATUS_SLOT;
+        let at = (number - 1) % 2 * self.release.partition + DISPATCH_STATUS + u64::from(slot) * STATUS_SLOT;
         let words: [u32; 8] = core::array::from_fn(|word| self.word(at + 4 * word as u64));
         match words {
             [FLAG, ..] if words == [FLAG; 8] => Ok(true),
@@ -286,11 +266,4 @@ impl Dump<'_> {
             _ => Err(format!("combine slot {slot}: must have 8 words of 0 or of {FLAG:#x}")),
         }
     }
-}
-
-/// Which of `total` items are a core's: as many for each, the first ones have one more.
-fn share(total: u32, cores: u32, core: u32) -> Range<u32> {
-    let (each, more) = (total / cores, total % cores);
-    let start = each * core + core.min(more);
-    start..start + each + u32::from(core < more)
 }

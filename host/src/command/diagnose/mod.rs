@@ -40,11 +40,11 @@ pub enum From {
 }
 
 impl From {
-    const fn release(self) -> Option<Release> {
+    const fn release(self) -> Option<&'static Release> {
         match self {
             Self::Veriep => None,
-            Self::CannM => Some(Release::M),
-            Self::CannH => Some(Release::H),
+            Self::CannM => Some(&cann::M),
+            Self::CannH => Some(&cann::H),
         }
     }
 }
@@ -179,7 +179,11 @@ impl Group {
 }
 
 /// What the shipped operators have left.
-fn shipped(args: &DiagnoseArgs, group: &Group, release: Release) -> Result<Vec<Option<Seen>>, Error> {
+fn shipped(
+    args: &DiagnoseArgs,
+    group: &Group,
+    release: &'static Release,
+) -> Result<Vec<Option<Seen>>, Error> {
     let shape = &group.shape;
     let why = match shape.protocol() {
         Protocol::FullmeshV1 if shape.tp_world_size() < 2 => None,

@@ -139,21 +139,14 @@ impl Seen {
 pub(super) fn culprits(ranks: &[Option<Seen>], in_flight: u64) -> BTreeSet<u32> {
     let mut owe = BTreeSet::new();
     for lack in all(ranks).flat_map(|(_, seen)| &seen.waits) {
-        match lack.what.source() {
-            Some(source) => owe.extend(
-                all(ranks)
-                    .find(|&(rank, seen)| rank == source && seen.may_write(*lack, in_flight))
-                    .map(|(rank, _)| rank),
-            ),
+        let may_owe = |rank: u32, seen: &Seen| match lack.what.source() {
+            Some(source) => rank == source,
             // Whoever has begun the operator may have returned all that it had.
-            None => owe.extend(
-                all(ranks)
-                    .filter(|(_, seen)| {
-                        !seen.has_begun(lack.what.operator(), lack.number) && seen.may_write(*lack, in_flight)
-                    })
-                    .map(|(rank, _)| rank),
-            ),
-        }
+            None => !seen.has_begun(lack.what.operator(), lack.number),
+        };
+        let owing =
+            all(ranks).filter(|&(rank, seen)| may_owe(rank, seen) && seen.may_write(*lack, in_flight));
+        owe.extend(owing.map(|(rank, _)| rank));
     }
     owe
 }

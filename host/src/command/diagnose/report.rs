@@ -28,7 +28,7 @@ struct Diagnosis {
 }
 
 /// How far a rank is. What the dump does not tell is null.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Rank {
     rank: u32,
     operator: Option<&'static str>,
@@ -235,19 +235,11 @@ impl Of<'_> {
     }
 
     fn rank(&self, member: u32, seen: Option<&Seen>) -> Rank {
-        let unseen = Rank {
-            rank: self.number(member),
-            operator: None,
-            number: None,
-            phase: None,
-            dispatches: None,
-            combines: None,
-            cores_behind: Vec::new(),
-            waits_for: Vec::new(),
-        };
-        let Some(seen) = seen else { return unseen };
+        let rank = self.number(member);
+        let Some(seen) = seen else { return Rank { rank, ..Rank::default() } };
         let [dispatches, combines] = seen.begun.map(|begun| seen.is_numbered.then_some(begun));
         Rank {
+            rank,
             operator: seen.last.map(|(operator, _)| operator.name()),
             number: seen.last.filter(|_| seen.is_numbered).map(|(_, number)| number),
             phase: match seen.last {
@@ -260,7 +252,6 @@ impl Of<'_> {
             combines,
             cores_behind: seen.behind.clone(),
             waits_for: seen.waits.iter().map(|lack| self.wait(seen, *lack)).collect(),
-            ..unseen
         }
     }
 

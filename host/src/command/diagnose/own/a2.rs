@@ -14,31 +14,26 @@ use veriep_core::sync::flag;
 use veriep_core::units::{CoreId, RankId};
 
 pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
-    let members = 0..group.members.len() as u32;
-    members
-        .map(|member| {
-            let Some(memory) = group.memory(member) else { return Ok(None) };
-            let rung = memory.word(doorbell()).unwrap_or(0);
-            let chosen = memory.word(buffer_chosen(group.shape)).map_or(0, |word| word as u32);
-            if chosen > 1 {
-                let why = format!("bufferChosen: {chosen:#x}: must be 0 or 1");
-                return Err((Some((member, Region::Window)), why));
-            }
-            if rung == 0 {
-                return Ok(Some(Seen { is_numbered: true, ..Seen::default() }));
-            }
-            let (operator, number) = at_position(rung, group.in_flight);
-            let mut seen = Seen {
-                begun: begun_at(rung, group.in_flight),
-                is_numbered: true,
-                last: Some((operator, number)),
-                ..Seen::default()
-            };
-            Windows { group, member, memory, rung, half: partition(rung), seen: &mut seen }
-                .look(operator, number);
-            Ok(Some(seen))
-        })
-        .collect()
+    group.each(Region::Window, |member, memory| {
+        let rung = memory.word(doorbell()).unwrap_or(0);
+        let chosen = memory.word(buffer_chosen(group.shape)).map_or(0, |word| word as u32);
+        if chosen > 1 {
+            return Err(format!("bufferChosen: {chosen:#x}: must be 0 or 1"));
+        }
+        if rung == 0 {
+            return Ok(Seen { is_numbered: true, ..Seen::default() });
+        }
+        let (operator, number) = at_position(rung, group.in_flight);
+        let mut seen = Seen {
+            begun: begun_at(rung, group.in_flight),
+            is_numbered: true,
+            last: Some((operator, number)),
+            ..Seen::default()
+        };
+        Windows { group, member, memory, rung, half: partition(rung), seen: &mut seen }
+            .look(operator, number);
+        Ok(seen)
+    })
 }
 
 /// The windows that one rank has received in its last operator.

@@ -2,6 +2,7 @@
 //! there are several cores, how far it is in dispatch. How ranks stand to each other follows: nobody ends a dispatch before all
 //! have begun it.
 
+use super::super::memory::Memory;
 use super::super::owes::{Seen, at_position, begun_at, position};
 use super::{Group, Refused, a3_words, batch, direct, results};
 use std::collections::BTreeSet;
@@ -40,11 +41,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         );
         return Err((None, why));
     }
-    let ranks = (0..group.members.len() as u32).map(|member| match group.memory(member) {
-        Some(_) => rank(group, member).map(Some).map_err(|why| (Some((member, Region::State)), why)),
-        None => Ok(None),
-    });
-    let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+    let ranks = group.each(Region::State, |member, memory| rank(group, member, memory))?;
     let first = first_position(group, &ranks)?;
     let place = |rank: &Rank, at: u64| match rank.foremost {
         None => 0,
@@ -92,8 +89,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
     Ok(seen)
 }
 
-fn rank(group: &Group<'_>, member: u32) -> Result<Rank, String> {
-    let memory = group.memory(member).ok_or_else(String::new)?;
+fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, String> {
     let cores = (0..group.shape.aiv_num()).map(|core| {
         let core = CoreId(core);
         let word = |at| memory.word(at).unwrap_or(0);

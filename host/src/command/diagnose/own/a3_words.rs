@@ -2,7 +2,7 @@
 
 use super::super::owes::Seen;
 use super::a3::Core;
-use super::{Group, Taken, lacking, partition, word};
+use super::{Group, Taken, lacking, partition, tp, word};
 use core::ops::Range;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
@@ -112,7 +112,8 @@ impl Own<'_> {
         if shape.protocol() == Protocol::FullmeshV2 {
             self.blocks(slots, counts == Taken::All);
         }
-        self.tp();
+        let operator = (Operator::Dispatch, self.number);
+        tp(self.group, (self.member, self.core), operator, TP, self.seen);
     }
 
     /// Words of slots, of that field.
@@ -163,21 +164,5 @@ impl Own<'_> {
                 self.lacks(FIRST, Wait::new(Flag::Block, source, &[local_expert, 0, 0]), false);
             }
         }
-    }
-
-    /// The slot in which the peer's core of the same number tells of its rows.
-    fn tp(&mut self) {
-        let group = self.group;
-        if group.shape.tp_world_size() < 2 {
-            return;
-        }
-        let core = [self.core, 0, 0, 0, 0];
-        let Some(begun) = word(group, self.member, (Named::TpDispatchSelectors, ""), core) else { return };
-        let at = [partition(self.number).index(), self.core, 0, 0, 0];
-        let Some(0) = word(group, self.member, (Named::TpDispatchSlots, "rows"), at) else { return };
-        let peer = RankId(1 - self.member % 2);
-        // Before it takes its partition there, it has cleared nothing.
-        let is_sure = begun != self.number % 2;
-        self.lacks(TP, Wait::new(Flag::Tp, peer, &[self.core]), is_sure);
     }
 }

@@ -18,12 +18,7 @@ const FORWARDED: u32 = 1;
 const SUMMED: u32 = 2;
 
 pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
-    (0..group.members.len() as u32)
-        .map(|member| match group.memory(member) {
-            Some(_) => rank(group, member).map(Some).map_err(|why| (Some((member, Region::Window)), why)),
-            None => Ok(None),
-        })
-        .collect()
+    group.each(Region::Window, |member, _| rank(group, member))
 }
 
 fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {

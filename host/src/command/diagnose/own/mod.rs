@@ -13,12 +13,12 @@ use super::memory::Memory;
 use super::owes::{Lack, Missing, Seen};
 use crate::case::Case;
 use crate::global_rank;
-use veriep_core::fabric::Wait;
+use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::{self, INDICES_MAX, Map, Named};
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Choices;
-use veriep_core::shape::{Product, Protocol, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::sync::event::{self, Value};
 use veriep_core::sync::flag::{self, Seen as Word};
 use veriep_core::units::RankId;
@@ -71,6 +71,19 @@ impl Group<'_> {
         self.members.get(member as usize)?.as_ref()
     }
 
+    /// What `look` sees in each member's dump; nothing without one. What is wrong with one is wrong in that region.
+    fn each<T>(
+        &self,
+        region: Region,
+        look: impl Fn(u32, &Memory) -> Result<T, String>,
+    ) -> Result<Vec<Option<T>>, Refused> {
+        let members = (0..).zip(&self.members).map(|(member, memory)| {
+            let Some(memory) = memory else { return Ok(None) };
+            look(member, memory).map(Some).map_err(|why| (Some((member, region)), why))
+        });
+        members.collect()
+    }
+
     /// A word that `core` of `member` lacks. `wait` has the numbers that machines use.
     fn lack(
         &self,
@@ -105,11 +118,7 @@ fn indices(map: &Map) -> impl Iterator<Item = [u32; INDICES_MAX]> {
 /// flags. A group with other choices, or of another release, has words elsewhere.
 fn check(group: &Group<'_>, member: u32, memory: &Memory) -> Result<(), (Region, String)> {
     let (shape, mode, rank) = (group.shape, group.choices.mode(), group.ep(member));
-    let state = match shape.product() {
-        Product::A3 => &[Region::State, Region::TpState][..],
-        Product::A2 => &[Region::State],
-    };
-    for &region in state.iter().filter(|region| memory.has(**region)) {
+    for region in [Region::State, Region::TpState].into_iter().filter(|region| memory.has(*region)) {
         let bytes = memory.whole(region);
         let mut known = vec![false; bytes.len() / 8];
         let maps = || affine::maps(shape, mode, rank).filter(|map| map.region == region);
@@ -199,4 +208,26 @@ fn word(
     let at = named.place(shape, mode, group.ep(member), indices)?;
     let field = named.fields(shape, mode).find(|of| of.name == field).map_or(0, |field| field.offset);
     group.memory(member)?.word(Place { offset: at.offset + field, ..at })
+}
+
+/// The slot in which the TP peer's core of the same number tells of its rows, or of results.
+fn tp(
+    group: &Group<'_>,
+    (member, core): (u32, u32),
+    (operator, number): (Operator, u64),
+    level: u32,
+    seen: &mut Seen,
+) {
+    let (selectors, slots) = match operator {
+        Operator::Dispatch => (Named::TpDispatchSelectors, Named::TpDispatchSlots),
+        Operator::Combine => (Named::TpCombineSelectors, Named::TpCombineSlots),
+    };
+    let begun = word(group, member, (selectors, ""), [core, 0, 0, 0, 0]);
+    let told = word(group, member, (slots, "rows"), [partition(number).index(), core, 0, 0, 0]);
+    if let (Some(begun), Some(0)) = (begun, told) {
+        let wait = Wait::new(Flag::Tp, RankId(1 - member % 2), &[core]);
+        let lack = group.lack((member, core), (operator, number), level, wait);
+        // Before it takes its partition there, it has cleared nothing.
+        if begun == number % 2 { seen.doubts.push(lack) } else { seen.waits.push(lack) }
+    }
 }

@@ -3,10 +3,9 @@
 
 use super::super::owes::{Lack, Missing, Seen};
 use super::a3::Core;
-use super::{Group, partition, word};
+use super::{Group, partition, tp, word};
 use crate::global_rank::named;
 use std::collections::HashMap;
-use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
 use veriep_core::layout::record::{Triple, triple_of};
 use veriep_core::layout::state::{Operator, core_word};
@@ -22,14 +21,6 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 /// What a TP peer tells comes before all results.
 const TP: u32 = 0;
 
-/// What is known of the rank that returns a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Known(u32),
-    /// One of several.
-    Unknown,
-}
-
 /// The members, as far as they have been looked at, and the cores of each.
 type Others<'a> = (Seen, &'a [Option<Seen>], &'a dyn Fn(u32) -> &'a [Core]);
 
@@ -40,7 +31,8 @@ pub(super) fn combine(
     number: u64,
     (mut seen, others, cores): Others<'_>,
 ) -> Seen {
-    tp(group, member, number, &mut seen);
+    (0..group.shape.aiv_num())
+        .for_each(|core| tp(group, (member, core), (Operator::Combine, number), TP, &mut seen));
     let (shape, rank) = (group.shape, group.ep(member));
     if shape.protocol() == Protocol::FullmeshV2 {
         // A count says that rows come, not that they have.
@@ -73,8 +65,7 @@ pub(super) fn combine(
             let lacks: Vec<_> = empty
                 .into_iter()
                 .filter_map(|k| match sources.get(&(token, k)) {
-                    Some(Source::Known(source)) => Some(lack(k, Some(*source))),
-                    Some(Source::Unknown) => Some(lack(k, None)),
+                    Some(source) => Some(lack(k, *source)),
                     // No rank has a row for it, as far as all are known.
                     None => is_blind.then(|| lack(k, None)),
                 })
@@ -102,30 +93,13 @@ fn has_windows(group: &Group<'_>, member: u32) -> bool {
     holders.all(|of| group.memory(of.0).is_some_and(|memory| memory.has(Region::Window)))
 }
 
-/// The slots in which the cores of the peer tell of results.
-fn tp(group: &Group<'_>, member: u32, number: u64, seen: &mut Seen) {
-    if group.shape.tp_world_size() < 2 {
-        return;
-    }
-    for core in 0..group.shape.aiv_num() {
-        let begun = word(group, member, (Named::TpCombineSelectors, ""), [core, 0, 0, 0, 0]);
-        let at = [partition(number).index(), core, 0, 0, 0];
-        let told = word(group, member, (Named::TpCombineSlots, "rows"), at);
-        if let (Some(begun), Some(0)) = (begun, told) {
-            let wait = Wait::new(Flag::Tp, RankId(1 - member % 2), &[core]);
-            let lack = group.lack((member, core), (Operator::Combine, number), TP, wait);
-            if begun == number % 2 { seen.doubts.push(lack) } else { seen.waits.push(lack) }
-        }
-    }
-}
-
-/// Of each token and column of a member that some rank returns a result for, which one does.
+/// Of each token and column of a member that some rank returns a result for, which one does; none if it is one of several.
 fn sources<'a>(
     group: &Group<'_>,
     member: u32,
     number: u64,
     cores: &dyn Fn(u32) -> &'a [Core],
-) -> HashMap<(u32, u32), Source> {
+) -> HashMap<(u32, u32), Option<u32>> {
     let (shape, own) = (group.shape, group.ep(member));
     let member_of = |rank| named(shape.tp_world_size(), RankId(member), rank, false).0;
     let mut found = HashMap::new();
@@ -135,7 +109,7 @@ fn sources<'a>(
             (0..shape.bs(own)).flat_map(|token| (0..shape.combine_columns()).map(move |k| (token, k)))
         {
             if let Some(home) = route::home(shape, own, &inputs, Pair { token: Token(token), k }) {
-                found.insert((token, k), Source::Known(member_of(home.rank)));
+                found.insert((token, k), Some(member_of(home.rank)));
             }
         }
         return found;
@@ -145,11 +119,11 @@ fn sources<'a>(
         for core in 0..shape.aiv_num() {
             let (rows, is_of_batch) = of_batch(group, holder, number, core, cores(holder));
             for Triple { token, k, .. } in rows.into_iter().filter(|triple| triple.source == own) {
-                let source = if is_of_batch { Source::Known(holder) } else { Source::Unknown };
+                let source = is_of_batch.then_some(holder);
                 let entry = found.entry((token.0, k)).or_insert(source);
                 match (*entry, source) {
-                    (Source::Known(one), Source::Known(other)) if one != other => *entry = Source::Unknown,
-                    (Source::Unknown, Source::Known(_)) => *entry = source,
+                    (Some(one), Some(other)) if one != other => *entry = None,
+                    (None, Some(_)) => *entry = source,
                     _ => {}
                 }
             }
