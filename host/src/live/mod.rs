@@ -8,6 +8,7 @@ mod tests;
 mod tokens;
 
 pub use tokens::Tokens;
+use tokens::refused;
 
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, row_copy};
@@ -16,7 +17,7 @@ use crate::config::Config;
 use crate::driver::rank::{Cores, Operator};
 use crate::driver::schedule::Schedule;
 use crate::driver::{Failure, Hang, Options, keep_operands};
-use crate::error::{Error, Missing, Problem};
+use crate::error::{Error, Missing};
 use crate::world::join::{Joins, NotJoined, Rendezvous};
 use crate::world::{Departed, Gone, GroupMemory, Peers, Phase, Seat, World};
 use crate::{expert, global_rank, group, hints};
@@ -110,17 +111,14 @@ impl Plan {
             config.raise_buffer();
         }
         let shape = hints::shape(&config, Given::empty(), Limits::Product, "Group")?;
-        let unknown = |parameter: &str, seen: String, rule: &str| {
-            let problems = vec![Problem::new(parameter, &seen, rule)];
-            Err(Error::Invalid { place: "Group".to_owned(), problems })
-        };
         if shape.const_expert_num() > 0 {
             let seen = format!(" = {}", shape.const_expert_num());
-            return unknown("const_expert_num", seen, "must be 0: members have no tensors of const experts");
+            let rule = "must be 0: members have no tensors of const experts";
+            return Err(refused("const_expert_num", &seen, rule));
         }
         if shape.op() != Op::Combine {
             let rule = "must be combine: members have no residual";
-            return unknown("op", " = combine_add_rms_norm".to_owned(), rule);
+            return Err(refused("op", " = combine_add_rms_norm", rule));
         }
         let options = Options { choices: Choices::default(), vector, ..Options::default() };
         let bytes = SharedMemory::bytes(&shape, IN_FLIGHT_MAX).map_err(|e| of_system("memory", &e))?;

@@ -25,7 +25,8 @@ pub struct Tokens<'a> {
     pub mask: Mask<'a>,
 }
 
-fn refused(parameter: &str, seen: &str, rule: impl Into<String>) -> Error {
+/// Something about a group's member that breaks a rule.
+pub(super) fn refused(parameter: &str, seen: &str, rule: impl Into<String>) -> Error {
     Error::Invalid { place: "Group".to_owned(), problems: vec![Problem::new(parameter, seen, rule)] }
 }
 

@@ -1,8 +1,8 @@
 //! The same as a header for C99, C++17, CUDA and AscendC, and a program that holds the header against the core.
 
-use super::{Exported, LICENSE, Owned};
+use super::{Exported, LICENSE, Owned, indices};
 use core::fmt::Write as _;
-use veriep_core::layout::affine::{Dim, INDICES_MAX};
+use veriep_core::layout::affine::Dim;
 use veriep_core::sync::event::{Event, events};
 use veriep_core::units::RankId;
 
@@ -41,11 +41,16 @@ impl Owned {
     }
 }
 
+/// A function of numbers that returns `sum`.
+fn function<'n>(name: &str, of: impl Iterator<Item = &'n str>, sum: &str) -> String {
+    let parameters: Vec<_> = of.map(|number| format!("uint32_t {number}")).collect();
+    let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
+    format!("VERIEP_FN uint64_t {name}({parameters}) {{ return {sum}; }}")
+}
+
 /// A function of the variables of a word.
 fn word_function(name: &str, event: &Event) -> String {
     let variables = event.value.variables();
-    let parameters: Vec<_> = variables.iter().map(|variable| format!("uint32_t {variable}")).collect();
-    let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
     let terms: String = event
         .value
         .shifts()
@@ -53,7 +58,7 @@ fn word_function(name: &str, event: &Event) -> String {
         .map(|(shift, variable)| format!(" | (uint64_t){variable} << {shift}"))
         .collect();
     let constant = event.value.word([0; 3]);
-    format!("VERIEP_FN uint64_t {name}({parameters}) {{ return {constant:#x}ull{terms}; }}")
+    function(name, variables.iter().copied(), &format!("{constant:#x}ull{terms}"))
 }
 
 impl Exported {
@@ -81,18 +86,13 @@ impl Exported {
                 let field_name = field.name.replace(' ', "_").to_uppercase();
                 lines.push(format!("#define {}_{field_name}_AT {}ull", name.to_uppercase(), field.offset));
             }
-            let parameters: Vec<_> =
-                map.dims().iter().map(|dim| format!("uint32_t {}", dim.index.name())).collect();
-            let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
             let term = |dim: &Dim| {
                 let sign = if dim.stride < 0 { '-' } else { '+' };
                 format!(" {sign} (uint64_t){} * {}ull", dim.index.name(), dim.stride.unsigned_abs())
             };
             let terms: String = map.dims().iter().map(term).collect();
-            lines.push(format!(
-                "VERIEP_FN uint64_t {name}({parameters}) {{ return {}ull{terms}; }}",
-                map.base
-            ));
+            let indices = map.dims().iter().map(|dim| dim.index.name());
+            lines.push(function(&name, indices, &format!("{}ull{terms}", map.base)));
         }
         lines.push("\n/* The words that tell of data. */".to_owned());
         for (name, event) in self.words(prefix) {
@@ -156,20 +156,11 @@ impl Exported {
 
     /// All offsets of a map in one number, by the core's own functions, and how many there are.
     fn offsets(&self, owned: &Owned) -> (u64, u64) {
-        let (dims, rank) = (owned.map.dims(), RankId(owned.ranks.start));
-        let count: u64 = dims.iter().map(|dim| u64::from(dim.extent)).product();
-        let mut indices = [0; INDICES_MAX];
-        let mut hash = BASIS;
-        for _ in 0..count {
-            let place = owned.map.named.place(&self.shape, self.choices.mode(), rank, indices);
-            hash = (hash ^ place.map_or(u64::MAX, |place| place.offset)).wrapping_mul(PRIME);
-            for (dim, index) in dims.iter().zip(&mut indices).rev() {
-                *index = (*index + 1) % dim.extent;
-                if *index > 0 {
-                    break;
-                }
-            }
-        }
-        (hash, count)
+        let (mode, rank) = (self.choices.mode(), RankId(owned.ranks.start));
+        indices(&owned.map).fold((BASIS, 0), |(hash, count), indices| {
+            let place = owned.map.named.place(&self.shape, mode, rank, indices);
+            let offset = place.map_or(u64::MAX, |place| place.offset);
+            ((hash ^ offset).wrapping_mul(PRIME), count + 1)
+        })
     }
 }

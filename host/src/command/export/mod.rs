@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::io::Write as _;
 use std::path::Path;
-use veriep_core::layout::affine::{self, Index, Map, Named};
+use veriep_core::layout::affine::{self, INDICES_MAX, Index, Map, Named};
 use veriep_core::layout::{block, map, record, state};
 use veriep_core::plan::{relay, split};
 use veriep_core::protocol::{Choices, Fingerprints, Stage};
@@ -98,6 +98,20 @@ fn ranks(shape: &Shape, asked: &str) -> Result<Vec<RankId>, Error> {
         _ => Err(Error::Request(format!("--ranks {word}: must be all, or ranks in [0, {}]", count - 1))),
     };
     asked.split(',').map(rank).collect()
+}
+
+/// All indices of a map, the last one fastest.
+pub(super) fn indices(map: &Map) -> impl Iterator<Item = [u32; INDICES_MAX]> {
+    let extents: Vec<_> = map.dims().iter().map(|dim| dim.extent).collect();
+    let all: u64 = extents.iter().copied().map(u64::from).product();
+    (0..all).map(move |mut number| {
+        let mut indices = [0; INDICES_MAX];
+        for (index, &extent) in indices.iter_mut().zip(&extents).rev() {
+            *index = (number % u64::from(extent)) as u32;
+            number /= u64::from(extent);
+        }
+        indices
+    })
 }
 
 /// Every map, told apart where ranks with shared experts have another one.

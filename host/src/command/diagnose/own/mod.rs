@@ -12,9 +12,10 @@ mod results;
 use super::memory::Memory;
 use super::owes::{Lack, Missing, Seen};
 use crate::case::Case;
+use crate::command::export::indices;
 use crate::global_rank;
 use veriep_core::fabric::{Flag, Wait};
-use veriep_core::layout::affine::{self, INDICES_MAX, Map, Named};
+use veriep_core::layout::affine::{self, INDICES_MAX, Named};
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Choices;
@@ -100,18 +101,6 @@ impl Group<'_> {
 /// The partition that operator `number` uses, from 1.
 const fn partition(number: u64) -> Partition {
     if number % 2 == 1 { Partition::P0 } else { Partition::P1 }
-}
-
-fn indices(map: &Map) -> impl Iterator<Item = [u32; INDICES_MAX]> {
-    let extents: Vec<_> = map.dims().iter().map(|dim| dim.extent).collect();
-    let all: u32 = extents.iter().product();
-    (0..all).map(move |mut number| {
-        let mut indices = [0; INDICES_MAX];
-        for (index, extent) in indices.iter_mut().zip(&extents).rev() {
-            (number, *index) = (number / extent, number % extent);
-        }
-        indices
-    })
 }
 
 /// Whether state regions hold what this group can have left there: nothing outside its areas, and in its flags nothing but
