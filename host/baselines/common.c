@@ -142,6 +142,26 @@ struct job read_job(int argc, char **argv) {
     return job;
 }
 
+void place_rows(const struct job *job, const int32_t *counts, int32_t *next_row, int32_t *recv_counts) {
+    int experts = job->experts, local = job->local_experts;
+    int32_t total[experts];
+    memset(total, 0, sizeof total);
+    for (int r = 0; r < job->ranks; r++) {
+        const int32_t *row = counts + (size_t)r * experts;
+        if (r == job->rank) memcpy(next_row, total, sizeof total);
+        for (int e = 0; e < experts; e++) total[e] += row[e];
+    }
+    for (int e = 0, before = 0; e < experts; e++) {
+        if (e % local == 0) before = 0;
+        next_row[e] += before;
+        before += total[e];
+    }
+    int32_t sum = 0;
+    for (int e = 0; e < local; e++)
+        for (int r = 0; r < job->ranks; r++)
+            recv_counts[e * job->ranks + r] = sum += counts[(size_t)r * experts + job->rank * local + e];
+}
+
 static int64_t now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);

@@ -53,6 +53,10 @@ void *pages(size_t bytes);
 /* The memory of all ranks, `bytes` of each on pages of their own; their addresses go into `parts`. */
 void shared_pages(size_t bytes, void **parts);
 
+/* Of what each rank sends to each expert, `counts` [ranks, experts]: the first of my rows for each expert, on its rank, where
+ * experts lie in order and within each the sources in order; and what my experts receive, as `struct received` has it. */
+void place_rows(const struct job *job, const int32_t *counts, int32_t *next_row, int32_t *recv_counts);
+
 /* How rows go: through the caches, past them, or through them with their lines asked for ahead. */
 enum way { THROUGH, PAST, AHEAD };
 

@@ -43,19 +43,8 @@ static void dispatch(const struct job *job) {
     for (int r = 0; r < job->ranks; r++)
         MPI_Put(mine, experts, MPI_INT32_T, r, counts_at + 4ul * job->rank * experts, experts, MPI_INT32_T, win);
     tell(job, COUNTED);
+    place_rows(job, (const int32_t *)(window + counts_at), next_row, recv_counts);
 
-    /* Where my rows begin: experts of a rank in order, within each the sources in order. */
-    const int32_t *counts = (const int32_t *)(window + counts_at);
-    int32_t sum = 0, at = 0;
-    for (int e = 0; e < experts; e++) {
-        if (e % local == 0) at = 0;
-        for (int r = 0; r < job->ranks; r++) {
-            if (r == job->rank) next_row[e] = at;
-            at += counts[(size_t)r * experts + e];
-            if (e / local == job->rank)
-                recv_counts[(e % local) * job->ranks + r] = sum += counts[(size_t)r * experts + e];
-        }
-    }
     for (int i = 0; i < pairs; i++) {
         int expert = job->ids[i];
         places[i] = next_row[expert]++;

@@ -26,25 +26,7 @@ static void dispatch(const struct job *job) {
     memset(mine, 0, 4 * experts);
     for (int i = 0; i < pairs; i++) mine[job->ids[i]]++;
     meet();
-
-    /* Where my rows begin: experts of a rank in order, within each the sources in order. */
-    memset(next_row, 0, 4 * experts);
-    int32_t total[experts];
-    memset(total, 0, sizeof total);
-    for (int r = 0; r < job->ranks; r++) {
-        const int32_t *row = counts + (size_t)r * experts;
-        if (r == job->rank) memcpy(next_row, total, sizeof total);
-        for (int e = 0; e < experts; e++) total[e] += row[e];
-    }
-    for (int e = 0, before = 0; e < experts; e++) {
-        if (e % local == 0) before = 0;
-        next_row[e] += before;
-        before += total[e];
-    }
-    int32_t sum = 0;
-    for (int e = 0; e < local; e++)
-        for (int r = 0; r < job->ranks; r++)
-            recv_counts[e * job->ranks + r] = sum += counts[(size_t)r * experts + job->rank * local + e];
+    place_rows(job, counts, next_row, recv_counts);
 
     for (int t = 0, i = 0; t < job->bs; t++) {
         const void *row = job->x + (size_t)t * job->h;
