@@ -3,7 +3,7 @@
 mod header;
 mod routing;
 
-use super::plan::ranges;
+use super::plan::{ends, ranges};
 use super::source::{choices, opened, resolve};
 use crate::atomic_file::write_atomically;
 use crate::cli::{ExportArgs, ModeArgs};
@@ -280,19 +280,14 @@ impl Exported {
 /// What a core does of the work of its rank; ranges are `[start, end)`.
 fn share(shape: &Shape, rank: RankId, core: CoreId) -> Json {
     let ep = global_rank::ep_rank(shape, rank);
-    let ends = |range: Range<u32>| [range.start, range.end];
-    let tokens = ends(split::tokens(shape, ep, core));
-    match shape.protocol() {
-        Protocol::Fullmesh => {
-            json!({"rank": rank.0, "core": core.0, "tokens": tokens, "ranks": ends(split::ranks(shape, core))})
-        }
+    let more = match shape.protocol() {
+        Protocol::Fullmesh => json!({"ranks": ends(&split::ranks(shape, core))}),
         Protocol::Hierarchy => json!({
-            "rank": rank.0, "core": core.0, "tokens": tokens, "slots": ends(split::slots(shape, ep, core)),
-            "streams": ends(relay::streams(shape, core)),
+            "slots": ends(&split::slots(shape, ep, core)),
+            "streams": ends(&relay::streams(shape, core)),
         }),
-        _ => with(
-            json!({"rank": rank.0, "core": core.0, "tokens": tokens}),
-            ranges(shape, &split::work(shape, ep, core)),
-        ),
-    }
+        _ => ranges(shape, &split::work(shape, ep, core)),
+    };
+    let tokens = ends(&split::tokens(shape, ep, core));
+    with(json!({"rank": rank.0, "core": core.0, "tokens": tokens}), more)
 }

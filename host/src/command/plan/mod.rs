@@ -147,6 +147,6 @@ fn experts(plan: &Value) -> String {
 }
 
 /// Bounds of a range, as reports have them.
-const fn ends(range: &Range<u32>) -> [u32; 2] {
+pub(super) const fn ends(range: &Range<u32>) -> [u32; 2] {
     [range.start, range.end]
 }
