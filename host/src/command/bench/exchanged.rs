@@ -42,8 +42,6 @@ pub(super) struct Exchanged<'c> {
     expand_x: Vec<u8>,
     y: Vec<u8>,
     x_out: Vec<u8>,
-    /// Messages of a round to other processes, and their bytes, of all processes.
-    sent: [u64; 2],
 }
 
 impl<'c> Exchanged<'c> {
@@ -71,22 +69,7 @@ impl<'c> Exchanged<'c> {
         let out = ByProcess { bytes: vec![0; pairs * row], ..ByProcess::default() };
         let (come, from, places) = (ByProcess::default(), Vec::new(), vec![0; pairs]);
         let (expand_x, y, x_out) = (Vec::new(), Vec::new(), vec![0; tokens * row]);
-        Ok(Self {
-            case,
-            vector,
-            point,
-            by,
-            of_pair,
-            each,
-            from,
-            places,
-            out,
-            come,
-            expand_x,
-            y,
-            x_out,
-            sent: [0; 2],
-        })
+        Ok(Self { case, vector, point, by, of_pair, each, from, places, out, come, expand_x, y, x_out })
     }
 
     fn row(&self) -> usize {
@@ -241,23 +224,6 @@ impl<'c> Exchanged<'c> {
         must.data.len() == seen.len() && tolerance.judge(&must, seen).wrong == 0
     }
 
-    /// Messages of this process in a round, and their bytes.
-    fn own_messages(&self) -> [u64; 2] {
-        let here = self.point.cluster.world.process();
-        let of = |rows: &ByProcess| {
-            let to_others =
-                rows.counts.iter().enumerate().filter(|&(process, &rows)| process != here && rows > 0);
-            to_others.fold([0, 0], |[n, bytes], (_, &rows)| [n + 1, bytes + rows as u64 * self.row() as u64])
-        };
-        // The counts go ahead.
-        let others = match self.by {
-            Exchange::Alltoallv => self.out.counts.len() as u64 - 1,
-            Exchange::Messages => 0,
-        };
-        let ([there, bytes], [back, more]) = (of(&self.out), of(&self.come));
-        [there + back + others, bytes + more + others * 4 * self.each as u64]
-    }
-
     /// Begins with the others; nobody else uses the MPI meanwhile.
     fn with_wire<T>(
         &mut self,
@@ -284,17 +250,12 @@ fn meet(wire: &MpiWire) -> Result<Instant, String> {
 
 impl System for Exchanged<'_> {
     fn check(&mut self, name: &str) -> Result<(), Error> {
-        let point = self.point.clone();
-        let verdict = || {
-            let at = format!("{name} timing: ");
-            self.with_wire(Self::checked)?.map_err(|line| Error::Wrong(at + &line)).map(|()| vec![0])
-        };
-        point.turn(verdict).map(drop)
+        let at = format!("{name} timing: ");
+        self.with_wire(Self::checked)?.map_err(|line| Error::Wrong(at + &line))
     }
 
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
-        let point = self.point.clone();
-        let both = |system: &mut Self, wire: &MpiWire| {
+        self.with_wire(|system, wire| {
             let mut samples = Samples::default();
             for nth in 0..warm_up + iterations {
                 let begun = meet(wire)?;
@@ -308,26 +269,34 @@ impl System for Exchanged<'_> {
                 }
             }
             Ok(samples)
-        };
-        point.timed(|| self.with_wire(both))
+        })
     }
 
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
-        let point = self.point.clone();
-        let chain = |system: &mut Self, wire: &MpiWire| {
+        self.with_wire(|system, wire| {
             let begun = meet(wire)?;
             for _ in 0..rounds {
                 system.dispatch(wire)?;
                 system.combine(wire)?;
             }
             Ok(begun.elapsed() / rounds)
-        };
-        let time = point.time(|| self.with_wire(chain))?;
-        self.sent = point.sums(self.own_messages())?;
-        Ok(time)
+        })
     }
 
+    /// Of this process.
     fn sent(&self) -> Option<[u64; 2]> {
-        Some(self.sent)
+        let here = self.point.cluster.world.process();
+        let of = |rows: &ByProcess| {
+            let to_others =
+                rows.counts.iter().enumerate().filter(|&(process, &rows)| process != here && rows > 0);
+            to_others.fold([0, 0], |[n, bytes], (_, &rows)| [n + 1, bytes + rows as u64 * self.row() as u64])
+        };
+        // The counts go ahead.
+        let others = match self.by {
+            Exchange::Alltoallv => self.out.counts.len() as u64 - 1,
+            Exchange::Messages => 0,
+        };
+        let ([there, bytes], [back, more]) = (of(&self.out), of(&self.come));
+        Some([there + back + others, bytes + more + others * 4 * self.each as u64])
     }
 }

@@ -7,10 +7,10 @@ use super::entry::{self, Subject};
 use super::exchanged::Exchanged;
 use super::live::{self, Group};
 use super::{Contender, Samples};
+use crate::backend::Pages;
 use crate::backend::far::Wire;
 use crate::backend::far::mpi::{Exchange, MpiWire};
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, Pages};
 use crate::case::Case;
 use crate::cli::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 use crate::command::launched::{self, Alike, of_mpi};
@@ -91,7 +91,7 @@ impl Job {
     }
 
     /// Meets the others at a point of the grid.
-    pub(super) fn meet(&self, case: &Case, args: &BenchArgs, receive: Receive) -> Result<Rc<Point>, Error> {
+    fn meet(&self, case: &Case, args: &BenchArgs, receive: Receive) -> Result<Rc<Point>, Error> {
         let workers = args.threads.map(|threads| threads as usize);
         let alike = Alike { fingerprint: live::fingerprint(case), workers, receive };
         let (me, wire) = (self.launched.process, self.wire.of_another_group());
@@ -124,26 +124,28 @@ impl Job {
         programs: &Programs,
     ) -> Result<Vec<Contender<'c>>, Error> {
         let point = self.meet(case, args, receive)?;
-        let alone = |inner| Alone { inner, point: point.clone() };
         let way = (receive, copy, vector);
         let mut all: Vec<Contender<'c>> = Vec::new();
         for &on in &args.backend {
-            let (system, row_copy): (Box<dyn System>, _) = match on {
-                LiveArg::Mpi => point.machines(case, args, way)?,
-                _ if !self.is_first() => (Box::new(alone(None)), RowCopy::Plain),
+            let (inner, row_copy) = match on {
+                LiveArg::Mpi => point.machines(case, args, way).map(|(inner, copy)| (Some(inner), copy))?,
+                _ if !self.is_first() => (None, RowCopy::Plain),
                 LiveArg::Threads | LiveArg::Processes => {
                     let (group, row_copy) = super::machines(on, args, (case, number), way, pages)?;
-                    (Box::new(alone(Some(group))), row_copy)
+                    (Some(group), row_copy)
                 }
             };
+            let sent = (on == LiveArg::Mpi).then_some([0; 2]);
             let machines = entry::System::Machines(on, receive, copy);
-            all.push((Subject { case, system: machines, row_copy: Some(row_copy) }, system));
+            let subject = Subject { case, system: machines, row_copy: Some(row_copy) };
+            all.push((subject, Box::new(InJob { inner, point: point.clone(), sent })));
         }
         for baseline in programs.fitting(&case.config) {
             let by = if baseline == Baseline::MpiIsend { Exchange::Messages } else { Exchange::Alltoallv };
             let exchanged = Exchanged::new(case, (point.clone(), by), vector)?;
             let subject = Subject { case, system: entry::System::Baseline(baseline), row_copy: None };
-            all.push((subject, Box::new(exchanged)));
+            let (inner, sent) = (Some(Box::new(exchanged) as Box<dyn System>), Some([0; 2]));
+            all.push((subject, Box::new(InJob { inner, point: point.clone(), sent })));
         }
         Ok(all)
     }
@@ -182,7 +184,7 @@ fn after(limit: Duration, end: impl FnOnce() + Send + 'static) -> Sender<()> {
 impl Point {
     /// Does what all processes do at this time, and has them agree on the numbers that come out: of each the largest. Whoever waits
     /// longer than the deadline ends the job.
-    pub(super) fn turn(&self, work: impl FnOnce() -> Result<Vec<u64>, Error>) -> Result<Vec<u64>, Error> {
+    fn turn(&self, work: impl FnOnce() -> Result<Vec<u64>, Error>) -> Result<Vec<u64>, Error> {
         let (me, format, deadline) = (self.me, self.format, self.deadline);
         let line = format!("{}: no progress for {} s", self.at, deadline.as_secs_f64());
         let _unless_done = after(deadline, move || {
@@ -212,7 +214,7 @@ impl Point {
     }
 
     /// Of several numbers of each process, sums over all.
-    pub(super) fn sums(&self, own: [u64; 2]) -> Result<[u64; 2], Error> {
+    fn sums(&self, own: [u64; 2]) -> Result<[u64; 2], Error> {
         let mut slots = vec![0; 2 * self.cluster.world.processes()];
         slots[2 * self.me..][..2].copy_from_slice(&own);
         let all = self.turn(|| Ok(slots))?;
@@ -220,7 +222,7 @@ impl Point {
     }
 
     /// A turn in which operators are timed.
-    pub(super) fn timed(&self, work: impl FnOnce() -> Result<Samples, Error>) -> Result<Samples, Error> {
+    fn timed(&self, work: impl FnOnce() -> Result<Samples, Error>) -> Result<Samples, Error> {
         let ns = |time: &Duration| time.as_nanos() as u64;
         let all = self.turn(|| work().map(|s| s.dispatch.iter().chain(&s.combine).map(ns).collect()))?;
         let mut dispatch: Vec<_> = all.into_iter().map(Duration::from_nanos).collect();
@@ -229,37 +231,28 @@ impl Point {
     }
 
     /// A turn in which one time is taken.
-    pub(super) fn time(&self, work: impl FnOnce() -> Result<Duration, Error>) -> Result<Duration, Error> {
+    fn time(&self, work: impl FnOnce() -> Result<Duration, Error>) -> Result<Duration, Error> {
         let all = self.turn(|| work().map(|time| vec![time.as_nanos() as u64]))?;
         Ok(Duration::from_nanos(all.first().copied().unwrap_or_default()))
     }
 
     /// The machines of this process's ranks, and how they copy rows.
-    pub(super) fn machines<'c>(
-        self: &Rc<Self>,
+    fn machines<'c>(
+        &self,
         case: &'c Case,
         args: &BenchArgs,
         (receive, row_copy, vector): (Receive, RowCopyArg, Any),
     ) -> Result<(Box<dyn System + 'c>, RowCopy), Error> {
-        let Self { cluster, .. } = &**self;
+        let Self { cluster, .. } = self;
         let way = traffic::unmeasured(case, receive, row_copy);
         let (world, workers) = (cluster.world.clone(), live::workers(args, cluster.workers()));
         let start = GroupMemory::start(world.processes(), cluster.workers());
         let near = SharedMemory::within(cluster.memory.map(), start, case, 1).map_err(Error::of_memory)?;
-        let (near, point) = (near.with_row_copy(way), self.clone());
+        let near = near.with_row_copy(way);
         let system: Box<dyn System> = if cluster.is_one_node() {
-            Box::new(Machines {
-                group: Group::over((near, world), case, (receive, vector), workers),
-                point,
-                sent: [0; 2],
-            })
+            Box::new(Group::over((near, world), case, (receive, vector), workers))
         } else {
-            let far = cluster.far.clone();
-            Box::new(Machines {
-                group: Group::over((far, world), case, (receive, vector), workers),
-                point,
-                sent: [0; 2],
-            })
+            Box::new(Group::over((cluster.far.clone(), world), case, (receive, vector), workers))
         };
         Ok((system, way))
     }
@@ -274,50 +267,23 @@ impl Drop for Point {
     }
 }
 
-/// The machines over the memory of all processes.
-struct Machines<'c, B> {
-    group: Group<'c, B>,
+/// A system in the job: all processes take its turns at the same times.
+struct InJob<'c> {
+    /// What this process does then; nothing while something runs in the first one alone.
+    inner: Option<Box<dyn System + 'c>>,
     point: Rc<Point>,
-    sent: [u64; 2],
+    /// Messages of all processes, and their bytes; of what runs in all of them.
+    sent: Option<[u64; 2]>,
 }
 
-impl<B: Backend> System for Machines<'_, B> {
+impl System for InJob<'_> {
     fn check(&mut self, name: &str) -> Result<(), Error> {
-        self.point.turn(|| self.group.check(name).map(|()| vec![0])).map(drop)
-    }
-
-    fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
-        self.point.timed(|| self.group.single(warm_up, iterations))
-    }
-
-    fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
-        let sent = || self.point.cluster.far.with_wire(|greeted| greeted.wire().sent());
-        let before = sent();
-        let time = self.point.time(|| self.group.chain(rounds))?;
-        let own = [0, 1].map(|nth| (sent()[nth] - before[nth]) / u64::from(rounds));
-        self.sent = self.point.sums(own)?;
-        Ok(time)
-    }
-
-    fn sent(&self) -> Option<[u64; 2]> {
-        Some(self.sent)
-    }
-}
-
-/// What runs beside the other processes, in the first one.
-pub(super) struct Alone<'c> {
-    pub(super) inner: Option<Box<dyn System + 'c>>,
-    pub(super) point: Rc<Point>,
-}
-
-impl System for Alone<'_> {
-    fn check(&mut self, name: &str) -> Result<(), Error> {
-        let Self { inner, point } = self;
+        let Self { inner, point, .. } = self;
         point.turn(|| inner.iter_mut().try_for_each(|inner| inner.check(name)).map(|()| vec![0])).map(drop)
     }
 
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
-        let Self { inner, point } = self;
+        let Self { inner, point, .. } = self;
         let asleep = || {
             let none = vec![Duration::ZERO; iterations as usize];
             Samples { dispatch: none.clone(), combine: none }
@@ -326,7 +292,19 @@ impl System for Alone<'_> {
     }
 
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
-        let Self { inner, point } = self;
-        point.time(|| inner.as_mut().map_or(Ok(Duration::ZERO), |inner| inner.chain(rounds)))
+        let Self { inner, point, sent } = self;
+        let by_wire = || point.cluster.far.with_wire(|greeted| greeted.wire().sent());
+        let before = by_wire();
+        let time = point.time(|| inner.as_mut().map_or(Ok(Duration::ZERO), |inner| inner.chain(rounds)))?;
+        if let Some(sent) = sent {
+            let counted = || [0, 1].map(|nth| (by_wire()[nth] - before[nth]) / u64::from(rounds));
+            let own = inner.as_ref().and_then(|inner| inner.sent());
+            *sent = point.sums(own.unwrap_or_else(counted))?;
+        }
+        Ok(time)
+    }
+
+    fn sent(&self) -> Option<[u64; 2]> {
+        self.sent
     }
 }
