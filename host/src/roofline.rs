@@ -62,23 +62,26 @@ const MEASURED_FROM: u64 = 1 << 20;
 const TURNS: usize = 3;
 /// Rounds of such a turn: one that finds the caches as the way before has left them, and one of each partition.
 const ROUNDS: usize = 3;
+/// Repetitions of the bare copies of a run, of which the median counts.
+const REPETITIONS: usize = 5;
 /// Rounds from which on a run gains more by the right way than it takes to find it.
 pub const WORTH_MEASURING: usize = 20;
 
-/// Copies what a round of `batch` copies as often as `rounds` says, on `threads` threads, and takes medians.
+/// Copies several times what a round of a case copies, on `threads` threads, and takes medians.
 ///
 /// # Errors
 /// As of [`Traffic::new`] and [`Traffic::times`].
 pub fn measure(
     memory: &impl Backend,
     (case, choices): (&Case, Choices),
-    batch: &Batch<'_>,
     threads: usize,
-    rounds: usize,
 ) -> Result<Roofline, Error> {
-    let times = Traffic::new(case, batch.clone(), choices)?.times(memory, threads, rounds)?;
-    let median = |operator: fn(&Roofline) -> Duration| median(times.iter().map(operator).collect());
-    Ok(Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) })
+    let times = Traffic::new(case, choices)?.times(memory, threads, REPETITIONS)?;
+    let [dispatch, combine] = times.map(|mut times| {
+        times.sort_unstable();
+        times[REPETITIONS / 2]
+    });
+    Ok(Roofline { dispatch, combine })
 }
 
 /// As [`Traffic::fastest`], of the case itself.
@@ -93,21 +96,18 @@ pub fn fastest(
     match case.shape.protocol() {
         // Agents carry all rows.
         Protocol::Fullmesh => Ok(memory),
-        _ => Traffic::new(case, Batch::new(case), choices)?.fastest(memory, threads),
+        _ => Traffic::new(case, choices)?.fastest(memory, threads),
     }
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
 impl<'a> Traffic<'a> {
-    /// Lists what a round of `batch` copies: a group on one thread runs it, over memory of its own. On A3 rows weigh nothing in it.
+    /// Lists what a round of a case copies: a group on one thread runs it, over memory of its own. On A3 rows weigh nothing
+    /// in it.
     ///
     /// # Errors
     /// There is no memory for it, or the system starts no thread.
-    pub fn new(case: &'a Case, batch: Batch<'a>, choices: Choices) -> Result<Self, Error> {
+    pub fn new(case: &'a Case, choices: Choices) -> Result<Self, Error> {
+        let batch = Batch::new(case);
         let memory = SharedMemory::new(case, 1).map_err(Error::of_memory)?;
         let memory = RankRemap::of(case).over(memory);
         let mut ranks: Vec<_> = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
@@ -146,7 +146,7 @@ impl<'a> Traffic<'a> {
             for (time, way) in &mut least {
                 group.inner = group.inner.with_row_copy(*way);
                 let turn = self.times(&group, threads, ROUNDS)?;
-                *time = (*time).min(turn.iter().skip(1).map(|round| round.dispatch + round.combine).sum());
+                *time = (*time).min(turn.iter().flat_map(|times| &times[1..]).sum());
             }
         }
         self.blank(&group, threads)?;
@@ -169,8 +169,8 @@ impl<'a> Traffic<'a> {
         times.map(drop)
     }
 
-    /// The bare copies of so many rounds. As the driver does it: each rank on its worker's thread, a meeting before
-    /// each phase, partitions in turn.
+    /// The times of the bare copies of so many rounds, of dispatch and of combine. As the driver does it: each rank on its
+    /// worker's thread, a meeting before each phase, partitions in turn.
     ///
     /// # Errors
     /// The system starts no thread.
@@ -179,7 +179,7 @@ impl<'a> Traffic<'a> {
         memory: &impl Backend,
         threads: usize,
         rounds: usize,
-    ) -> Result<Vec<Roofline>, Error> {
+    ) -> Result<[Vec<Duration>; 2], Error> {
         let unit = Schedule::parse("DC")?;
         let (arrived, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = |w: usize| {
@@ -229,11 +229,8 @@ impl<'a> Traffic<'a> {
             let of = self.phases(round).enumerate().filter(|(_, phase)| phase.operator == Some(operator));
             of.filter_map(|(phase, _)| slowest(round, phase)).sum()
         };
-        let of_round = |round| Roofline {
-            dispatch: all(round, Operator::Dispatch),
-            combine: all(round, Operator::Combine),
-        };
-        Ok((0..rounds).map(of_round).collect())
+        Ok([Operator::Dispatch, Operator::Combine]
+            .map(|operator| (0..rounds).map(|round| all(round, operator)).collect()))
     }
 
     /// Returns the bytes of a copy, as many as `scratch` has. A record is longer than its token: its bytes begin where the
@@ -345,7 +342,7 @@ mod tests {
             (Receive::Direct { areas: 1 }, vec![rows], vec![rows + sums]),
         ] {
             let choices = Choices { receive, ..Choices::default() };
-            let traffic = Traffic::new(&case, Batch::new(&case), choices).unwrap();
+            let traffic = Traffic::new(&case, choices).unwrap();
             for round in [0, 1] {
                 assert_eq!(bytes(&traffic, round, Operator::Dispatch), dispatch, "{receive:?}");
                 assert_eq!(bytes(&traffic, round, Operator::Combine), combine, "{receive:?}");
@@ -363,7 +360,7 @@ mod tests {
             ("comm_alg=hierarchy", 3, 3),
         ] {
             let case = case(&[&a2[..], &[comm_alg]].concat());
-            let traffic = Traffic::new(&case, Batch::new(&case), Choices::default()).unwrap();
+            let traffic = Traffic::new(&case, Choices::default()).unwrap();
             assert_eq!(bytes(&traffic, 0, Operator::Dispatch).len(), dispatch, "{comm_alg}");
             assert_eq!(bytes(&traffic, 0, Operator::Combine).len(), combine, "{comm_alg}");
         }
@@ -379,7 +376,7 @@ mod tests {
             let servers =
                 ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=16", "h=1024"];
             let case = case(&[&servers[..], &["hccl_buffsize_mb=200", quant_mode]].concat());
-            let traffic = Traffic::new(&case, Batch::new(&case), Choices::default()).unwrap();
+            let traffic = Traffic::new(&case, Choices::default()).unwrap();
             let phases = traffic.rounds[0].iter().filter(|phase| phase.operator == Some(operator));
             let copies = phases.flat_map(|phase| phase.copies.iter().flatten());
             let tokens: Vec<_> = copies
@@ -398,10 +395,7 @@ mod tests {
         const ZEROS: [u8; 4096] = [0; 4096];
         let servers = ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=16", "h=7168"];
         let servers = case(&[&servers[..], &["hccl_buffsize_mb=200"]].concat());
-        assert!(
-            Traffic::new(&servers, Batch::new(&servers), Choices::default()).unwrap().bytes_sent()
-                > MEASURED_FROM
-        );
+        assert!(Traffic::new(&servers, Choices::default()).unwrap().bytes_sent() > MEASURED_FROM);
         let case = case(&["h=7168", "bs=48", "hccl_buffsize_mb=64"]);
         let direct = [Receive::Direct { areas: 1 }, Receive::Overwrite { areas: 1 }];
         let ways = [Receive::Copy, Receive::InPlace].into_iter().chain(direct);

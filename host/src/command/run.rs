@@ -58,8 +58,6 @@ mod summary;
 const UNIT_BYTES_MAX: u64 = 1 << 28;
 /// What one may take that is asked for: every round of it has inputs and outputs of its own.
 const CHAIN_BYTES_MAX: u64 = 4 << 30;
-/// Repetitions of the bare copies, of which the median counts.
-const ROOFLINE_ROUNDS: usize = 5;
 
 /// Long enough for a cold start on a busy machine.
 const DEADLINE_SECONDS: f64 = 60.0;
@@ -313,13 +311,8 @@ fn drive_threads<B: Backend>(
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
     // The bare copies overwrite the memory: they come last.
-    let roofline = roofline::measure(
-        &backend.inner.inner,
-        (case, plan.options.choices),
-        &Batch::new(case),
-        workers.count,
-        ROOFLINE_ROUNDS,
-    )?;
+    let group = (case, plan.options.choices);
+    let roofline = roofline::measure(&backend.inner.inner, group, workers.count)?;
     Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 

@@ -103,7 +103,7 @@ impl<'c> Group<'c> {
         let workers = workers(args, threads(args));
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(Error::of_memory)?;
         let world = Arc::new(World::alone(global_rank::count(&case.shape), workers.count));
-        let mut copies = Traffic::new(case, Batch::new(case), choices(receive))?;
+        let mut copies = Traffic::new(case, choices(receive))?;
         let mut memory = memory.with_row_copy(traffic::unmeasured(case, receive, row_copy));
         if row_copy == RowCopyArg::Auto {
             memory = copies.fastest(memory, workers.count)?;
@@ -215,11 +215,8 @@ impl<B: Backend> System for Group<'_, B> {
         if self.case.shape.protocol() != Protocol::FullmeshV1 {
             copies.blank(&self.memory, self.workers.count)?;
         }
-        let counted = || times.iter().skip(warm_up as usize);
-        Ok(Samples {
-            dispatch: counted().map(|times| times.dispatch).collect(),
-            combine: counted().map(|times| times.combine).collect(),
-        })
+        let [dispatch, combine] = times.map(|times| times.into_iter().skip(warm_up as usize).collect());
+        Ok(Samples { dispatch, combine })
     }
 
     fn weightless(

@@ -2,11 +2,10 @@
 //! process drives its ranks and tells the parent what they cost, or what went wrong.
 
 use super::flight::{self, Own};
-use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
+use super::{Job, Ran, counted, layers, output, traffic};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer};
-use crate::batch::Batch;
 use crate::cli::RunArgs;
 use crate::driver::threads::Workers;
 use crate::driver::{self, Failure, Hang, Missing, Unit};
@@ -216,9 +215,7 @@ fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Re
     if let Some(path) = &args.out {
         output::write(path, case, &backend, &rows, plan.last_rounds() - 1)?;
     }
-    let batch = Batch::new(case);
-    let roofline =
-        roofline::measure(&backend, (case, plan.options.choices), &batch, threads, ROOFLINE_ROUNDS)?;
+    let roofline = roofline::measure(&backend, (case, plan.options.choices), threads)?;
     Ok(Ran { roofline: Some(roofline), ..ran })
 }
 
