@@ -311,10 +311,9 @@ impl Member {
             Ok(ends) => ends.last().copied().unwrap_or(0),
             Err(error) => return Err(self.fails(Error::Wrong(error.to_string()), Phase::Ended)),
         };
-        let Slot { returned, .. } = &mut self.slots[slot];
-        keep_operands(&plan.shape, &*memory, (self.rank, slot), rows as u64, returned);
-        let returned = core::mem::take(returned);
-        self.slots[slot] = Slot { round, tensors, returned };
+        let kept = &mut self.slots[slot];
+        keep_operands(&plan.shape, &*memory, (self.rank, slot), rows as u64, &mut kept.returned);
+        (kept.round, kept.tensors) = (round, tensors);
         self.in_flight.push_back(slot);
         self.rounds += 1;
         Ok(Handle { round, rows, slot, member: self.number })

@@ -1,5 +1,5 @@
 //! Whether others wanted the processors while something was measured: then its times are theirs, too.
-#![cfg_attr(unix, allow(unsafe_code))]
+#![allow(unsafe_code)]
 
 use serde::Serialize;
 use std::fs;
@@ -84,18 +84,12 @@ fn waited_us() -> Option<u64> {
 }
 
 /// How often threads of this process have had to leave a processor.
-#[cfg(unix)]
 fn switches() -> Option<u64> {
     // SAFETY: all fields are numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
     // SAFETY: `usage` is a place for what is asked for, and nobody else's.
     let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     u64::try_from(usage.ru_nivcsw).ok().filter(|_| status == 0)
-}
-
-#[cfg(not(unix))]
-fn switches() -> Option<u64> {
-    None
 }
 
 #[cfg(test)]

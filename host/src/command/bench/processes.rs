@@ -40,15 +40,6 @@ pub(super) struct Processes<'c> {
     deadline: Duration,
 }
 
-fn count(case: &Case) -> usize {
-    parallel::processors().min(global_rank::count(&case.shape) as usize)
-}
-
-/// Workers of each process.
-fn workers(args: &BenchArgs, processes: usize) -> usize {
-    live::threads(args).div_ceil(processes)
-}
-
 impl<'c> Processes<'c> {
     /// Starts the processes of group number `group`, as [`take_part`] counts them.
     pub(super) fn new(
@@ -57,8 +48,9 @@ impl<'c> Processes<'c> {
         (receive, row_copy): (Receive, RowCopyArg),
         group: u64,
     ) -> Result<Self, Error> {
-        let (processes, ranks) = (count(case), global_rank::count(&case.shape));
-        let workers = workers(args, processes);
+        let ranks = global_rank::count(&case.shape);
+        let processes = parallel::processors().min(ranks as usize);
+        let workers = live::threads(args).div_ceil(processes);
         let bytes = SharedMemory::bytes(case, 1).map_err(Error::of_memory)?;
         let memory = GroupMemory::new(processes, workers, bytes).map_err(Error::of_memory)?;
         let world = World::watched(&memory, processes, workers, ranks);
