@@ -149,7 +149,7 @@ struct Core {
     domain: Arc<Domain>,
     rank: RankId,
     core: CoreId,
-    /// Not a parameter: every twist would compile all machines once more.
+    /// Not a parameter: each product would compile all machines once more.
     fabric: Box<dyn Seated>,
     /// Of its rank, by round.
     outputs: Vec<Rc<Outputs>>,

@@ -2,6 +2,7 @@
 
 use super::memory::{Memory, Outputs, Rows};
 use super::trace::{self, Access, Event};
+use super::twins::Twist;
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use core::cell::{Cell, RefCell};
@@ -14,17 +15,6 @@ use veriep_core::fabric::{Capabilities, Fault};
 use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::{Place, Region};
 use veriep_core::units::{CoreId, RankId};
-
-/// How a twin accesses words, and whether rows bypass the caches.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Accesses {
-    /// Stores that the fabric asks to be releases are relaxed.
-    pub relaxed_stores: bool,
-    /// Loads that the fabric asks to be acquires are relaxed.
-    pub relaxed_loads: bool,
-    /// Rows go past the caches.
-    pub streaming: bool,
-}
 
 pub type LoomFabric = CoherentFabric<LoomCells>;
 
@@ -57,7 +47,7 @@ pub struct LoomCells {
     outputs: Rc<Outputs>,
     rank: RankId,
     core: CoreId,
-    accesses: Accesses,
+    pub(super) twist: Twist,
     /// Words as only their owner reads them: selectors, own core words. Loom need not branch on them.
     private: Rc<RefCell<BTreeMap<Place, u64>>>,
     /// Rows that have gone past the caches. They land at the fence and not before, whatever the core publishes meanwhile;
@@ -68,15 +58,15 @@ pub struct LoomCells {
 }
 
 impl LoomCells {
-    /// What `core` of `rank` reaches.
-    pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, accesses: Accesses) -> Self {
+    /// What `core` of `rank` reaches, by accesses that are twisted so.
+    pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, twist: Twist) -> Self {
         let (outputs, private) = (Rc::default(), Rc::default());
-        Self { memory, outputs, rank, core, accesses, private, late: Vec::new(), copies: Bump::new() }
+        Self { memory, outputs, rank, core, twist, private, late: Vec::new(), copies: Bump::new() }
     }
 
     fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
         let private = Rc::clone(&self.private);
-        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.rank, self.core, self.accesses) }
+        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.rank, self.core, self.twist) }
     }
 
     pub const fn core(&self) -> CoreId {
@@ -109,7 +99,7 @@ impl LoomCells {
     }
 
     fn copy(&mut self, to: RankId, at: Place, bytes: Vec<u8>) -> Result<Copied, Fault> {
-        if self.accesses.streaming {
+        if matches!(self.twist, Twist::PastCaches(_)) {
             self.late.push((to, at, bytes));
             return Ok(Copied::Streamed);
         }
@@ -139,7 +129,7 @@ impl Cells for LoomCells {
         if let Some(word) = self.private(at).filter(|_| rank == self.rank) {
             return Ok(word);
         }
-        let relaxed = self.accesses.relaxed_loads && ordering == Ordering::Acquire;
+        let relaxed = self.twist == Twist::RelaxedObserve && ordering == Ordering::Acquire;
         let atomic = self.memory.word(rank, at).ok_or(Fault::new(rank, at, 8))?;
         let word = atomic.load(if relaxed { Ordering::Relaxed } else { ordering });
         self.note(Access::Saw(at, word));
@@ -152,7 +142,7 @@ impl Cells for LoomCells {
             self.private.borrow_mut().insert(at, word);
         }
         self.note(Access::Word(to, at, word));
-        let relaxed = self.accesses.relaxed_stores && ordering == Ordering::Release;
+        let relaxed = self.twist == Twist::RelaxedPublish && ordering == Ordering::Release;
         match self.memory.word(to, at) {
             Some(atomic) => atomic.store(word, if relaxed { Ordering::Relaxed } else { ordering }),
             None if is_private => {}

@@ -2,16 +2,16 @@
 //! they put out is compared with the oracle.
 
 use super::domain::Domain;
-use super::fabric::{LoomCells, LoomFabric};
+use super::fabric::LoomCells;
 use super::join::Join;
 use super::memory::{Memory, Places};
 use super::round::Traffic;
-use super::twist::{Faithful, Twist, Twisted};
+use super::twins::{Twist, Twisted};
 use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
-use veriep_core::units::{CoreId, RankId};
+use veriep_core::units::RankId;
 
 /// How dispatch sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,25 +103,18 @@ impl Group {
     }
 
     pub fn body(self) -> impl Fn() + Send + Sync + 'static {
-        self.twisted(|_, _| Faithful)
+        self.twisted(Twist::None)
     }
 
-    /// The body of a twin: every core has its own twist.
-    pub fn twisted<T: Twist + 'static>(
-        self,
-        twist: impl Fn(RankId, CoreId) -> T + Send + Sync + 'static,
-    ) -> impl Fn() + Send + Sync + 'static {
+    /// The body of a twin.
+    pub fn twisted(self, twist: Twist) -> impl Fn() + Send + Sync + 'static {
         let Self { domain, places } = self;
         let domain = Arc::new(domain);
         move || {
             let memory = Rc::new(Memory::new(&places));
             domain.run(
                 |_| None,
-                |rank, core| {
-                    let twist = twist(rank, core);
-                    let cells = LoomCells::new(Rc::clone(&memory), rank, core, twist.accesses());
-                    Twisted { fabric: LoomFabric::from(cells), twist }
-                },
+                |rank, core| Twisted::new(LoomCells::new(Rc::clone(&memory), rank, core, twist)),
             );
         }
     }

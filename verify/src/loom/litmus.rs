@@ -1,8 +1,8 @@
 //! The orderings one by one, without machines: a few lines for each core, over the fabric and the real places.
 
-use super::fabric::{LoomCells, LoomFabric};
+use super::fabric::LoomCells;
 use super::memory::{Memory, Places};
-use super::twist::{Twist, Twisted};
+use super::twins::{Twist, Twisted};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use core::fmt::Debug;
@@ -23,8 +23,8 @@ const ROW: [u8; 4] = [1, 2, 3, 4];
 
 /// One core in a litmus test.
 #[derive(Debug)]
-pub struct Core<T> {
-    fabric: Twisted<T>,
+pub struct Core {
+    fabric: Twisted,
     shape: Rc<Shape>,
     rank: RankId,
     core: CoreId,
@@ -33,14 +33,13 @@ pub struct Core<T> {
     told: Rc<AtomicU64>,
 }
 
-pub type Script<T> = fn(&mut Core<T>);
+pub type Script = fn(&mut Core);
 
-/// The body of a litmus test: `scripts` are run by the cores that they name, each with its own twist.
-pub fn litmus<T: Twist + 'static>(
-    shape: Shape,
-    twist: fn() -> T,
-    scripts: &'static [(u32, u32, Script<T>)],
-) -> impl Fn() + Send + Sync + 'static {
+/// Scripts with rank and number of the core that runs each.
+pub type Scripts = &'static [(u32, u32, Script)];
+
+/// The body of a litmus test: each of the cores that `scripts` name runs its own.
+pub fn litmus(shape: Shape, twist: Twist, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size())
         .map(|rank| {
             let mut places = Places::of(&shape, RankId(rank), Choices::default());
@@ -53,9 +52,8 @@ pub fn litmus<T: Twist + 'static>(
         let (memory, shape) = (Rc::new(Memory::new(&places)), Rc::new(shape.clone()));
         let told = Rc::new(AtomicU64::new(0));
         let mut threads = scripts.iter().map(|&(rank, core, script)| {
-            let (rank, core, twist) = (RankId(rank), CoreId(core), twist());
-            let cells = LoomCells::new(Rc::clone(&memory), rank, core, twist.accesses());
-            let fabric = Twisted { fabric: LoomFabric::from(cells), twist };
+            let (rank, core) = (RankId(rank), CoreId(core));
+            let fabric = Twisted::new(LoomCells::new(Rc::clone(&memory), rank, core, twist));
             let (shape, told) = (Rc::clone(&shape), Rc::clone(&told));
             let mut core = Core { fabric, shape, rank, core, epoch: 0, told };
             move || script(&mut core)
@@ -88,7 +86,7 @@ fn did<R, E: Debug>(result: Result<R, E>) -> R {
     result.expect("a place that the litmus test has")
 }
 
-impl<T: Twist> Core<T> {
+impl Core {
     fn record(&self) -> Place {
         let home = Home { rank: RankId(0), local_expert: 0 };
         dispatch_record(&self.shape, Partition::P0, home, RankId(0), 0)

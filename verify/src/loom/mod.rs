@@ -15,7 +15,7 @@
 //! fabric   memory (words, rows) and one core's view of it
 //! litmus   the orderings one by one, without machines
 //! a2       the same for A2: windows, message area, agents
-//! twist    the hooks by which a twin bends the fabric;  twins: the twins
+//! twins    what a twin bends in a core's fabric
 //! ```
 //!
 //! A failing model prints its last execution, access by access; a twin does so with `LOOM_TRACE=1`.
@@ -37,4 +37,3 @@ pub mod round;
 pub mod search;
 pub mod trace;
 pub mod twins;
-pub mod twist;

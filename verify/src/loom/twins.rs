@@ -1,10 +1,13 @@
 //! The broken twins: each bends one thing that the protocol's argument needs, and a model must then fail.
 //! What a twin needs to be seen, traffic, rounds or cores, stands at the test that catches it.
 
-use super::fabric::{Accesses, LoomFabric, forget, unfenced};
-use super::twist::Twist;
+use super::domain::Seated;
+use super::fabric::{LoomCells, LoomFabric, forget, renew, unfenced};
+use super::memory::Outputs;
 use core::sync::atomic::Ordering;
+use std::rc::Rc;
 use veriep_core::fabric::coherent::Cells;
+use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::state::{
     CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status, selector,
@@ -13,268 +16,188 @@ use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
 use veriep_core::units::RankId;
 
-/// A publish is not after the data before it.
-#[derive(Clone, Copy, Debug)]
-pub struct RelaxedPublish;
-
-impl Twist for RelaxedPublish {
-    fn accesses(&self) -> Accesses {
-        Accesses { relaxed_stores: true, ..Accesses::default() }
-    }
-}
-
-/// The word that results of experts lie ready is not after the results.
-#[derive(Clone, Copy, Debug)]
-pub struct RelaxedReady;
-
-impl Twist for RelaxedReady {
-    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        let ready = |half| [0, 1].map(|rank| combine_status(half, rank));
-        if [Partition::P0, Partition::P1].map(ready).as_flattened().contains(&at) {
-            return fabric.cells().store(to, at, word, Ordering::Relaxed);
-        }
-        fabric.publish(to, at, word)
-    }
-}
-
-/// What follows an observe may have come before it.
-#[derive(Clone, Copy, Debug)]
-pub struct RelaxedObserve;
-
-impl Twist for RelaxedObserve {
-    fn accesses(&self) -> Accesses {
-        Accesses { relaxed_loads: true, ..Accesses::default() }
-    }
-}
-
-/// Rows go past the caches. Not broken, but for the fence that is left out.
+/// What is bent in the fabric of every core, while the machines stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PastCaches {
-    /// No fence is left out.
+pub enum Twist {
+    /// Nothing.
     #[default]
+    None,
+    /// A publish is not after the data before it.
+    RelaxedPublish,
+    /// The word that results of experts lie ready is not after the results.
+    RelaxedReady,
+    /// What follows an observe may have come before it.
+    RelaxedObserve,
+    /// Rows go past the caches.
+    PastCaches(Fences),
+    /// Puts to a rank come after the next publish to it, or after the word that tells the other cores that they have
+    /// landed.
+    FlagFirst,
+    /// Puts never land.
+    NoPut,
+    /// Dispatch does not wait at its first core barrier: every other core seems to have arrived.
+    NoBarrier,
+    /// A core waits at its first barrier for the cores with lower numbers only.
+    LowerCoresOnly,
+    /// A core has one word for all its barriers. Whoever finds a later epoch there than its own takes it for
+    /// arrived, with the sum that it finds.
+    OneCoreWord,
+    /// Operators of a kind have one partition: its selectors never change.
+    OnePartition(Operator),
+    /// Flags are never cleared.
+    NoClear,
+    /// Clears land as late as the contract allows: at the next quiet. Not broken.
+    ClearsAtQuiet,
+    /// Quiet does not wait for clears: they land when the operator that asked for quiet has ended.
+    ClearsPastQuiet,
+    /// Combine waits for a dispatch flag of the first partition, too: that of this slot.
+    CombineWaitsFor(u32),
+    /// Combine does not wait for this one of its flags.
+    CombineIgnores(Place),
+}
+
+/// Which fences are left out where rows go past the caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fences {
+    /// None. Not broken.
     Fenced,
-    /// The fence before a publish is left out.
+    /// That before a publish.
     NotBeforePublish,
-    /// The fence in quiet is left out.
+    /// That in quiet.
     NotInQuiet,
-    /// Both are left out.
+    /// Both.
     NotBeforePublishNorInQuiet,
-    /// The fence before the fabric is dropped is left out.
+    /// That before the fabric is dropped.
     NotAtTheEnd,
 }
 
-impl Twist for PastCaches {
-    fn accesses(&self) -> Accesses {
-        Accesses { streaming: true, ..Accesses::default() }
+/// A core's fabric, bent as its cells say.
+#[derive(Debug)]
+pub(super) struct Twisted {
+    fabric: LoomFabric,
+    /// Puts that a later publish lets land.
+    puts: Vec<(RankId, Place, Vec<u8>)>,
+    /// Clears that the next quiet is to let land.
+    clears: Vec<(Place, u64)>,
+    /// Clears that land when the operator has ended.
+    passed: Vec<(Place, u64)>,
+}
+
+impl Twisted {
+    pub(super) fn new(cells: LoomCells) -> Self {
+        Self { fabric: LoomFabric::from(cells), puts: Vec::new(), clears: Vec::new(), passed: Vec::new() }
     }
 
-    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        match self {
-            Self::NotBeforePublish | Self::NotBeforePublishNorInQuiet => {
-                unfenced(fabric, |fabric| fabric.publish(to, at, word))
+    fn twist(&self) -> Twist {
+        self.fabric.cells().twist
+    }
+}
+
+impl Seated for Twisted {
+    /// The driver has dropped the fabric of the operator before.
+    fn begin(&mut self, _: usize, outputs: Rc<Outputs>) {
+        drop(renew(&mut self.fabric, outputs));
+    }
+
+    fn ended(&mut self) -> Result<(), Fault> {
+        if self.twist() == Twist::PastCaches(Fences::NotAtTheEnd) {
+            forget(&mut self.fabric);
+        }
+        self.passed.drain(..).try_for_each(|(at, word)| self.fabric.store(at, word))
+    }
+}
+
+impl Middleware for Twisted {
+    veriep_core::around! { fabric: LoomFabric, its capabilities }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        match self.twist() {
+            Twist::NoPut => {}
+            Twist::FlagFirst => self.puts.push((to, at, [row, tail].concat())),
+            _ => return self.fabric.put(to, at, row, tail),
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        use Fences::{NotBeforePublish, NotBeforePublishNorInQuiet};
+        match self.twist() {
+            Twist::RelaxedReady if is_ready_word(at) => {
+                self.fabric.cells().store(to, at, word, Ordering::Relaxed)
             }
-            _ => fabric.publish(to, at, word),
+            Twist::PastCaches(NotBeforePublish | NotBeforePublishNorInQuiet) => {
+                unfenced(&mut self.fabric, |fabric| fabric.publish(to, at, word))
+            }
+            Twist::FlagFirst => {
+                self.fabric.publish(to, at, word)?;
+                let mut puts = self.puts.extract_if(.., |(rank, ..)| *rank == to || is_core_word(at));
+                puts.try_for_each(|(to, at, bytes)| self.fabric.put(to, at, &bytes, &[]))
+            }
+            Twist::OneCoreWord => self.fabric.publish(to, first_word(at), word),
+            _ => self.fabric.publish(to, at, word),
         }
     }
 
-    fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
-        match self {
-            Self::NotInQuiet | Self::NotBeforePublishNorInQuiet => unfenced(fabric, LoomFabric::quiet),
-            _ => fabric.quiet(),
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        use Fences::{NotBeforePublishNorInQuiet, NotInQuiet};
+        match self.twist() {
+            Twist::PastCaches(NotInQuiet | NotBeforePublishNorInQuiet) => {
+                return unfenced(&mut self.fabric, LoomFabric::quiet);
+            }
+            Twist::ClearsPastQuiet => self.passed.append(&mut self.clears),
+            _ => self.clears.drain(..).try_for_each(|(at, word)| self.fabric.store(at, word))?,
         }
+        self.fabric.quiet()
     }
 
-    fn ended(&mut self, fabric: &mut LoomFabric) -> Result<(), Fault> {
-        if *self == Self::NotAtTheEnd {
-            forget(fabric);
-        }
-        Ok(())
-    }
-}
-
-/// Puts to a rank come after the next publish to it, or after the word that tells the other cores that they have
-/// landed.
-#[derive(Clone, Debug, Default)]
-pub struct FlagFirst {
-    held: Vec<(RankId, Place, Vec<u8>)>,
-}
-
-impl Twist for FlagFirst {
-    fn put(
-        &mut self,
-        _: &mut LoomFabric,
-        to: RankId,
-        at: Place,
-        row: &[u8],
-        tail: &[u8],
-    ) -> Result<(), Fault> {
-        self.held.push((to, at, [row, tail].concat()));
-        Ok(())
-    }
-
-    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        fabric.publish(to, at, word)?;
-        let puts = self.held.extract_if(.., |(rank, ..)| *rank == to || is_core_word(at));
-        puts.into_iter().try_for_each(|(to, at, bytes)| fabric.put(to, at, &bytes, &[]))
-    }
-}
-
-/// Puts never land.
-#[derive(Clone, Copy, Debug)]
-pub struct NoPut;
-
-impl Twist for NoPut {
-    fn put(&mut self, _: &mut LoomFabric, _: RankId, _: Place, _: &[u8], _: &[u8]) -> Result<(), Fault> {
-        Ok(())
-    }
-}
-
-/// Dispatch does not wait at its first core barrier: every other core seems to have arrived.
-#[derive(Clone, Copy, Debug)]
-pub struct NoBarrier;
-
-impl Twist for NoBarrier {
-    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let (fabric, core) = (&self.fabric, self.fabric.cells().core());
         // The first barrier of a group has the odd word; nobody carries a sum there.
-        let first = core_word(fabric.cells().core(), 1);
-        if is_core_word(at) && same_parity(at, first) { fabric.observe(first) } else { fabric.observe(at) }
-    }
-}
-
-/// A core waits at its first barrier for the cores with lower numbers only.
-#[derive(Clone, Copy, Debug)]
-pub struct LowerCoresOnly;
-
-impl Twist for LowerCoresOnly {
-    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        let higher = is_core_word(at) && at > core_word(fabric.cells().core(), 1);
-        if higher { NoBarrier.observe(fabric, at) } else { fabric.observe(at) }
-    }
-}
-
-/// A core has one word for all its barriers. Whoever finds a later epoch there than its own takes it for
-/// arrived, with the sum that it finds.
-#[derive(Clone, Copy, Debug)]
-pub struct OneCoreWord;
-
-impl Twist for OneCoreWord {
-    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        fabric.publish(to, first_word(at), word)
-    }
-
-    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        let seen = fabric.observe(first_word(at))?;
-        if !is_core_word(at) {
-            return Ok(seen);
+        let first = core_word(core, 1);
+        let is_of_first = is_core_word(at) && at.offset % 16 == first.offset % 16;
+        match self.twist() {
+            Twist::NoBarrier if is_of_first => fabric.observe(first),
+            Twist::LowerCoresOnly if is_of_first && at > first => fabric.observe(first),
+            Twist::OneCoreWord if is_core_word(at) => {
+                let seen = fabric.observe(first_word(at))?;
+                let (sums, epoch) = (seen << 2 >> 2, seen >> 62);
+                let asked = fabric.observe(core_word(core, 0))? >> 62;
+                let ahead = epoch.wrapping_sub(asked) % 4 == 1;
+                let behind = asked.wrapping_sub(epoch) % 4 == 1;
+                let shown = if ahead { asked } else { asked.wrapping_sub(2) % 4 };
+                Ok(if ahead || behind { shown << 62 | sums } else { seen })
+            }
+            Twist::OnePartition(kind) if at == selector(kind, core) => Ok(0),
+            Twist::CombineWaitsFor(slot) if fabric.observe(dispatch_status(Partition::P0, slot))? == 0 => {
+                Ok(0)
+            }
+            Twist::CombineIgnores(flag) if at == flag => Ok(ARRIVED),
+            _ => fabric.observe(at),
         }
-        let (sums, epoch) = (seen << 2 >> 2, seen >> 62);
-        let asked = fabric.observe(core_word(fabric.cells().core(), 0))? >> 62;
-        let ahead = epoch.wrapping_sub(asked) % 4 == 1;
-        let behind = asked.wrapping_sub(epoch) % 4 == 1;
-        let shown = if ahead { asked } else { asked.wrapping_sub(2) % 4 };
-        Ok(if ahead || behind { shown << 62 | sums } else { seen })
     }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        // A selector is flipped as ever: a core reads it before the next quiet.
+        let is_clear = self.fabric.cells().private(at).is_none();
+        match self.twist() {
+            Twist::NoClear if is_clear => {}
+            Twist::ClearsAtQuiet | Twist::ClearsPastQuiet if is_clear => self.clears.push((at, word)),
+            _ => return self.fabric.store(at, word),
+        }
+        Ok(())
+    }
+}
+
+fn is_ready_word(at: Place) -> bool {
+    let ready = |half| [0, 1].map(|rank| combine_status(half, rank));
+    [Partition::P0, Partition::P1].map(ready).as_flattened().contains(&at)
 }
 
 fn is_core_word(at: Place) -> bool {
     at.region == Region::State && at.offset >= CORE_WORDS
 }
 
-fn same_parity(a: Place, b: Place) -> bool {
-    a.offset % 16 == b.offset % 16
-}
-
+/// The place of a core's one word.
 fn first_word(at: Place) -> Place {
     if is_core_word(at) { Place::state(at.offset / 16 * 16) } else { at }
-}
-
-/// Operators of a kind have one partition: its selectors never change.
-#[derive(Clone, Copy, Debug)]
-pub struct OnePartition(pub Operator);
-
-impl Twist for OnePartition {
-    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        if at == selector(self.0, fabric.cells().core()) { Ok(0) } else { fabric.observe(at) }
-    }
-}
-
-/// Flags are never cleared.
-#[derive(Clone, Copy, Debug)]
-pub struct NoClear;
-
-impl Twist for NoClear {
-    fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
-        // A selector is flipped as ever.
-        if fabric.cells().private(at).is_some() { fabric.store(at, word) } else { Ok(()) }
-    }
-}
-
-/// Clears land as late as the contract allows: at the next quiet. Not broken.
-#[derive(Clone, Debug, Default)]
-pub struct ClearsAtQuiet {
-    held: Vec<(Place, u64)>,
-}
-
-impl Twist for ClearsAtQuiet {
-    fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
-        // A core reads its selectors before the next quiet.
-        if fabric.cells().private(at).is_some() {
-            return fabric.store(at, word);
-        }
-        self.held.push((at, word));
-        Ok(())
-    }
-
-    fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
-        self.held.drain(..).try_for_each(|(at, word)| fabric.store(at, word))?;
-        fabric.quiet()
-    }
-}
-
-/// Quiet does not wait for clears: they land when the operator that asked for quiet has ended.
-#[derive(Clone, Debug, Default)]
-pub struct ClearsPastQuiet {
-    held: ClearsAtQuiet,
-    passed: Vec<(Place, u64)>,
-}
-
-impl Twist for ClearsPastQuiet {
-    fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
-        self.held.store(fabric, at, word)
-    }
-
-    fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
-        self.passed.append(&mut self.held.held);
-        fabric.quiet()
-    }
-
-    fn ended(&mut self, fabric: &mut LoomFabric) -> Result<(), Fault> {
-        self.passed.drain(..).try_for_each(|(at, word)| fabric.store(at, word))
-    }
-}
-
-/// Combine waits for a dispatch flag of the first partition, too.
-#[derive(Clone, Copy, Debug)]
-pub struct CombineWaitsFor {
-    /// That flag's slot.
-    pub slot: u32,
-}
-
-impl Twist for CombineWaitsFor {
-    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        let also = fabric.observe(dispatch_status(Partition::P0, self.slot))?;
-        if also == 0 { Ok(0) } else { fabric.observe(at) }
-    }
-}
-
-/// Combine does not wait for one of its flags.
-#[derive(Clone, Copy, Debug)]
-pub struct CombineIgnores {
-    pub flag: Place,
-}
-
-impl Twist for CombineIgnores {
-    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        if at == self.flag { Ok(ARRIVED) } else { fabric.observe(at) }
-    }
 }

@@ -6,10 +6,7 @@ use veriep_verify::loom::group::{Group, Size};
 use veriep_verify::loom::join::Join;
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::{
-    FlagFirst, LowerCoresOnly, NoBarrier, OneCoreWord, RelaxedObserve, RelaxedPublish,
-};
-use veriep_verify::loom::twist::Twist;
+use veriep_verify::loom::twins::Twist;
 
 /// One rank alone: core `i` sends token `i` and publishes for expert `i`.
 const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, k: 1 };
@@ -47,9 +44,9 @@ fn two_cores_combine_with_one() {
     model("C, two cores and one", Bound::Complete, 400..=550, group.body());
 }
 
-fn fails<T: Twist + 'static>(name: &str, size: Size<'_>, traffic: Traffic<'_>, twist: fn() -> T) -> String {
+fn fails(name: &str, size: Size<'_>, traffic: Traffic<'_>, twist: Twist) -> String {
     let group = Group::new(size, &[traffic], "D");
-    failure(name, Bound::Complete, group.twisted(move |_, _| twist()))
+    failure(name, Bound::Complete, group.twisted(twist))
 }
 
 /// Fails on any memory in one dispatch, but only when a row goes to another rank: on the own rank the barrier
@@ -58,17 +55,17 @@ fn fails<T: Twist + 'static>(name: &str, size: Size<'_>, traffic: Traffic<'_>, t
 fn catches_a_missing_core_barrier() {
     for (name, size, traffic) in [("across", TWO_AND_ONE, ACROSS), ("higher puts", ONE_AND_TWO, HIGHER_PUTS)]
     {
-        let how = fails(&format!("D, no barrier, {name}"), size, traffic, || NoBarrier);
+        let how = fails(&format!("D, no barrier, {name}"), size, traffic, Twist::NoBarrier);
         assert!(how.contains("Causality violation"), "{how}");
     }
-    let alone = Group::new(ALONE, &[SWAP], "D").twisted(|_, _| NoBarrier);
+    let alone = Group::new(ALONE, &[SWAP], "D").twisted(Twist::NoBarrier);
     model("D, no barrier, alone", Bound::Complete, 30..=45, alone);
 }
 
 /// Fails on any memory; one dispatch in which the higher core puts to another rank what the lower one publishes.
 #[test]
 fn catches_a_barrier_that_waits_for_lower_cores_only() {
-    let how = fails("D, lower cores only", ONE_AND_TWO, HIGHER_PUTS, || LowerCoresOnly);
+    let how = fails("D, lower cores only", ONE_AND_TWO, HIGHER_PUTS, Twist::LowerCoresOnly);
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -76,7 +73,7 @@ fn catches_a_barrier_that_waits_for_lower_cores_only() {
 /// to another rank.
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_puts() {
-    let how = fails("D, puts past quiet", TWO_AND_ONE, ACROSS, FlagFirst::default);
+    let how = fails("D, puts past quiet", TWO_AND_ONE, ACROSS, Twist::FlagFirst);
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -84,9 +81,9 @@ fn catches_a_quiet_that_does_not_wait_for_puts() {
 /// store order: nothing else orders a row that one core puts and the other copies out.
 #[test]
 fn catches_relaxed_core_words() {
-    let how = fails("D, relaxed publish", ALONE, SWAP, || RelaxedPublish);
+    let how = fails("D, relaxed publish", ALONE, SWAP, Twist::RelaxedPublish);
     assert!(how.contains("Causality violation"), "{how}");
-    let how = fails("D, relaxed observe", ALONE, SWAP, || RelaxedObserve);
+    let how = fails("D, relaxed observe", ALONE, SWAP, Twist::RelaxedObserve);
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -141,6 +138,6 @@ fn catches_a_join_that_opens_relaxed() {
 /// all 71 880 executions. The litmus test `catches_a_barrier_with_one_word_per_core` has no join, and fails.
 #[test]
 fn one_barrier_word_is_enough_for_one_operator_behind_a_join() {
-    let group = Group::new(ALONE, &[SWAP], "D").joined(Join::Kept).twisted(|_, _| OneCoreWord);
+    let group = Group::new(ALONE, &[SWAP], "D").joined(Join::Kept).twisted(Twist::OneCoreWord);
     model("D, one barrier word, join", Bound::Preemptions(3), 2_210..=2_710, group);
 }

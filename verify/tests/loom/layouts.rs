@@ -4,9 +4,7 @@ use veriep_core::protocol::Flags;
 use veriep_verify::loom::group::{Group, Layout, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::{
-    ClearsAtQuiet, ClearsPastQuiet, FlagFirst, NoClear, RelaxedObserve, RelaxedPublish,
-};
+use veriep_verify::loom::twins::Twist;
 
 const SEPARATE: Layout = Layout::Plain(Flags::Separate);
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
@@ -45,9 +43,7 @@ fn dispatch_combine_dispatch_with_separate_flags_in_every_execution() {
 /// Clears as late as the contract allows.
 #[test]
 fn partitions_come_back_in_the_third_dispatch() {
-    let late = |layout, traffic| {
-        Group::with(layout, TWO, &[traffic; 3], "DDD").twisted(|_, _| ClearsAtQuiet::default())
-    };
+    let late = |layout, traffic| Group::with(layout, TWO, &[traffic; 3], "DDD").twisted(Twist::ClearsAtQuiet);
     for (name, layout, traffic, expected) in [
         ("separate, D D D, late clears, own", SEPARATE, OWN, 11_800..=14_400),
         ("separate, D D D, late clears, cross", SEPARATE, CROSS, 11_800..=14_400),
@@ -89,13 +85,13 @@ fn catches_relaxed_orderings_and_flags_first() {
     for layout in [SEPARATE, Layout::Blocks] {
         let group = || Group::with(layout, TWO, &[CROSS], "D");
         let name = |twin: &str| format!("{layout:?}, D, {twin}");
-        let body = group().twisted(|_, _| RelaxedPublish);
+        let body = group().twisted(Twist::RelaxedPublish);
         let how = failure(&name("relaxed publish"), Bound::Complete, body);
         assert!(how.contains("Causality violation"), "{how}");
-        let body = group().twisted(|_, _| RelaxedObserve);
+        let body = group().twisted(Twist::RelaxedObserve);
         let how = failure(&name("relaxed observe"), Bound::Complete, body);
         assert!(how.contains("Causality violation"), "{how}");
-        let body = group().twisted(|_, _| FlagFirst::default());
+        let body = group().twisted(Twist::FlagFirst);
         let how = failure(&name("flag first"), Bound::Complete, body);
         assert!(how.contains("Causality violation") || how.contains("assist_info of row 0"), "{how}");
     }
@@ -107,7 +103,7 @@ fn catches_flags_that_are_never_cleared() {
     for layout in [SEPARATE, Layout::Blocks] {
         let group = Group::with(layout, TWO, &[CROSS; 3], "DDD");
         let name = format!("{layout:?}, D D D, no clear");
-        failure(&name, Bound::Preemptions(3), group.twisted(|_, _| NoClear));
+        failure(&name, Bound::Preemptions(3), group.twisted(Twist::NoClear));
     }
 }
 
@@ -117,7 +113,7 @@ fn catches_flags_that_are_never_cleared() {
 fn catches_a_quiet_that_does_not_wait_for_clears() {
     let twin = |layout| {
         let group = Group::with(layout, TWO, &[OWN; 3], "DDD");
-        group.twisted(|_, _| ClearsPastQuiet::default())
+        group.twisted(Twist::ClearsPastQuiet)
     };
     let how = failure("blocks, D D D, clears past quiet", Bound::Preemptions(3), twin(Layout::Blocks));
     assert!(how.contains("endless wait, missing: count"), "{how}");

@@ -1,16 +1,15 @@
 //! Rows past the caches: stores that no release orders, but a fence. When a core owes one is decided by
 //! `veriep_core::fabric::coherent`, here as over raw memory. Bound: every execution.
 
-use super::litmus::{Scripts, fails, flag_after_data, shape};
-use PastCaches::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
+use super::litmus::{FLAG_AFTER_DATA, fails, shape};
+use Fences::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
 use core::ops::RangeInclusive;
 use veriep_core::protocol::Flags;
 use veriep_verify::loom::group::{Group, Layout, Size};
-use veriep_verify::loom::litmus::{count_flag, litmus};
+use veriep_verify::loom::litmus::{Scripts, count_flag, litmus};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::PastCaches;
-use veriep_verify::loom::twist::Twist;
+use veriep_verify::loom::twins::{Fences, Twist};
 
 const SEPARATE: Layout = Layout::Plain(Flags::Separate);
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
@@ -38,18 +37,14 @@ fn two_cores() -> Group {
     Group::new(ALONE, &[SWAP], "D")
 }
 
-fn holds(name: &str, expected: RangeInclusive<usize>, group: Group, twin: PastCaches) {
-    model(
-        &format!("{name}, past caches, {twin:?}"),
-        Bound::Complete,
-        expected,
-        group.twisted(move |_, _| twin),
-    );
+fn holds(name: &str, expected: RangeInclusive<usize>, group: Group, twin: Fences) {
+    let body = group.twisted(Twist::PastCaches(twin));
+    model(&format!("{name}, past caches, {twin:?}"), Bound::Complete, expected, body);
 }
 
-fn is_caught(name: &str, group: Group, twin: PastCaches) {
+fn is_caught(name: &str, group: Group, twin: Fences) {
     let name = format!("{name}, past caches, {twin:?}");
-    let how = failure(&name, Bound::Complete, group.twisted(move |_, _| twin));
+    let how = failure(&name, Bound::Complete, group.twisted(Twist::PastCaches(twin)));
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -93,45 +88,47 @@ fn catches_a_quiet_without_a_fence_unless_the_next_publish_has_one() {
 /// One dispatch: rows that were copied out past the caches, and no word comes behind them.
 #[test]
 fn catches_a_fabric_that_is_gone_without_a_fence() {
-    let group = cross("D").twisted(|_, _| NotAtTheEnd);
+    let group = cross("D").twisted(Twist::PastCaches(NotAtTheEnd));
     let how = failure("D, past caches, NotAtTheEnd", Bound::Complete, group);
     assert!(how.contains("expand_x of rank 0"), "{how}");
 }
 
 /// Core 0 of rank 1 puts, is quiet and tells core 1 by other means than the fabric; core 1 publishes.
-const fn quiet_then_told<T: Twist>() -> Scripts<T> {
-    const {
-        &[
-            (0, 0, |core| {
-                core.await_flag(count_flag());
-                core.expect_row(0);
-            }),
-            (1, 0, |core| {
-                core.put(0, 0);
-                core.quiet();
-                core.tell();
-            }),
-            (1, 1, |core| {
-                core.told();
-                core.publish(0, count_flag());
-            }),
-        ]
-    }
-}
+const QUIET_THEN_TOLD: Scripts = &[
+    (0, 0, |core| {
+        core.await_flag(count_flag());
+        core.expect_row(0);
+    }),
+    (1, 0, |core| {
+        core.put(0, 0);
+        core.quiet();
+        core.tell();
+    }),
+    (1, 1, |core| {
+        core.told();
+        core.publish(0, count_flag());
+    }),
+];
 
 #[test]
 fn a_core_was_quiet_about_rows_past_the_caches_whoever_tells_of_it() {
-    let body = litmus(shape(&[1, 1], 2), || Fenced, quiet_then_told());
+    let body = litmus(shape(&[1, 1], 2), Twist::PastCaches(Fenced), QUIET_THEN_TOLD);
     model("quiet, told, past caches", Bound::Complete, 333..=407, body);
 }
 
 /// Three threads, one row. Two ranks of one core do not show it: the publish has a fence of its own.
 #[test]
 fn catches_a_quiet_without_a_fence() {
-    let how = fails("quiet without a fence, told", shape(&[1, 1], 2), || NotInQuiet, quiet_then_told());
+    let twist = Twist::PastCaches(NotInQuiet);
+    let how = fails("quiet without a fence, told", shape(&[1, 1], 2), twist, QUIET_THEN_TOLD);
     assert!(how.contains("Concurrent"), "{how}");
-    let body = litmus(shape(&[1, 1], 1), || NotInQuiet, flag_after_data());
-    model("quiet without a fence", Bound::Complete, 10..=14, body);
-    let how = fails("publish without a fence", shape(&[1, 1], 1), || NotBeforePublish, flag_after_data());
+    model(
+        "quiet without a fence",
+        Bound::Complete,
+        10..=14,
+        litmus(shape(&[1, 1], 1), twist, FLAG_AFTER_DATA),
+    );
+    let twist = Twist::PastCaches(NotBeforePublish);
+    let how = fails("publish without a fence", shape(&[1, 1], 1), twist, FLAG_AFTER_DATA);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }
