@@ -36,6 +36,7 @@ mod expand;
 mod hierarchy;
 mod liveness;
 mod model;
+mod numbers;
 mod oracle;
 mod phase;
 mod protocol;

@@ -37,7 +37,8 @@ impl protocol::View for View<'_, '_> {
         let results = own.y.chunks_exact(shape.row_bytes() as usize);
         for (&at, result) in own.results_at.iter().zip(results) {
             let at = self.result_place(self.step.rank, at);
-            let (place, row) = (self.scene.place(self.step.rank, at), self.scene.row(result.to_vec()));
+            let (place, row) =
+                (self.scene.places.number((self.step.rank, at)), self.scene.rows.number(result.to_vec()));
             let memory = &mut **self.memory.get_mut();
             let unread = memory.has_row(place);
             memory.set_row(place, Some(row));
@@ -78,7 +79,7 @@ impl View<'_, '_> {
         };
         self.step.touch(at)?;
         if second != (self.twin() == Twin::ResultAheadOfRead) {
-            let result = Value::Row(self.scene.row(result));
+            let result = Value::Row(self.scene.rows.number(result));
             self.issue(Kind::Put, rank, at, result);
         } else if let Some(number) = self.take(at, &row) {
             self.read(number);

@@ -1,6 +1,7 @@
 //! Memory of A3: words and rows that have landed, and effects that have not.
 
 use super::super::model::Twin;
+use super::super::numbers::Numbers;
 use super::super::protocol::{VIRTUAL, spot};
 use super::super::refine::{At, Noted};
 use super::super::setup::Setup;
@@ -8,7 +9,6 @@ use super::super::state::clone_in_place;
 use super::super::violation::Violation;
 use crate::smt::model::Step;
 use core::fmt;
-use foldhash::HashMap;
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::layout::data::partition_start;
 use veriep_core::layout::state::{DISPATCH_SELECTORS, PARTITION, Partition};
@@ -18,10 +18,8 @@ use veriep_core::units::RankId;
 /// A model, with numbers for places and rows, so that states stay small.
 pub(in super::super) struct Scene<'a> {
     pub(super) setup: &'a Setup<'a>,
-    places: HashMap<(RankId, Place), u16>,
-    by_place: Vec<(RankId, Place)>,
-    rows: HashMap<Vec<u8>, u16>,
-    by_row: Vec<Vec<u8>>,
+    pub(super) places: Numbers<(RankId, Place)>,
+    pub(super) rows: Numbers<Vec<u8>>,
 }
 
 /// What an effect does when it lands.
@@ -108,8 +106,7 @@ fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
 
 impl<'a> Scene<'a> {
     pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
-        let (places, rows) = (HashMap::default(), HashMap::default());
-        Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new() }
+        Self { setup, places: Numbers::default(), rows: Numbers::default() }
     }
 
     pub(super) fn twin(&self) -> Twin {
@@ -128,41 +125,10 @@ impl<'a> Scene<'a> {
         }
     }
 
-    pub(super) fn place(&mut self, rank: RankId, at: Place) -> u16 {
-        let next = self.by_place.len() as u16;
-        let by_place = &mut self.by_place;
-        *self.places.entry((rank, at)).or_insert_with(|| {
-            by_place.push((rank, at));
-            next
-        })
-    }
-
-    /// The number of a place, if anybody ever wrote there.
-    pub(super) fn known(&self, rank: RankId, at: Place) -> Option<u16> {
-        self.places.get(&(rank, at)).copied()
-    }
-
-    pub(super) fn place_of(&self, number: u16) -> (RankId, Place) {
-        self.by_place[number as usize]
-    }
-
-    pub(super) fn row(&mut self, bytes: Vec<u8>) -> u16 {
-        let next = self.by_row.len() as u16;
-        let by_row = &mut self.by_row;
-        *self.rows.entry(bytes).or_insert_with_key(|bytes| {
-            by_row.push(bytes.clone());
-            next
-        })
-    }
-
-    pub(super) fn row_of(&self, number: u16) -> &[u8] {
-        &self.by_row[number as usize]
-    }
-
     /// Lets an effect land.
     pub(super) fn land(&mut self, memory: &mut Memory, effect: &Effect) -> Option<Violation> {
         let Issued { to: rank, at, kind, .. } = effect.issued;
-        let place = self.place(rank, at);
+        let place = self.places.number((rank, at));
         match effect.value {
             Value::Row(row) => {
                 let unread = memory.has_row(place);
@@ -180,7 +146,7 @@ impl<'a> Scene<'a> {
     /// What the effect breaks if it lands at once, or if something in flight lands after it.
     pub(super) fn conflict(&mut self, memory: &Memory, effect: &Effect) -> Option<Violation> {
         let Issued { to: rank, at, kind, .. } = effect.issued;
-        let place = self.place(rank, at);
+        let place = self.places.number((rank, at));
         let mut in_flight = memory.flight.iter().filter(|e| e.issued.to == rank && e.issued.at == at);
         match effect.value {
             Value::Row(_) => (memory.has_row(place) || in_flight.next().is_some())

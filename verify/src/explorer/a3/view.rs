@@ -68,7 +68,7 @@ impl<'v, 'a> View<'v, 'a> {
         let mut read = self.read_rows.borrow_mut();
         if !read.contains(&number) {
             read.push(number);
-            let (rank, at) = self.scene.place_of(number);
+            let (rank, at) = *self.scene.places.thing(number);
             self.step
                 .say_read(rank, || format!("reads the row at {} of rank {rank} for the last time", spot(at)));
         }
@@ -76,7 +76,7 @@ impl<'v, 'a> View<'v, 'a> {
 
     /// Notes that the row at `at` has been read for the last time, if a row starts there. `at` is one of the model's addresses.
     fn read_row(&self, at: Place) {
-        self.scene.known(self.step.rank, at).into_iter().for_each(|number| self.read(number));
+        self.scene.places.known(&(self.step.rank, at)).into_iter().for_each(|number| self.read(number));
     }
 
     /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
@@ -116,9 +116,9 @@ impl<'v, 'a> View<'v, 'a> {
     /// The landed row that has these bytes, and the bytes.
     pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
         self.memory.borrow().rows.iter().find_map(|(number, row)| {
-            let (of, start) = self.scene.place_of(*number);
+            let (of, start) = *self.scene.places.thing(*number);
             let from = at.offset.checked_sub(start.offset)? as usize;
-            let bytes = self.scene.row_of(*row).get(from..)?.get(..len as usize)?;
+            let bytes = self.scene.rows.thing(*row).get(from..)?.get(..len as usize)?;
             (of == rank && start.region == at.region).then_some((*number, bytes))
         })
     }
@@ -128,7 +128,7 @@ impl<'v, 'a> View<'v, 'a> {
         let covers = |effect: &Effect| {
             let start = effect.issued.at;
             let len = match effect.value {
-                Value::Row(row) => self.scene.row_of(row).len() as u64,
+                Value::Row(row) => self.scene.rows.thing(row).len() as u64,
                 Value::Word(_) => 0,
             };
             let covers = start.offset <= at.offset && at.offset < start.offset + len;
@@ -196,7 +196,7 @@ impl<'v, 'a> View<'v, 'a> {
         for slot in 0..model.tokens * model.k {
             let at = combine_status(Partition::P0, slot);
             let at = Place { offset: at.offset + next, ..at };
-            let place = self.scene.place(self.step.rank, at);
+            let place = self.scene.places.number((self.step.rank, at));
             if self.memory.get_mut().word(place) != 0 {
                 self.step.blame(Violation::LostFlag { rank: self.step.rank, at });
             }
@@ -230,7 +230,7 @@ impl<'v, 'a> View<'v, 'a> {
             };
             self.scene.setup.relies_on(order);
             self.noted(effect.landing());
-            if let Some(place) = self.scene.known(effect.issued.to, effect.issued.at) {
+            if let Some(place) = self.scene.places.known(&(effect.issued.to, effect.issued.at)) {
                 match effect.value {
                     Value::Row(row) => memory.set_row(place, Some(row)),
                     Value::Word(word) => memory.set_word(place, word),
@@ -264,7 +264,7 @@ impl Fabric for View<'_, '_> {
         }
         self.sent = true;
         let to = self.member(to, at)?;
-        let row = self.scene.row([row, tail].concat());
+        let row = self.scene.rows.number([row, tail].concat());
         self.issue(order::Kind::Put, to, at, Value::Row(row));
         Ok(())
     }
@@ -357,7 +357,7 @@ impl Fabric for View<'_, '_> {
                 self.step.touch(at)?;
                 self.clean_next();
             }
-            let place = self.scene.place(self.step.rank, at);
+            let place = self.scene.places.number((self.step.rank, at));
             self.memory.get_mut().set_word(place, word);
             return Ok(());
         }
@@ -562,7 +562,7 @@ impl View<'_, '_> {
                 });
             }
         }
-        self.scene.known(self.step.rank, at).map_or(0, |place| self.memory.borrow().word(place))
+        self.scene.places.known(&(self.step.rank, at)).map_or(0, |place| self.memory.borrow().word(place))
     }
 
     /// The newest effect on a word of the own rank that is in flight.
@@ -577,7 +577,11 @@ impl View<'_, '_> {
         let me = (self.step.rank, self.step.core);
         match self.in_flight(at, |effect| effect.issued.from == me).map(|effect| effect.value) {
             Some(Value::Word(word)) => word,
-            _ => self.scene.known(self.step.rank, at).map_or(0, |place| self.memory.borrow().word(place)),
+            _ => self
+                .scene
+                .places
+                .known(&(self.step.rank, at))
+                .map_or(0, |place| self.memory.borrow().word(place)),
         }
     }
 }

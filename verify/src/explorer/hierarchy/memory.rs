@@ -1,6 +1,7 @@
 //! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
 
 use super::super::model::{Memory as Landing, Twin};
+use super::super::numbers::Numbers;
 use super::super::protocol::RANKS;
 use super::super::setup::Setup;
 use super::super::state::clone_in_place;
@@ -54,9 +55,8 @@ pub(in super::super) struct Scene<'a> {
     words: HashMap<Place, (Area, u16, Option<Partition>)>,
     /// Bytes between near slots.
     near_pitch: u64,
-    /// Numbers for what rows and records hold, so that states stay small.
-    bodies: HashMap<Vec<u8>, u16>,
-    by_body: Vec<Vec<u8>>,
+    /// What rows and records hold.
+    pub(super) bodies: Numbers<Vec<u8>>,
 }
 
 impl<'a> Scene<'a> {
@@ -91,20 +91,7 @@ impl<'a> Scene<'a> {
         }
         let slot = |slot| relay::dispatch_slot(shape, 0, RankId(0), slot).offset;
         let near_pitch = slot(1) - slot(0);
-        Self { setup, words, near_pitch, bodies: HashMap::default(), by_body: Vec::new() }
-    }
-
-    pub(super) fn body(&mut self, bytes: Vec<u8>) -> u16 {
-        let next = self.by_body.len() as u16;
-        let by_body = &mut self.by_body;
-        *self.bodies.entry(bytes).or_insert_with_key(|bytes| {
-            by_body.push(bytes.clone());
-            next
-        })
-    }
-
-    pub(super) fn body_of(&self, number: u16) -> &[u8] {
-        &self.by_body[number as usize]
+        Self { setup, words, near_pitch, bodies: Numbers::default() }
     }
 
     fn shape(&self) -> &'a Shape {
