@@ -56,29 +56,26 @@ impl Scene<'_> {
 }
 
 impl View<'_, '_> {
-    fn note(&self, effect: &Effect, all: Vec<(Step, usize)>, at: fn(usize, u32) -> At) {
-        let (rank, by, op) = (effect.issued.to, effect.issued.from, effect.value.op);
-        let noted = all.into_iter().map(|(step, slot)| Noted { step, rank, at: at(slot, op), by });
-        self.step.noted.borrow_mut().extend(noted);
+    fn note(&self, effect: &Effect, front: bool, at: fn(usize, u32) -> At) {
+        if self.scene.setup.model.refined {
+            let (rank, by, op) = (effect.issued.to, effect.issued.from, effect.value.op);
+            let all = self.scene.arrival(effect, front).into_iter();
+            let noted = all.map(|(step, slot)| Noted { step, rank, at: at(slot, op), by });
+            self.step.noted.borrow_mut().extend(noted);
+        }
     }
 
     /// An effect can land from now on.
     pub(super) fn note_issued(&self, effect: &Effect) {
-        if self.scene.setup.model.refined {
-            self.note(effect, self.scene.arrival(effect, false), At::Issued);
-        }
+        self.note(effect, false, At::Issued);
     }
 
     pub(super) fn note_landed(&self, effect: &Effect) {
-        if self.scene.setup.model.refined {
-            self.note(effect, self.scene.arrival(effect, false), At::Slot);
-        }
+        self.note(effect, false, At::Slot);
     }
 
     pub(super) fn note_front(&self, effect: &Effect) {
-        if self.scene.setup.model.refined {
-            self.note(effect, self.scene.arrival(effect, true), At::Slot);
-        }
+        self.note(effect, true, At::Slot);
     }
 
     /// What lies at a spot is read.
