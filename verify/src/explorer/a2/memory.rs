@@ -87,9 +87,8 @@ impl<'a> Scene<'a> {
     /// already; so words at which the other kind looks need no piece of their own.
     fn cut(&self, op: u32, done: usize, len: usize) -> usize {
         let kind = self.setup.operator(op).0;
-        let every = self.setup.model.memory == Landing::WeakExplicit;
         let ends = self.ends.iter().zip([Operator::Dispatch, Operator::Combine]);
-        let ends = ends.filter(|(_, of)| every || *of == kind).flat_map(|(ends, _)| ends);
+        let ends = ends.filter(|(_, of)| self.is_explicit() || *of == kind).flat_map(|(ends, _)| ends);
         ends.copied().filter(|&end| end > done && end < len).min().unwrap_or(len)
     }
 
@@ -98,8 +97,8 @@ impl<'a> Scene<'a> {
         self.places.iter().any(|&(at, _)| window[at..at + 4] == FLAG.to_le_bytes())
     }
 
-    fn forgets(&self) -> bool {
-        self.setup.model.memory != Landing::WeakExplicit
+    pub(super) fn is_explicit(&self) -> bool {
+        self.setup.model.memory == Landing::WeakExplicit
     }
 }
 
@@ -287,7 +286,7 @@ impl Memory {
         let bytes = self.bytes(source)[piece.clone()].to_vec();
         let trouble = self.arrival_breaks(scene, &self.flying[i], &piece, at);
         self.set(target, piece.start, &bytes);
-        if scene.forgets() {
+        if !scene.is_explicit() {
             self.forget(scene, source, piece.clone());
         }
         // With its last word first, a transfer is half done for as long as the rest has not come.
@@ -325,7 +324,8 @@ impl Memory {
     }
 
     /// A core issues an effect. Where every landing is a move, the words of a task land together, or there were too many.
-    pub(super) fn issue(&mut self, core: usize, late: Late, explicit: bool) {
+    pub(super) fn issue(&mut self, scene: &Scene<'_>, core: usize, late: Late) {
+        let explicit = scene.is_explicit();
         let before = self.late[core].last_mut().filter(|_| explicit && late.spot.0 == Area::Task);
         match before.filter(|before| before.spot == late.spot && before.range().end == late.start) {
             Some(before) => before.bytes = [&before.bytes[..], &late.bytes].concat().into(),
@@ -373,14 +373,14 @@ impl Memory {
 
     /// The rank has ended an operator: nobody can read what it was sent.
     pub(super) fn forget_received(&mut self, scene: &Scene<'_>, rank: usize, op: u32) {
-        for source in 0..if scene.forgets() { self.posted.len() } else { 0 } {
+        for source in 0..if scene.is_explicit() { 0 } else { self.posted.len() } {
             self.forget(scene, scene.spot(Area::In, rank, op, source), 0..scene.window);
         }
     }
 
     /// The agent has read a task.
     pub(super) fn forget_task(&mut self, scene: &Scene<'_>, spot: Spot) {
-        if scene.forgets() {
+        if !scene.is_explicit() {
             self.set(spot, 0, &[FORGOTTEN; TASK as usize]);
         }
     }

@@ -29,7 +29,6 @@ mod view;
 mod words;
 
 use super::liveness::Mover;
-use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, Step, StepOf, who};
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
@@ -69,10 +68,6 @@ pub(super) enum Event {
 }
 
 impl Scene<'_> {
-    fn is_explicit(&self) -> bool {
-        self.setup.model.memory == Landing::WeakExplicit
-    }
-
     /// The operator that an agent serves next.
     fn served(&self, memory: &Memory, rank: usize) -> u32 {
         memory.posted[rank] / (self.setup.model.ranks - 1).max(1)

@@ -47,10 +47,9 @@ impl View<'_, '_> {
     /// rank ends its operator.
     fn look(&self, at: Place, spot: Spot) -> Result<(), Fault> {
         let source = self.peer_of(spot);
-        let explicit = self.scene.setup.model.memory == Landing::WeakExplicit;
         let whole =
             source == self.rank || self.memory.is_complete(self.scene, source, self.rank, self.step.op);
-        if whole && !explicit { Ok(()) } else { self.step.touch(at) }
+        if whole && !self.scene.is_explicit() { Ok(()) } else { self.step.touch(at) }
     }
 
     fn peer_of(&self, spot: Spot) -> usize {
@@ -86,25 +85,24 @@ impl View<'_, '_> {
     fn issue(&mut self, at: Place, bytes: &[u8], store: bool) -> Result<(), Fault> {
         let (spot, start) = self.spot(at, bytes.len())?;
         let range = start..start + bytes.len();
-        let landing = self.scene.setup.model.memory;
-        if landing != Landing::WeakExplicit
+        if !self.scene.is_explicit()
             && let Some(flying) = self.memory.reads(self.scene, self.rank, spot, &range)
         {
             self.step.blame(in_use(self.scene, self.rank, self.step.op, flying));
         }
-        if landing != Landing::WeakExplicit
+        if !self.scene.is_explicit()
             && let Some(flying) = self.memory.unposted(self.scene, self.rank, spot)
         {
             let [operator, unread] = [self.step.op, flying.op].map(|op| self.scene.setup.named(op));
             self.step.blame(Violation::TaskInUse { rank: self.me(), operator, unread });
         }
-        if landing == Landing::Strong {
+        if self.scene.setup.model.memory == Landing::Strong {
             self.step.touch(at)?;
             self.memory.set(spot, start, bytes);
         } else {
             let late = Late { spot, start, bytes: bytes.into(), store, op: self.step.op };
             let core = self.number(self.step.core);
-            self.memory.issue(core, late, landing == Landing::WeakExplicit);
+            self.memory.issue(self.scene, core, late);
         }
         Ok(())
     }
@@ -210,8 +208,7 @@ impl Fabric for View<'_, '_> {
         let waits = under_way && self.twin() != Twin::NoQuiet;
         if waits {
             self.step.touch(Place::state(0))?;
-            if self.scene.setup.model.memory == Landing::WeakExplicit || !self.step.tape.get_mut().choose(())
-            {
+            if self.scene.is_explicit() || !self.step.tape.get_mut().choose(()) {
                 return Ok(false);
             }
             self.memory.land_all(self.scene, self.rank, core, first);

@@ -36,7 +36,7 @@ impl View<'_, '_> {
         let number = self.number(other);
         let words = &self.memory.core_words[number];
         if words.late[parity].is_some() {
-            if landing == Landing::WeakExplicit || !self.step.tape.borrow_mut().choose(()) {
+            if self.scene.is_explicit() || !self.step.tape.borrow_mut().choose(()) {
                 return Ok(words.landed[parity]);
             }
             self.landed.borrow_mut().push((number, parity));
