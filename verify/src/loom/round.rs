@@ -3,7 +3,7 @@
 use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::place::Tensor;
 use veriep_core::protocol::Operands;
-use veriep_core::reference::{Cluster, Dispatched};
+use veriep_core::reference::Cluster;
 use veriep_core::shape::Shape;
 use veriep_core::units::{RankId, Token};
 
@@ -58,13 +58,7 @@ impl Round {
 
     /// What the experts of `rank` return.
     pub fn operands(&self, rank: RankId) -> Operands<'_> {
-        Operands {
-            y: &self.ranks[rank.index()].y,
-            assist_info: self.expected(rank, Tensor::AssistInfo),
-            ep_recv_counts: self.expected(rank, Tensor::EpRecvCounts),
-            expand_idx: self.expected(rank, Tensor::ExpandIdx),
-            ..Operands::default()
-        }
+        Operands::of(&self.ranks[rank.index()].y, |tensor| self.expected(rank, tensor))
     }
 
     /// Tokens become flags from end to end, and so does what experts make of them: every bit is set, which the sum keeps
@@ -85,9 +79,18 @@ impl Round {
         let ids: Vec<_> = (0..shape.ep_world_size()).map(RankId).collect();
         let inputs: Vec<_> = ids.iter().map(|&rank| self.inputs(rank)).collect();
         let cluster = Cluster { shape, ranks: &inputs, elastic_info: None, expert_map: None };
-        let results: Vec<_> = ids.iter().map(|&rank| (cluster.dispatch(rank), sum(&cluster, rank))).collect();
-        for ((rank, own), (dispatched, x_out)) in (0..).zip(&mut self.ranks).zip(results) {
-            own.y = returned_rows(shape, RankId(rank), &dispatched);
+        let of = |&rank: &RankId| {
+            let x_out = cluster.combine(rank, &mut |token, k, row| {
+                row.clear();
+                row.extend(expert_result(&cluster, rank, token, k));
+            });
+            let y = cluster.received(rank).into_iter();
+            let y = y.flat_map(|(source, token, k)| expert_result(&cluster, source, token, k)).collect();
+            (cluster.dispatch(rank), x_out, y)
+        };
+        let results: Vec<(_, _, Vec<u8>)> = ids.iter().map(of).collect();
+        for (own, (dispatched, x_out, y)) in self.ranks.iter_mut().zip(results) {
+            own.y = y;
             own.expected = Tensor::ALL.map(|tensor| match tensor {
                 Tensor::XOut => x_out.clone(),
                 dispatch => dispatched.bytes(dispatch),
@@ -110,39 +113,17 @@ fn bring(shape: &Shape, number: u32, rank: u32, tokens: &[&[i32]]) -> RankRound 
     own
 }
 
-/// `x_out` of `rank`: what the experts make of its tokens, summed.
-fn sum(cluster: &Cluster<'_>, rank: RankId) -> Vec<u8> {
-    cluster.combine(rank, &mut |token: Token, k, row| {
-        let inputs = &cluster.ranks[rank.index()];
-        let expert = inputs.ids(cluster.shape, token)[k as usize];
-        row.clear();
-        row.extend(expert_result(expert as u32, inputs.row(cluster.shape, token)));
-    })
-}
-
-/// `y` of `rank` for what dispatch gave it.
-fn returned_rows(shape: &Shape, rank: RankId, dispatched: &Dispatched) -> Vec<u8> {
-    let mut rows = dispatched.expand_x.chunks_exact(shape.row_bytes() as usize);
-    let mut before = 0;
-    let mut y = Vec::new();
-    let by_expert = dispatched.ep_recv_counts.chunks_exact(shape.ep_world_size() as usize);
-    for (local_expert, counts) in (0..).zip(by_expert) {
-        let end = counts.last().copied().unwrap_or(0);
-        let expert = rank.0 * shape.local_expert_num() + local_expert;
-        let own = rows.by_ref().take((end - before) as usize);
-        y.extend(own.flat_map(|row| expert_result(expert, row)));
-        before = end;
-    }
-    y
-}
-
-/// The stand-in expert: a factor of its own, exact in bf16.
-fn expert_result(expert: u32, row: &[u8]) -> impl Iterator<Item = u8> {
-    let gain = (2 << expert) as f32;
-    row.as_chunks()
-        .0
-        .iter()
-        .flat_map(move |&v| bf16(f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16) * gain))
+/// What the stand-in expert of a pair makes of its token: a factor of the expert's own, exact in bf16.
+fn expert_result<'c>(
+    cluster: &'c Cluster<'_>,
+    source: RankId,
+    token: Token,
+    k: u32,
+) -> impl Iterator<Item = u8> + use<'c> {
+    let inputs = &cluster.ranks[source.index()];
+    let gain = (2 << inputs.ids(cluster.shape, token)[k as usize]) as f32;
+    let row = inputs.row(cluster.shape, token).as_chunks().0.iter();
+    row.flat_map(move |&v| bf16(f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16) * gain))
 }
 
 fn bf16(exact: f32) -> [u8; 2] {
