@@ -98,11 +98,7 @@ impl Domain {
             outputs.push(of_rank);
         }
         let last = runs.pop();
-        let others: Vec<_> = runs.into_iter().map(|run| thread::spawn(run)).collect();
-        last.into_iter().for_each(|run| run());
-        for other in others {
-            assert!(other.join().is_ok(), "a thread panicked");
-        }
+        together(last, runs.into_iter());
         for ((rank, _), outputs) in self.ranks().zip(&outputs) {
             self.check(rank, outputs);
         }
@@ -134,6 +130,15 @@ const fn outputs_of(operator: Operator) -> &'static [Tensor] {
             Tensor::ExpandIdx,
         ],
         Operator::Combine => &[Tensor::XOut],
+    }
+}
+
+/// Runs `here` on this thread, and each of the others on one of its own.
+pub(super) fn together<R: FnOnce() + 'static>(here: Option<R>, others: impl Iterator<Item = R>) {
+    let others: Vec<_> = others.map(thread::spawn).collect();
+    here.into_iter().for_each(|run| run());
+    for other in others {
+        assert!(other.join().is_ok(), "a thread panicked");
     }
 }
 

@@ -1,5 +1,6 @@
 //! The orderings one by one, without machines: a few lines for each core, over the fabric and the real places.
 
+use super::domain::together;
 use super::fabric::LoomCells;
 use super::memory::{Memory, Places};
 use super::twins::{Twist, Twisted};
@@ -59,11 +60,7 @@ pub fn litmus(shape: Shape, twist: Twist, scripts: Scripts) -> impl Fn() + Send 
             move || script(&mut core)
         });
         let here = threads.next();
-        let others: Vec<_> = threads.map(thread::spawn).collect();
-        here.into_iter().for_each(|mut run| run());
-        for other in others {
-            assert!(other.join().is_ok(), "a core panicked");
-        }
+        together(here, threads);
     }
 }
 
@@ -82,7 +79,7 @@ pub const fn answer() -> Place {
     dispatch_status(Partition::P0, 1)
 }
 
-fn did<R, E: Debug>(result: Result<R, E>) -> R {
+pub(super) fn did<R, E: Debug>(result: Result<R, E>) -> R {
     result.expect("a place that the litmus test has")
 }
 

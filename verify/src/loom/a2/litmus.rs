@@ -3,8 +3,9 @@
 use super::Bend;
 use super::fabric::{AgentNic, CoreFabric, RankView};
 use super::memory::{Memory, Places};
+use crate::loom::domain::together;
+use crate::loom::litmus::did;
 use ::loom::thread;
-use core::fmt::Debug;
 use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::fabric::Fabric;
@@ -62,16 +63,8 @@ pub fn litmus(shape: Shape, bend: Bend, scripts: &'static [Script]) -> impl Fn()
             }
         });
         let here = threads.next();
-        let others: Vec<_> = threads.map(thread::spawn).collect();
-        here.into_iter().for_each(|mut run| run());
-        for other in others {
-            assert!(other.join().is_ok(), "a core or an agent panicked");
-        }
+        together(here, threads);
     }
-}
-
-fn did<R, E: Debug>(result: Result<R, E>) -> R {
-    result.expect("a place that the litmus test has")
 }
 
 impl Core {
