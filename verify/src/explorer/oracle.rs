@@ -10,7 +10,9 @@ use veriep_core::layout::direct;
 use veriep_core::layout::state::Partition;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::placement::Home;
+use veriep_core::reference::numerics::{add_rows, from_bytes, to_bytes};
 use veriep_core::reference::{Cluster, Dispatched};
+use veriep_core::shape::Dtype;
 use veriep_core::units::{RankId, Token, div_rem};
 
 /// The tensors of one rank for one choice and tag.
@@ -75,7 +77,7 @@ impl RankTensors {
         let e = self.expert(setup, (token, k)) + tp_rank * setup.shape.moe_expert_num();
         let inputs = self.inputs();
         let own = inputs.row(setup.shape, token);
-        own.chunks_exact(2).flat_map(|element| expert(element, e)).collect()
+        own.as_chunks().0.iter().flat_map(|&element| expert(element, e)).collect()
     }
 
     /// The expert of a pair; shared ones have the numbers behind all others.
@@ -91,23 +93,17 @@ const FLAGS: [u8; 2] = [0xFF; 2];
 /// -1 in bf16; as int8 a quarter of A2's flag.
 const MINUS_ONE: [u8; 2] = [0x80, 0xBF];
 
-/// The upper half of an f32: exact for whole numbers below 256.
+/// A whole number below 256, which bf16 holds.
 fn bf16(value: u32) -> [u8; 2] {
-    ((value as f32).to_bits() >> 16).to_le_bytes()[..2].try_into().unwrap_or_default()
+    to_bytes(Dtype::Bf16, value as f32)
 }
 
 /// What the stand-in expert `e` makes of a row: another whole number, all different.
-fn expert(row: &[u8], e: u32) -> [u8; 2] {
-    if row == FLAGS || row == MINUS_ONE {
-        return FLAGS;
+fn expert(element: [u8; 2], e: u32) -> [u8; 2] {
+    match element {
+        FLAGS | MINUS_ONE => FLAGS,
+        whole => bf16(from_bytes(Dtype::Bf16, whole) as u32 + 32 * (e + 1)),
     }
-    bf16(whole(row) + 32 * (e + 1))
-}
-
-/// The whole number that an element is.
-fn whole(element: &[u8]) -> u32 {
-    let bits = element.try_into().map(u16::from_le_bytes).unwrap_or_default();
-    f32::from_bits(u32::from(bits) << 16) as u32
 }
 
 /// What one rank must have after both operators of a round.
@@ -172,7 +168,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             let y = y.collect();
             let x_out = cluster.combine(RankId(rank), &mut |token, k, row| {
                 let of = |tp_rank| tensors[rank as usize].returned(setup, (token, k), tp_rank);
-                *row = (1..tp_ranks).map(of).fold(of(0), |sum, other| sum_of(&sum, &other));
+                *row = (1..tp_ranks).map(of).fold(of(0), |sum, other| add_rows(Dtype::Bf16, &sum, &other));
             });
             let outputs = Tensor::ALL.map(|tensor| match tensor {
                 Tensor::ExpandX if setup.model.receive.keeps_rows() => Vec::new(),
@@ -184,12 +180,6 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             Expected { outputs, expand_x: out.expand_x.clone(), rows_at, results_at, y }
         })
         .collect()
-}
-
-/// The sum of two rows of whole numbers, which is exact.
-fn sum_of(a: &[u8], b: &[u8]) -> Vec<u8> {
-    let sum = |(a, b)| bf16(whole(a) + whole(b));
-    a.chunks_exact(2).zip(b.chunks_exact(2)).flat_map(sum).collect()
 }
 
 /// The partition of the dispatch of a batch: tags are even in number.
