@@ -1,8 +1,8 @@
 //! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
 
 use crate::a2_window_model;
-use crate::explorer::{self, Model, Timeline};
-pub use crate::explorer::{Line, Product, Taken, Traffic, Witness};
+use crate::explorer::{self, Model};
+pub use crate::explorer::{Line, Product, Taken, Timeline, Traffic, Witness};
 use veriep_core::protocol::Receive;
 use veriep_core::shape::Shape;
 
@@ -60,14 +60,10 @@ pub struct Answer {
     pub complete: bool,
     /// A shortest way into trouble, one line per event; empty if none was found.
     pub counterexample: Vec<String>,
-    /// The same but for its last line, with who did what to whose memory; empty of an abstract model.
-    pub story: Vec<Line>,
-    /// The steps of machines in it, if there was a witness of their calls.
-    pub taken: Vec<Taken>,
+    /// The same of machines, with who did what to whose memory, and their steps if there was a witness of their calls.
+    pub timeline: Option<Timeline>,
     /// The shape of the machines; none of an abstract model.
     pub shape: Option<Shape>,
-    /// The same for a machine to replay (A3).
-    pub timeline: Option<Timeline>,
 }
 
 /// In a hierarchy of more than two ranks every token goes across, to a rank with another number if there is one.
@@ -110,10 +106,8 @@ fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
             report = strong;
         }
     }
-    let told = report.counterexample.as_ref().map_or_else(Vec::new, |timeline| {
-        let mut events = timeline.events.clone();
-        events.push(timeline.violation.to_string());
-        events
+    let told = report.counterexample.iter().flat_map(|timeline| {
+        timeline.story.iter().map(ToString::to_string).chain([timeline.violation.to_string()])
     });
     Answer {
         safe: report.counterexample.is_none(),
@@ -121,11 +115,9 @@ fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
         traffic_matrices: report.traffic_matrices,
         traffic: model.traffic,
         complete: report.complete,
-        counterexample: told,
-        story: report.counterexample.as_ref().map_or_else(Vec::new, |timeline| timeline.story.clone()),
-        taken: report.counterexample.as_ref().map_or_else(Vec::new, |timeline| timeline.taken.clone()),
+        counterexample: told.collect(),
+        timeline: report.counterexample,
         shape: Some(model.shape()),
-        timeline: report.counterexample.filter(|_| question.product == Product::A3),
     }
 }
 
@@ -142,9 +134,7 @@ fn of_halves(question: &Question) -> Answer {
         traffic: Traffic::All,
         complete: report.complete,
         counterexample: report.counterexample.unwrap_or_default(),
-        story: Vec::new(),
-        taken: Vec::new(),
-        shape: None,
         timeline: None,
+        shape: None,
     }
 }

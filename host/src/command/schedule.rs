@@ -16,7 +16,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::sync::OnceLock;
 use veriep_core::protocol::{Choices, Receive};
-use veriep_verify::schedule::{Answer, Product, Question, Subject, Traffic, Witness, answer};
+use veriep_verify::schedule::{Answer, Product, Question, Subject, Timeline, Traffic, Witness, answer};
 
 const MACHINES: &str = "machines";
 
@@ -85,12 +85,15 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
 
 /// Writes the story of a counterexample as it is asked for.
 fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls) -> Result<(), Error> {
+    let (Some(Timeline { story, taken, violation, .. }), Some(shape)) = (&answer.timeline, &answer.shape)
+    else {
+        return Ok(());
+    };
     if let Some(html) = &args.html {
-        let violation = answer.counterexample.last().map_or("", String::as_str);
         let title = format!("{} on {} ranks, {}", args.operators, args.ranks, question.receive.name());
-        story::write(html, &title, &answer.story, violation)?;
+        story::write(html, &title, story, &violation.to_string())?;
     }
-    let (Some(events), Some(shape)) = (&args.events, &answer.shape) else { return Ok(()) };
+    let Some(events) = &args.events else { return Ok(()) };
     let (product, comm_alg) = match question.product {
         Product::A3 => ("a3", ""),
         Product::A2 => ("a2", "fullmesh"),
@@ -108,14 +111,14 @@ fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls
         ..Config::default()
     };
     let choices = Choices { receive: question.receive, ..Choices::default() };
-    let rounds = answer.taken.iter().map(|taken| taken.planned.round + 1).max().unwrap_or(0);
+    let rounds = taken.iter().map(|taken| taken.planned.round + 1).max().unwrap_or(0);
     let schedule = &question.operators;
     let subject = record::Subject { unit: Unit::Events, config: &config, shape, choices, schedule, rounds };
     let mut header = subject.header();
     header.options["partitions"] = question.partitions.into();
     header.options["server_ranks"] = shape.server_ranks().into();
     let log = Log::new(Unit::Events, 1, Some(Lines::create(events, &header)?), None);
-    calls.tell(&answer.taken, &log);
+    calls.tell(taken, &log);
     log.finish().0.map_or(Ok(()), Lines::finish)
 }
 

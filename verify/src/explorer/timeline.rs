@@ -12,9 +12,7 @@ use core::fmt;
 /// The shortest way into trouble.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// One line per event.
-    pub events: Vec<String>,
-    /// The same lines, with who did what to whose memory.
+    /// One line per event, with who did what to whose memory.
     pub story: Vec<Line>,
     /// The steps of machines, if somebody has seen their calls.
     pub taken: Vec<Taken>,
@@ -29,7 +27,7 @@ pub struct Timeline {
 
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, event) in self.events.iter().enumerate() {
+        for (i, event) in self.story.iter().enumerate() {
             writeln!(f, "{:>3}  {event}", i + 1)?;
         }
         write!(f, "  =  {}", self.violation)
@@ -84,8 +82,7 @@ pub(super) fn tell<P: Protocol>(
     });
     let Story { events: story, steps, taken } = story.unwrap_or_default();
     let taken = last.map_or(taken, |(_, story)| story.taken);
-    let events = story.iter().map(ToString::to_string).collect();
-    Timeline { events, story, taken, steps, traffic, violation }
+    Timeline { story, taken, steps, traffic, violation }
 }
 
 /// What ranks have chosen in live rounds.

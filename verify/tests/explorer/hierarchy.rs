@@ -192,7 +192,7 @@ fn catches_a_flag_that_overtakes_its_row() {
 fn catches_counts_of_nothing_that_are_not_told() {
     let seen = caught("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).twin(Twin::NoFlagOfNothing));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
-    let waits = seen.events.iter().filter(|event| event.contains("count")).count();
+    let waits = seen.story.iter().filter(|event| event.to_string().contains("count")).count();
     assert!(waits > 0, "{seen}");
 }
 

@@ -161,7 +161,7 @@ fn every_bug_is_found_and_its_fix_is_safe() {
         let story = caught(&format!("museum: {name}"), &broken);
         assert!(is_it(&story.violation), "{name}: {story}");
         let sources: Vec<_> = source.split(", ").map(|url| format!("<{url}>")).collect();
-        let (number, sources, events) = (i + 1, sources.join(", "), story.events.len());
+        let (number, sources, events) = (i + 1, sources.join(", "), story.story.len());
         let cells = broken.cells();
         let (twin, anchor) = match cells.rsplit(" | ").next().unwrap() {
             "None" => ("Too few partitions", "too-few-partitions-or-areas".to_owned()),

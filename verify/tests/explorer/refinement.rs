@@ -109,7 +109,7 @@ fn catches_a_guard_that_only_the_later_of_two_ways_breaks() {
     let seen = caught("refinement, relaxed publish, to others, explicit", &twin);
     let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
     assert!(why.contains("data before flag"), "{seen}");
-    assert!(seen.events.last().is_some_and(|last| last.starts_with("lands: the row")), "{seen}");
+    assert!(seen.story.last().is_some_and(|last| last.to_string().starts_with("lands: the row")), "{seen}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub(crate) fn explored(name: &str, model: &Model) -> Report {
     let start = Instant::now();
     let found = explore(model);
     let verdict = match &found.counterexample {
-        Some(timeline) => format!("UNSAFE after {} events: {}", timeline.events.len(), timeline.violation),
+        Some(timeline) => format!("UNSAFE after {} events: {}", timeline.story.len(), timeline.violation),
         None if found.complete => "safe".to_owned(),
         None => "not finished".to_owned(),
     };
