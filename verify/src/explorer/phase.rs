@@ -6,7 +6,7 @@ use super::protocol::{Came, View};
 use super::setup::Setup;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::rank_remap::RankRemap;
-use veriep_core::fabric::{Capabilities, Fabric, Progress};
+use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
 
@@ -69,22 +69,10 @@ impl Setup<'_> {
 }
 
 /// A view as a fabric that others can wrap.
-struct Lent<'v>(&'v mut dyn Fabric);
+struct Lent<'v, F: ?Sized>(&'v mut F);
 
-impl<'v> Middleware for Lent<'v> {
-    type Inner = dyn Fabric + 'v;
-
-    fn inner(&self) -> &Self::Inner {
-        self.0
-    }
-
-    fn inner_mut(&mut self) -> &mut Self::Inner {
-        self.0
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
+impl<F: Fabric + ?Sized> Middleware for Lent<'_, F> {
+    veriep_core::around! { 0: F, its capabilities }
 }
 
 impl Expected {
