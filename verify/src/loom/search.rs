@@ -9,9 +9,9 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::panic;
 use std::sync::{Arc, Once};
 use std::time::Instant;
+use std::{panic, thread};
 
 /// Branches of one execution: several times what the longest model needs, so that only an endless wait has more.
 const BRANCHES_MAX: usize = 4_000;
@@ -45,9 +45,7 @@ pub fn model(
     expected: RangeInclusive<usize>,
     body: impl Fn() + Send + Sync + 'static,
 ) -> usize {
-    let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
-    let result = panic::catch_unwind(AssertUnwindSafe(|| explore(bound, &executions, body)));
-    let executions = executions.load(Ordering::Relaxed);
+    let (executions, seconds, result) = explore(bound, body);
     if let Err(payload) = result {
         report::line(
             "loom",
@@ -57,7 +55,6 @@ pub fn model(
         trace::print();
         panic::resume_unwind(payload);
     }
-    let seconds = start.elapsed().as_secs_f64();
     report::line("loom", name, &format!("{executions} executions, {seconds:.1} s ({bound})"));
     assert!(expected.contains(&executions), "loom {name}: {executions} executions, expected {expected:?}");
     executions
@@ -69,14 +66,11 @@ pub fn model(
 /// # Panics
 /// No execution fails: the search cannot see what this twin breaks.
 pub fn failure(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static) -> String {
-    let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
-    let result = silently(|| explore(bound, &executions, body));
-    let executions = executions.load(Ordering::Relaxed);
+    let (executions, seconds, result) = silently(|| explore(bound, body));
     let Err(payload) = result else {
         panic!("loom {name}: none of {executions} executions fails ({bound})");
     };
     let how = message(&*payload);
-    let seconds = start.elapsed().as_secs_f64();
     report::line("loom", name, &format!("execution {executions} fails, {seconds:.1} s ({bound}): {how}"));
     if std::env::var_os("LOOM_TRACE").is_some() {
         trace::print();
@@ -84,19 +78,23 @@ pub fn failure(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static
     how
 }
 
-fn explore(bound: Bound, executions: &Arc<AtomicUsize>, body: impl Fn() + Send + Sync + 'static) {
+/// Runs `body` up to an execution that fails: how many there were, in how many seconds, and the panic of the last one.
+fn explore(bound: Bound, body: impl Fn() + Send + Sync + 'static) -> (usize, f64, thread::Result<()>) {
     let mut builder = Builder::new();
     builder.max_branches = BRANCHES_MAX;
     builder.preemption_bound = match bound {
         Bound::Complete => None,
         Bound::Preemptions(n) => Some(n),
     };
-    let executions = Arc::clone(executions);
-    builder.check(move || {
-        executions.fetch_add(1, Ordering::Relaxed);
+    let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+    let count = Arc::clone(&executions);
+    let execution = move || {
+        count.fetch_add(1, Ordering::Relaxed);
         trace::restart();
         body();
-    });
+    };
+    let result = panic::catch_unwind(AssertUnwindSafe(|| builder.check(execution)));
+    (executions.load(Ordering::Relaxed), start.elapsed().as_secs_f64(), result)
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {
@@ -108,8 +106,8 @@ thread_local! {
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Catches the panics of this thread without printing them; other threads print theirs.
-fn silently<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
+/// Does something whose panics are not printed; other threads print theirs.
+fn silently<T>(body: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let loud = panic::take_hook();
@@ -120,7 +118,7 @@ fn silently<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
         }));
     });
     SILENT.set(true);
-    let result = panic::catch_unwind(AssertUnwindSafe(body));
+    let result = body();
     SILENT.set(false);
     result
 }
