@@ -314,9 +314,9 @@ fn some_state<'i>(instance: &'i Instance, seed: &mut u64, reachable: bool) -> Ru
         return run;
     }
     for rank in 0..RANKS {
-        run.ended[rank] = pick(seed, 5);
-        run.begun[rank] = run.ended[rank] + pick(seed, 2);
-        run.hushed[rank] = pick(seed, 6);
+        run.facts.ended[rank] = pick(seed, 5);
+        run.facts.begun[rank] = run.facts.ended[rank] + pick(seed, 2);
+        run.facts.hushed[rank] = pick(seed, 6);
     }
     for event in all_events().filter(|event| event.step == Step::Land) {
         let key = (event.rank, event.slot, event.n);

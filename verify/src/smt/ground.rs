@@ -2,7 +2,7 @@
 
 use super::model::{Harm, INVARIANT, STATE, Step};
 use super::obligation::Theory;
-use super::trace::{Event, Instance, Run, bits};
+use super::trace::{Event, Facts, Instance, Run, bits};
 use core::fmt::Write;
 use std::collections::BTreeSet;
 
@@ -50,8 +50,9 @@ pub fn rigid(instance: &Instance) -> String {
 
 /// The state, its functions named with a suffix.
 pub fn state(run: &Run<'_>, suffix: &str) -> String {
+    let Facts { begun, ended, hushed, landed, taken, cleared } = &run.facts;
     let mut text = String::new();
-    let counts = [("begun", &run.begun), ("ended", &run.ended), ("hushed", &run.hushed)];
+    let counts = [("begun", begun), ("ended", ended), ("hushed", hushed)];
     for (name, values) in counts {
         let value = values
             .iter()
@@ -59,7 +60,7 @@ pub fn state(run: &Run<'_>, suffix: &str) -> String {
             .fold("0".to_owned(), |rest, (rank, value)| format!("(ite (= r r{rank}) {value} {rest})"));
         let _ = writeln!(text, "(define-fun {name}{suffix} ((r Rank)) Int {value})");
     }
-    let facts = [("landed", &run.landed), ("taken", &run.taken), ("cleared", &run.cleared)];
+    let facts = [("landed", landed), ("taken", taken), ("cleared", cleared)];
     for (name, set) in facts {
         let _ = writeln!(
             text,

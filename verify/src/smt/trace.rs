@@ -21,7 +21,6 @@ use super::model::{Harm, Step};
 use super::obligation::Clears;
 use super::schedule::Schedule;
 use core::fmt;
-use core::ops::{Deref, DerefMut};
 use std::collections::BTreeSet;
 
 /// A step that was taken.
@@ -188,20 +187,6 @@ pub struct Run<'i> {
     pub facts: Facts,
 }
 
-impl Deref for Run<'_> {
-    type Target = Facts;
-
-    fn deref(&self) -> &Facts {
-        &self.facts
-    }
-}
-
-impl DerefMut for Run<'_> {
-    fn deref_mut(&mut self) -> &mut Facts {
-        &mut self.facts
-    }
-}
-
 impl<'i> Run<'i> {
     pub fn new(instance: &'i Instance) -> Self {
         Self::from(instance, Facts::new(instance.ranks()))
@@ -245,36 +230,33 @@ impl<'i> Run<'i> {
     /// Whether the guard of this name holds of a step. An unknown name does not.
     pub fn holds(&self, guard: &str, event: &Event) -> bool {
         let Event { step, rank, slot, n } = *event;
+        let Facts { begun, ended, hushed, landed, taken, cleared } = &self.facts;
         let key = (rank, slot, n);
         let expected = self.instance.expected(rank, slot, n);
         match guard {
-            "join" => n == self.ended[rank] && self.begun[rank] == n,
-            "inside" => n == self.ended[rank] && self.begun[rank] == n + 1,
-            "clears" => {
-                self.taken.iter().filter(|t| t.0 == rank && t.2 < n).all(|t| self.cleared.contains(t))
-            }
+            "join" => n == ended[rank] && begun[rank] == n,
+            "inside" => n == ended[rank] && begun[rank] == n + 1,
+            "clears" => taken.iter().filter(|t| t.0 == rank && t.2 < n).all(|t| cleared.contains(t)),
             "expected" => expected.is_some(),
             "carries" => expected.is_some_and(|e| e.carries),
-            "sent" => expected.is_some_and(|e| n < self.begun[e.source]),
-            "behind" => {
-                expected.is_none_or(|e| bits(e.behind).all(|i| self.taken.contains(&(e.source, i, n))))
-            }
-            "hush" => expected.is_none_or(|e| !e.quiets || n < self.hushed[e.source]),
-            "data before flag" => !self.landed.contains(&key),
-            "flag" => self.landed.contains(&key),
-            "covered" | "issued" => self.taken.contains(&key),
+            "sent" => expected.is_some_and(|e| n < begun[e.source]),
+            "behind" => expected.is_none_or(|e| bits(e.behind).all(|i| taken.contains(&(e.source, i, n)))),
+            "hush" => expected.is_none_or(|e| !e.quiets || n < hushed[e.source]),
+            "data before flag" => !landed.contains(&key),
+            "flag" => landed.contains(&key),
+            "covered" | "issued" => taken.contains(&key),
             "once" => match step {
-                Step::Land => !self.landed.contains(&key),
-                Step::Take => !self.taken.contains(&key),
-                _ => !self.cleared.contains(&key),
+                Step::Land => !landed.contains(&key),
+                Step::Take => !taken.contains(&key),
+                _ => !cleared.contains(&key),
             },
             "waits" => {
                 let slots = self.instance.slots(rank, n).iter().enumerate();
-                slots.filter(|(_, e)| e.is_some()).all(|(j, _)| self.taken.contains(&(rank, j, n)))
+                slots.filter(|(_, e)| e.is_some()).all(|(j, _)| taken.contains(&(rank, j, n)))
             }
             "speaks" => {
                 let slots = (0..self.instance.ranks()).flat_map(|s| self.instance.slots(s, n));
-                n < self.hushed[rank] || !slots.flatten().any(|e| e.source == rank && e.quiets)
+                n < hushed[rank] || !slots.flatten().any(|e| e.source == rank && e.quiets)
             }
             _ => false,
         }
@@ -286,42 +268,41 @@ impl<'i> Run<'i> {
         if step != harm.absent().0 {
             return false;
         }
+        let Facts { ended, landed, taken, cleared, .. } = &self.facts;
         let earlier = || (0..n).filter(|&m| self.instance.reuse((rank, slot), m, n));
         let expected = |m| self.instance.expected(rank, slot, m);
         match harm {
             Harm::Overwritten => {
-                earlier().any(|m| m >= self.ended[rank] && expected(m).is_some_and(|e| e.carries))
+                earlier().any(|m| m >= ended[rank] && expected(m).is_some_and(|e| e.carries))
             }
-            Harm::FlagLost => {
-                earlier().any(|m| expected(m).is_some() && !self.cleared.contains(&(rank, slot, m)))
-            }
-            Harm::InUse => earlier().any(|m| m >= self.ended[rank]),
-            Harm::Torn => self.taken.contains(&(rank, slot, n)),
-            Harm::Uncovered => !self.landed.contains(&(rank, slot, n)),
+            Harm::FlagLost => earlier().any(|m| expected(m).is_some() && !cleared.contains(&(rank, slot, m))),
+            Harm::InUse => earlier().any(|m| m >= ended[rank]),
+            Harm::Torn => taken.contains(&(rank, slot, n)),
+            Harm::Uncovered => !landed.contains(&(rank, slot, n)),
         }
     }
 
     /// What the step changes.
     pub fn apply(&mut self, event: &Event) {
         let Event { step, rank, slot, n } = *event;
+        let Facts { begun, ended, hushed, landed, taken, cleared } = &mut self.facts;
         match step {
-            Step::Begin => self.begun[rank] += 1,
-            Step::Quiet => self.hushed[rank] = self.begun[rank],
+            Step::Begin => begun[rank] += 1,
+            Step::Quiet => hushed[rank] = begun[rank],
             Step::End => {
-                self.ended[rank] += 1;
+                ended[rank] += 1;
                 if self.instance.clears == Clears::Epochs {
-                    let Facts { taken, cleared, .. } = &mut self.facts;
                     cleared.extend(taken.iter().filter(|flag| (flag.0, flag.2) == (rank, n)));
                 }
             }
-            Step::Land => drop(self.landed.insert((rank, slot, n))),
+            Step::Land => drop(landed.insert((rank, slot, n))),
             Step::Take => {
-                self.taken.insert((rank, slot, n));
+                taken.insert((rank, slot, n));
                 if self.instance.clears == Clears::Prompt {
-                    self.cleared.insert((rank, slot, n));
+                    cleared.insert((rank, slot, n));
                 }
             }
-            Step::Clear => drop(self.cleared.insert((rank, slot, n))),
+            Step::Clear => drop(cleared.insert((rank, slot, n))),
             Step::Write | Step::Read => {}
         }
     }
