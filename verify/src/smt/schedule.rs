@@ -32,17 +32,12 @@ impl Schedule {
     }
 
     /// Operators of the word.
-    pub const fn len(&self) -> u32 {
+    pub const fn word_len(&self) -> u32 {
         self.word.len() as u32
     }
 
-    /// Whether the word is empty; it never is.
-    pub const fn is_empty(&self) -> bool {
-        self.word.is_empty()
-    }
-
     pub fn operator(&self, n: u32) -> Operator {
-        match self.word.as_bytes().get((n % self.len()) as usize) {
+        match self.word.as_bytes().get((n % self.word_len()) as usize) {
             Some(b'D') => Operator::Dispatch,
             _ => Operator::Combine,
         }
@@ -88,7 +83,7 @@ impl Schedule {
     /// learned that all others have gone on. `gates` says which operators count as such. Numbers are those
     /// of all rounds, without end: a place of the word and how often the word was gone through.
     pub fn ungated(&self, gates: impl Fn(&Self, u32) -> bool) -> String {
-        let len = self.len();
+        let len = self.word_len();
         let mut text = String::from("(declare-const m Int) (declare-const n Int) (declare-const uses Int)\n");
         let mut cases = String::new();
         for (a, b) in (0..len).flat_map(|a| (0..len).map(move |b| (a, b))) {

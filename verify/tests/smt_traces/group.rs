@@ -145,7 +145,7 @@ fn windows(case: &Case, batches: &[Vec<Batch>]) -> Windows {
         let batch = &batches[case.nth(n)][sender];
         (0..batch.ids.len()).filter(|&i| batch.home(i) == Some(home)).count() as u32
     };
-    let (ranks, operators) = (0..case.ranks as usize, 0..case.times * case.schedule.len());
+    let (ranks, operators) = (0..case.ranks as usize, 0..case.times * case.schedule.word_len());
     let of =
         |n| ranks.clone().map(|rank| ranks.clone().map(|source| rows(n, rank, source)).collect()).collect();
     Windows::new(operators.filter(|_| case.a2).map(of).collect())
@@ -177,7 +177,7 @@ fn instance(case: &Case, shape: &Shape, batches: &[Vec<Batch>]) -> Instance {
                 .collect(),
         }
     };
-    let operators = case.times * case.schedule.len();
+    let operators = case.times * case.schedule.word_len();
     let expected = (0..operators).map(|n| (0..ranks).map(|rank| of(n, rank)).collect());
     Instance { schedule: case.schedule, clears: Clears::Late, expected: expected.collect() }
 }
