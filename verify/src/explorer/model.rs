@@ -215,7 +215,7 @@ pub struct Model {
     pub stop: fn() -> bool,
 }
 
-/// Declares with what a model may be made.
+/// Declares with what a model may be made. What that means stands at the fields, where no more is said here.
 macro_rules! with {
     ($($(#[$about:meta])* fn $name:ident($($given:ident: $type:ty),*) { $($field:ident = $value:expr),* })*) => {
         impl Model {
@@ -232,7 +232,6 @@ macro_rules! with {
 }
 
 with! {
-    /// The same on A2.
     fn a2() { product = Product::A2 }
     /// A2's hierarchy, in servers of `server_ranks` ranks.
     fn hierarchy(server_ranks: u32) {
@@ -240,32 +239,23 @@ with! {
     }
     /// With an agent that sends (hierarchy).
     fn stage_two() { stage = Stage::Two }
-    /// Over weak memory without reduction.
     fn weak_explicit() { memory = Memory::WeakExplicit }
-    /// With `cores` cores per rank.
     fn cores(cores: u32) { cores = cores }
     /// With two tokens of two experts each on every rank, and two experts there: several pairs for each core,
     /// several slots for each expert.
     fn wide() { experts = 2, tokens = 2, k = 2 }
     /// With two experts a token, of which each may be masked by itself.
     fn pair_masks() { k = 2, pair_masks = true }
-    /// With a shared expert on each of the first ranks.
     fn shared_ranks(ranks: u32) { shared_ranks = ranks }
-    /// In pairs of TP peers.
     fn tp() { tp = true }
-    /// As those who are left of an elastic domain.
     fn elastic() { elastic = true }
-    /// With quantised rows.
     fn quantised() { quantised = true }
-    /// With steps of several effects.
     fn in_runs() { in_runs = true }
     /// Uses fullmesh_v2, where each record has `blocks` blocks (1 to 3).
     fn blocks(blocks: u32) { blocks = blocks }
-    /// Over weak memory.
     fn weak() { memory = Memory::Weak }
     /// The schedule runs `units` times.
     fn units(units: u32) { units = Some(units) }
-    /// With that many partitions of dispatch and of combine.
     fn partitions(dispatch: u32, combine: u32) { partitions = [dispatch, combine] }
     fn traffic(traffic: Traffic) { traffic = traffic }
     /// With counts ahead of the records.
@@ -276,9 +266,7 @@ with! {
     fn direct(areas: u32) { receive = Receive::Direct { areas } }
     /// The same, and experts overwrite.
     fn overwrite(areas: u32) { receive = Receive::Overwrite { areas } }
-    /// Held against the model for any number of ranks.
     fn refined() { refined = true }
-    /// Broken in one way.
     fn twin(twin: Twin) { twin = twin }
 }
 

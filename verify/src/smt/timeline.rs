@@ -28,15 +28,10 @@ pub enum Traffic {
 /// Where to look.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The operators and their partitions.
     pub schedule: Schedule,
-    /// How many ranks.
     pub ranks: usize,
-    /// How many operators.
     pub operators: u32,
-    /// Whose rows go where.
     pub traffic: Traffic,
-    /// How late clears may land.
     pub clears: Clears,
     /// Guards that are left out, by name: `join`, `clears`, `hush` or `waits`.
     pub dropped: &'static [&'static str],
