@@ -114,10 +114,6 @@ impl A2Cells {
         if relaxed { Ordering::Relaxed } else { ordering }
     }
 
-    fn has(&self, at: Place, len: u64) -> bool {
-        at.offset.checked_add(len).is_some_and(|end| self.view.memory.has(at, at.offset..end))
-    }
-
     /// Writes whole words of the own rank; those that mean nothing are forgotten.
     fn write_words(&self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         let len = bytes.len() as u64;
@@ -148,7 +144,9 @@ impl Cells for A2Cells {
     }
 
     fn check(&self, rank: RankId, at: Place, len: u64) -> Result<(), Fault> {
-        if self.has(at, len) { Ok(()) } else { Err(Fault::new(rank, at, len)) }
+        let end = at.offset.checked_add(len);
+        let exists = end.is_some_and(|end| self.view.memory.has(at, at.offset..end));
+        if exists { Ok(()) } else { Err(Fault::new(rank, at, len)) }
     }
 
     fn load(&self, rank: RankId, at: Place, ordering: Ordering) -> Result<u64, Fault> {
@@ -266,11 +264,7 @@ impl CoreFabric {
 }
 
 impl Middleware for CoreFabric {
-    veriep_core::around! { inner: CoherentFabric<A2Cells> }
-
-    fn capabilities(&self) -> Capabilities {
-        Fabric::capabilities(&self.inner)
-    }
+    veriep_core::around! { inner: CoherentFabric<A2Cells>, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         if to != self.rank() {
