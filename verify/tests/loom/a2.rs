@@ -7,7 +7,7 @@ use veriep_verify::loom::a2::Bend;
 use veriep_verify::loom::a2::group::Agency::{Folded, Late, Thread};
 use veriep_verify::loom::a2::group::{Group, Size};
 pub(super) use veriep_verify::loom::a2::litmus::litmus as seam;
-use veriep_verify::loom::a2::litmus::{Script, litmus};
+use veriep_verify::loom::a2::litmus::{Scripts, litmus};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
 
@@ -33,27 +33,27 @@ fn three() -> Shape {
     Size { cores: &[1; 3], experts: 3, ..TWO }.shape(1)
 }
 
-fn holds(name: &str, expected: RangeInclusive<usize>, shape: Shape, scripts: &'static [Script]) {
+fn holds(name: &str, expected: RangeInclusive<usize>, shape: Shape, scripts: Scripts) {
     model(name, Bound::Complete, expected, litmus(shape, Bend::None, scripts));
 }
 
-fn fails(name: &str, shape: Shape, bend: Bend, scripts: &'static [Script]) -> String {
+fn fails(name: &str, shape: Shape, bend: Bend, scripts: Scripts) -> String {
     failure(name, Bound::Complete, litmus(shape, bend, scripts))
 }
 
 /// Core 0 of rank 0 writes a row and a task and rings; its agent posts; rank 1 waits for the last flag and reads.
-pub(super) const SENDS: &[Script] = &[
-    Script::Core(1, |core| {
+pub(super) const SENDS: Scripts = &[
+    (1, |core| {
         core.wait(0);
         core.expect(0, 7);
     }),
-    Script::Core(0, |core| {
+    (0, |core| {
         core.write(1, 7);
         core.ring(1);
     }),
-    Script::Agent(0, |agent| {
-        agent.wait(1);
-        agent.expect(1, 7);
+    (0, |agent| {
+        agent.wait_for_doorbell(1);
+        agent.expect_task(1, 7);
         agent.post(1);
     }),
 ];
@@ -98,22 +98,22 @@ fn catches_a_relaxed_observe() {
 }
 
 /// Who has seen the last word answers, and the source is written again; the answer is a transfer, too.
-const AGAIN: &[Script] = &[
-    Script::Both(1, |core, agent| {
-        core.wait(0);
-        core.clear(0);
-        core.expect(0, 7);
-        core.write_answer(0);
-        agent.post_answer(0);
-        core.wait(0);
-        core.expect(0, 8);
+const AGAIN: Scripts = &[
+    (1, |rank| {
+        rank.wait(0);
+        rank.clear(0);
+        rank.expect(0, 7);
+        rank.write_answer(0);
+        rank.post_answer(0);
+        rank.wait(0);
+        rank.expect(0, 8);
     }),
-    Script::Both(0, |core, agent| {
-        core.write(1, 7);
-        agent.post(1);
-        core.wait_for_answer(1);
-        core.write(1, 8);
-        agent.post(1);
+    (0, |rank| {
+        rank.write(1, 7);
+        rank.post(1);
+        rank.wait_for_answer(1);
+        rank.write(1, 8);
+        rank.post(1);
     }),
 ];
 
@@ -134,21 +134,21 @@ fn is_race(how: &str) -> bool {
 }
 
 /// Rank 2 sends to rank 1 and tells rank 0, which tells rank 1: what an agent's rank has seen goes on with what it posts.
-const HEARSAY: &[Script] = &[
-    Script::Core(1, |core| {
+const HEARSAY: Scripts = &[
+    (1, |core| {
         core.wait_for_answer(0);
         core.expect(2, 7);
     }),
-    Script::Both(0, |core, agent| {
-        core.wait_for_answer(2);
-        core.write_answer(1);
-        agent.post_answer(1);
+    (0, |rank| {
+        rank.wait_for_answer(2);
+        rank.write_answer(1);
+        rank.post_answer(1);
     }),
-    Script::Both(2, |core, agent| {
-        core.write(1, 7);
-        core.write_answer(0);
-        agent.post(1);
-        agent.post_answer(0);
+    (2, |rank| {
+        rank.write(1, 7);
+        rank.write_answer(0);
+        rank.post(1);
+        rank.post_answer(0);
     }),
 ];
 

@@ -254,10 +254,6 @@ impl CoreFabric {
         Self { inner, awaited, operator: 0, late: Vec::new(), folded }
     }
 
-    pub const fn rank(&self) -> RankId {
-        self.view().rank
-    }
-
     const fn view(&self) -> &RankView {
         &self.inner.cells().view
     }
@@ -267,7 +263,7 @@ impl Middleware for CoreFabric {
     veriep_core::around! { inner: CoherentFabric<A2Cells>, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        if to != self.rank() {
+        if to != self.view().rank {
             return Err(Fault::new(to, at, 8));
         }
         self.inner.publish(to, at, word)?;

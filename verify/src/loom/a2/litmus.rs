@@ -19,73 +19,53 @@ use veriep_core::units::{CoreId, RankId};
 
 const P0: Partition = Partition::P0;
 
-/// One core in a litmus test.
+/// Core 0 of a rank and its agent, on one thread.
 #[derive(Debug)]
-pub struct Core {
-    fabric: CoreFabric,
-    shape: Arc<Shape>,
-}
-
-/// One agent in a litmus test.
-#[derive(Debug)]
-pub struct Agent {
-    nic: AgentNic,
+pub struct Rank {
+    core: CoreFabric,
+    agent: AgentNic,
     shape: Arc<Shape>,
     rank: RankId,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub enum Script {
-    /// Core 0 of a rank.
-    Core(u32, fn(&mut Core)),
-    Agent(u32, fn(&mut Agent)),
-    /// Both on one thread.
-    Both(u32, fn(&mut Core, &mut Agent)),
-}
+pub type Script = fn(&mut Rank);
+
+/// Scripts with the rank that runs each: as its core, its agent, or both.
+pub type Scripts = &'static [(u32, Script)];
 
 /// The body of a litmus test.
-pub fn litmus(shape: Shape, bend: Bend, scripts: &'static [Script]) -> impl Fn() + Send + Sync + 'static {
+pub fn litmus(shape: Shape, bend: Bend, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size()).map(|rank| Places::of(&shape, RankId(rank))).collect();
     let shape = Arc::new(shape);
     move || {
         let memory = Rc::new(Memory::new(&shape, &places));
-        let mut threads = scripts.iter().map(|&script| {
-            let (Script::Core(rank, _) | Script::Agent(rank, _) | Script::Both(rank, _)) = script;
+        let mut threads = scripts.iter().map(|&(rank, script)| {
             let (memory, shape, rank) = (Rc::clone(&memory), Arc::clone(&shape), RankId(rank));
             let view = RankView { memory, shape: Arc::clone(&shape), rank, bend };
-            let mut agent =
-                Agent { nic: AgentNic::new(view.clone(), false, 1), shape: Arc::clone(&shape), rank };
-            let mut core = Core { fabric: CoreFabric::new(view, CoreId(0), Vec::new(), None), shape };
-            move || match script {
-                Script::Core(_, run) => run(&mut core),
-                Script::Agent(_, run) => run(&mut agent),
-                Script::Both(_, run) => run(&mut core, &mut agent),
-            }
+            let agent = AgentNic::new(view.clone(), false, 1);
+            let core = CoreFabric::new(view, CoreId(0), Vec::new(), None);
+            let mut rank = Rank { core, agent, shape, rank };
+            move || script(&mut rank)
         });
         let here = threads.next();
         together(here, threads);
     }
 }
 
-impl Core {
+impl Rank {
     /// Writes a row and the last flag behind it for `to`, and a word of its task.
     pub fn write(&mut self, to: u32, value: u64) {
         let shape = Arc::clone(&self.shape);
         let out = |at| window_out(&shape, P0, RankId(to), at);
-        did(self.fabric.write(out(record(&shape, 0)), &value.to_le_bytes()));
-        did(self.fabric.write(out(tail_flag(&shape, Operator::Dispatch, 1)), &u64::MAX.to_le_bytes()));
-        did(self.fabric.store(task_word(P0, RankId(to), 2), value));
+        did(self.core.write(out(record(&shape, 0)), &value.to_le_bytes()));
+        did(self.core.write(out(tail_flag(&shape, Operator::Dispatch, 1)), &u64::MAX.to_le_bytes()));
+        did(self.core.store(task_word(P0, RankId(to), 2), value));
     }
 
     pub fn ring(&mut self, count: u64) {
-        let own = did(self.fabric.observe(doorbell()));
+        let own = did(self.core.observe(doorbell()));
         assert!(own < count, "a doorbell that has been rung");
-        let rank = self.rank();
-        did(self.fabric.publish(rank, doorbell(), count));
-    }
-
-    fn rank(&self) -> RankId {
-        self.fabric.rank()
+        did(self.core.publish(self.rank, doorbell(), count));
     }
 
     /// Waits for the last flag of the window from `source`.
@@ -99,7 +79,7 @@ impl Core {
     }
 
     fn wait_at(&self, at: u64, source: u32) {
-        while did(self.fabric.observe(window_in(&self.shape, P0, RankId(source), at))) == 0 {
+        while did(self.core.observe(window_in(&self.shape, P0, RankId(source), at))) == 0 {
             thread::yield_now();
         }
     }
@@ -107,42 +87,41 @@ impl Core {
     /// Writes an answer for `to`: FLAG1 alone.
     pub fn write_answer(&mut self, to: u32) {
         let at = window_out(&self.shape, P0, RankId(to), FLAG1);
-        did(self.fabric.write(at, &u64::MAX.to_le_bytes()));
+        did(self.core.write(at, &u64::MAX.to_le_bytes()));
     }
 
     /// Clears the last flag of the window from `source`.
     pub fn clear(&mut self, source: u32) {
         let at = window_in(&self.shape, P0, RankId(source), tail_flag(&self.shape, Operator::Dispatch, 1));
-        did(self.fabric.store(at, 0));
+        did(self.core.store(at, 0));
     }
 
     /// The row of the window from `source` must be this.
     pub fn expect(&self, source: u32, value: u64) {
         let at = window_in(&self.shape, P0, RankId(source), record(&self.shape, 0));
-        assert_eq!(did(self.fabric.bytes(at, 8)), value.to_le_bytes(), "the row of a set flag");
+        assert_eq!(did(self.core.bytes(at, 8)), value.to_le_bytes(), "the row of a set flag");
     }
-}
 
-impl Agent {
-    /// Waits for the doorbell.
-    pub fn wait(&self, count: u64) {
-        while did(self.nic.observe(doorbell())) < count {
+    /// Waits, as the agent, for the doorbell.
+    pub fn wait_for_doorbell(&self, count: u64) {
+        while did(self.agent.observe(doorbell())) < count {
             thread::yield_now();
         }
     }
 
-    /// A word of the task for `to` must be this.
-    pub fn expect(&self, to: u32, value: u64) {
-        assert_eq!(did(self.nic.observe(task_word(P0, RankId(to), 2))), value, "the task behind a doorbell");
+    /// A word of the task for `to`, as the agent sees it, must be this.
+    pub fn expect_task(&self, to: u32, value: u64) {
+        let word = did(self.agent.observe(task_word(P0, RankId(to), 2)));
+        assert_eq!(word, value, "the task behind a doorbell");
     }
 
-    /// Sends what [`Core::write`] wrote.
+    /// Lets the agent send what [`Self::write`] wrote.
     pub fn post(&mut self, to: u32) {
         let start = record(&self.shape, 0);
         self.post_range(to, start, tail_flag(&self.shape, Operator::Dispatch, 1) + 8 - start);
     }
 
-    /// Sends what [`Core::write_answer`] wrote.
+    /// Lets the agent send what [`Self::write_answer`] wrote.
     pub fn post_answer(&mut self, to: u32) {
         self.post_range(to, FLAG1, 8);
     }
@@ -150,6 +129,6 @@ impl Agent {
     fn post_range(&mut self, to: u32, start: u64, len: u64) {
         let from: Place = window_out(&self.shape, P0, RankId(to), start);
         let at = window_in(&self.shape, P0, self.rank, start);
-        did(self.nic.post(&Transfer { to: RankId(to), from, at, len }));
+        did(self.agent.post(&Transfer { to: RankId(to), from, at, len }));
     }
 }
