@@ -156,16 +156,20 @@ impl Hash for Block {
     }
 }
 
-/// A core's barrier words that have landed, and those that perhaps have.
+/// What a core tells the others of its rank by a word: what has landed, and what perhaps has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct CoreWords {
-    pub(super) landed: [u64; 2],
-    pub(super) late: [Option<u64>; 2],
+pub(super) struct CoreWord {
+    pub(super) landed: u64,
+    pub(super) late: Option<u64>,
 }
 
-impl CoreWords {
-    pub(super) fn land(&mut self, parity: usize) {
-        self.landed[parity] = self.late[parity].take().unwrap_or(self.landed[parity]);
+impl CoreWord {
+    pub(super) fn newest(&self) -> u64 {
+        self.late.unwrap_or(self.landed)
+    }
+
+    pub(super) fn land(&mut self) {
+        *self = Self { landed: self.newest(), late: None };
     }
 }
 
@@ -177,18 +181,17 @@ pub(in super::super) struct Memory {
     pub(super) areas: [Vec<Rc<Block>>; 3],
     /// By rank.
     pub(super) doorbell: Vec<u64>,
-    pub(super) chosen: Vec<u64>,
-    /// A flip that has perhaps not landed.
-    pub(super) flip: Vec<Option<u64>>,
-    /// By core, rank-major.
-    pub(super) core_words: Vec<CoreWords>,
+    /// `bufferChosen`, by rank.
+    pub(super) chosen: Vec<CoreWord>,
+    /// Barrier words by core, rank-major, and parity.
+    pub(super) core_words: Vec<[CoreWord; 2]>,
     pub(super) late: Vec<Vec<Late>>,
     /// Tasks that each agent has posted.
     pub(super) posted: Vec<u32>,
     pub(super) flying: Vec<Flying>,
 }
 
-clone_in_place!(Memory { agents, areas, doorbell, chosen, flip, core_words, late, posted, flying });
+clone_in_place!(Memory { agents, areas, doorbell, chosen, core_words, late, posted, flying });
 
 impl Memory {
     pub(super) fn new(scene: &Scene<'_>) -> Self {
@@ -202,9 +205,8 @@ impl Memory {
             agents: vec![Agent::new(); ranks],
             areas: [vec![Rc::clone(&window); all], vec![window; all], vec![task; all]],
             doorbell: vec![0; ranks],
-            chosen: vec![0; ranks],
-            flip: vec![None; ranks],
-            core_words: vec![CoreWords::default(); cores],
+            chosen: vec![CoreWord::default(); ranks],
+            core_words: vec![[CoreWord::default(); 2]; cores],
             late: vec![Vec::new(); cores],
             posted: vec![0; ranks],
             flying: Vec::new(),
@@ -339,14 +341,10 @@ impl Memory {
             scene.setup.relies_on(Order::by_quiet(if late.store { Kind::Store } else { Kind::Put }));
             self.set(late.spot, late.start, &late.bytes);
         }
-        (0..2).for_each(|parity| self.core_words[core].land(parity));
+        self.core_words[core].iter_mut().for_each(CoreWord::land);
         if first {
-            self.land_flip(rank);
+            self.chosen[rank].land();
         }
-    }
-
-    pub(super) fn land_flip(&mut self, rank: usize) {
-        self.chosen[rank] = self.flip[rank].take().unwrap_or(self.chosen[rank]);
     }
 
     /// What of a core may land now, if every landing is a move of its own: what it wrote to one place lands in order.

@@ -127,7 +127,7 @@ impl Protocol for Scene<'_> {
         let came = run(&mut view);
         let View { memory, step, landed, .. } = view;
         if !matches!(came, Ok(Progress::Pending(_))) {
-            landed.take().into_iter().for_each(|(core, parity)| memory.core_words[core].land(parity));
+            landed.take().into_iter().for_each(|(core, parity)| memory.core_words[core][parity].land());
         }
         (came, step)
     }
@@ -142,10 +142,10 @@ impl Protocol for Scene<'_> {
         let agents = ranks.clone().filter(|&rank| self.is_rung(memory, rank)).map(Event::Agent);
         let landings =
             cores.clone().flat_map(|core| memory.may_land(core).map(move |i| Event::Land(core, i)));
-        let is_late = |&(core, parity): &(usize, usize)| memory.core_words[core].late[parity].is_some();
+        let is_late = |&(core, parity): &(usize, usize)| memory.core_words[core][parity].late.is_some();
         let words = cores.flat_map(|core| [(core, 0), (core, 1)]).filter(is_late);
         let words = words.map(|(core, parity)| Event::LandWord(core, parity));
-        let flips = ranks.filter(|&rank| memory.flip[rank].is_some()).map(Event::LandFlip);
+        let flips = ranks.filter(|&rank| memory.chosen[rank].late.is_some()).map(Event::LandFlip);
         agents.chain(arrivals).chain(landings).chain(words).chain(flips).collect()
     }
 
@@ -163,11 +163,11 @@ impl Protocol for Scene<'_> {
             Event::Arrive(i) => memory.arrive(self, i, &at),
             Event::Land(core, i) => memory.land(self, core / self.setup.model.cores as usize, core, i),
             Event::LandWord(core, parity) => {
-                memory.core_words[core].land(parity);
+                memory.core_words[core][parity].land();
                 None
             }
             Event::LandFlip(rank) => {
-                memory.land_flip(rank);
+                memory.chosen[rank].land();
                 None
             }
         };
@@ -264,13 +264,13 @@ impl Protocol for Scene<'_> {
     }
 
     fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes) {
-        let Memory { areas, doorbell, chosen, flip, core_words, late, posted, flying, .. } = &state.memory;
+        let Memory { areas, doorbell, chosen, core_words, late, posted, flying, .. } = &state.memory;
         for (posted, doorbell) in posted.iter().zip(doorbell) {
             // All that there is of an agent: tasks posted.
             posted.wrapping_sub(first * (self.setup.model.ranks - 1)).hash(bytes);
             doorbell.wrapping_sub(first.into()).hash(bytes);
         }
-        (areas, chosen, flip, core_words).hash(bytes);
+        (areas, chosen, core_words).hash(bytes);
         for late in late.iter().flatten() {
             (late.spot, late.start, &late.bytes, late.store).hash(bytes);
         }

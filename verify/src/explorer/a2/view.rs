@@ -189,11 +189,11 @@ impl Fabric for View<'_, '_> {
             return Err(Fault::new(to, at, 8));
         }
         let number = self.number(core);
-        let words = &mut self.memory.core_words[number];
-        words.land(parity);
-        words.late[parity] = Some(word);
+        let own = &mut self.memory.core_words[number][parity];
+        own.land();
+        own.late = Some(word);
         if self.scene.setup.model.memory == Landing::Strong {
-            words.land(parity);
+            own.land();
         }
         self.step.say(|| "comes to the core barrier".to_owned());
         Ok(())
@@ -203,8 +203,8 @@ impl Fabric for View<'_, '_> {
         let first = self.step.core.0 == 0;
         let core = self.number(self.step.core);
         let under_way = !self.memory.late[core].is_empty()
-            || self.memory.core_words[core].late != [None; 2]
-            || first && self.memory.flip[self.rank].is_some();
+            || self.memory.core_words[core].iter().any(|word| word.late.is_some())
+            || first && self.memory.chosen[self.rank].late.is_some();
         let waits = under_way && self.twin() != Twin::NoQuiet;
         if waits {
             self.step.touch(Place::state(0))?;
@@ -215,7 +215,7 @@ impl Fabric for View<'_, '_> {
             self.step.say(|| "all that it wrote and cleared has landed".to_owned());
         }
         if first && self.twin() == Twin::EarlyFlip {
-            self.memory.chosen[self.rank] = u64::from(self.step.op + 1) % 2;
+            self.memory.chosen[self.rank].landed = u64::from(self.step.op + 1) % 2;
         }
         self.note_quiet();
         Ok(true)

@@ -2,7 +2,6 @@
 
 use super::super::model::{Memory as Landing, Twin};
 use super::super::violation::Violation;
-use super::memory::CoreWords;
 use super::view::View;
 use crate::order::Order;
 use veriep_core::fabric::Fault;
@@ -15,13 +14,12 @@ impl View<'_, '_> {
     pub(super) fn core_word(&self, at: Place) -> Result<u64, Fault> {
         let (other, parity) = self.core_word_at(at)?;
         let landing = self.scene.setup.model.memory;
-        let newest = |words: &CoreWords| words.late[parity].unwrap_or(words.landed[parity]);
-        let own = &self.memory.core_words[self.number(self.step.core)];
+        let own = &self.memory.core_words[self.number(self.step.core)][parity];
         if other == self.step.core {
-            if landing == Landing::Weak && own.late[parity].is_some() {
+            if landing == Landing::Weak && own.late.is_some() {
                 self.step.blame(Violation::OwnNotLanded { rank: self.me(), at });
             }
-            return Ok(own.landed[parity]);
+            return Ok(own.landed);
         }
         self.step.touch(at)?;
         let skip = match self.twin() {
@@ -31,19 +29,19 @@ impl View<'_, '_> {
         };
         if skip {
             // As if the other had arrived together with this core.
-            return Ok(newest(own));
+            return Ok(own.newest());
         }
         let number = self.number(other);
-        let words = &self.memory.core_words[number];
-        if words.late[parity].is_some() {
+        let word = &self.memory.core_words[number][parity];
+        if word.late.is_some() {
             if self.scene.is_explicit() || !self.step.tape.borrow_mut().choose(()) {
-                return Ok(words.landed[parity]);
+                return Ok(word.landed);
             }
             self.landed.borrow_mut().push((number, parity));
             self.scene.setup.relies_on(Order::Hearsay);
         }
         self.step.say(|| format!("sees core {} at the barrier", other.0));
-        Ok(newest(words))
+        Ok(word.newest())
     }
 
     /// Whose barrier word lies at a place, and which of the two.
@@ -59,24 +57,25 @@ impl View<'_, '_> {
 
     /// `bufferChosen` as this core observes it.
     pub(super) fn buffer_chosen(&self, at: Place) -> Result<u64, Fault> {
-        let flip = self.memory.flip[self.rank];
+        let chosen = &self.memory.chosen[self.rank];
         if self.step.core.0 == 0 {
-            return Ok(flip.unwrap_or(self.memory.chosen[self.rank]));
+            return Ok(chosen.newest());
         }
         self.step.touch(at)?;
-        if flip.is_some() && self.scene.setup.model.memory == Landing::Weak {
+        if chosen.late.is_some() && self.scene.setup.model.memory == Landing::Weak {
             self.step.blame(Violation::NotLanded { rank: self.me(), at });
         }
-        Ok(self.memory.chosen[self.rank])
+        Ok(chosen.landed)
     }
 
     pub(super) fn flip(&mut self, word: u64) {
+        let chosen = &mut self.memory.chosen[self.rank];
         let alone = self.scene.setup.model.cores == 1;
         if alone || self.scene.setup.model.memory == Landing::Strong {
             // Nobody but the core itself ever looks at it, or all see it at once.
-            self.memory.chosen[self.rank] = word;
+            chosen.landed = word;
         } else {
-            self.memory.flip[self.rank] = Some(word);
+            chosen.late = Some(word);
         }
     }
 }
