@@ -9,6 +9,7 @@ mod simulate;
 
 pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 pub use explain::explain;
+pub use inject::Faults;
 pub use plan::{PlanArgs, SharedArg};
 #[cfg(target_os = "linux")]
 pub use run::MpiShimArgs;

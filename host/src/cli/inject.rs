@@ -1,10 +1,8 @@
 //! `--inject`: who misbehaves, and how.
 
-use super::BackendArg;
-use super::RunArgs;
+use super::{BackendArg, FlagsArg, RunArgs, name_of, number};
 use crate::backend::inject::{Lost, Silent, Stray};
 use crate::case::Case;
-use crate::cli::FlagsArg;
 use crate::error::Error;
 use crate::global_rank;
 use clap::ValueEnum;
@@ -13,39 +11,53 @@ use veriep_core::layout::relay;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
+/// What is asked for: at most one of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub silent: Option<Silent>,
+    /// Who sends what nobody asked for.
+    pub stray: Option<Stray>,
+    /// Whose process dies, and in place of which of its writes.
+    pub killed: Option<(RankId, u64)>,
+    /// Whose experts take how long more.
+    pub slow: Option<(RankId, Duration)>,
+}
+
 impl RunArgs {
-    /// Who is silent; ranks are named as files name them.
+    /// Who misbehaves; ranks are named as files name them.
     ///
     /// # Errors
-    /// No such fault or rank.
-    pub fn silent(&self, case: &Case) -> Result<Option<Silent>, Error> {
-        let Some(fault) = &self.inject else { return Ok(None) };
-        if self.stray(case)?.is_some() || self.killed(case)?.is_some() || self.slow(case)?.is_some() {
-            return Ok(None);
-        }
+    /// No such fault, rank or time; none of this backend or protocol.
+    pub fn faults(&self, case: &Case) -> Result<Faults, Error> {
+        let Some(fault) = &self.inject else { return Ok(Faults::default()) };
+        let mut faults = Faults::default();
+        let found = match fault.split_once('=') {
+            Some(("killed", given)) => self.killed(given, case).map(|killed| faults.killed = Some(killed)),
+            Some(("slow", given)) => self.slow(given, case).map(|slow| faults.slow = Some(slow)),
+            Some((what @ ("twice" | "astray"), rank)) => {
+                stray(&case.shape, what, rank).map(|stray| faults.stray = Some(stray))
+            }
+            _ => self.silent(fault, case).map(|silent| faults.silent = Some(silent)),
+        };
+        found.map(|()| faults).map_err(|why| Error::Request(format!("--inject {fault}: {why}")))
+    }
+
+    fn silent(&self, fault: &str, case: &Case) -> Result<Silent, String> {
         let given = fault.strip_prefix("silent=").unwrap_or_default();
         let (rank, what) = given.split_once(':').map_or((given, None), |(rank, what)| (rank, Some(what)));
-        let rank = rank.parse().ok();
         let only = what.map(|what| Lost::from_str(what, false)).transpose().map_err(|_| {
-            let names: Vec<_> = Lost::value_variants()
-                .iter()
-                .filter_map(|lost| Some(lost.to_possible_value()?.get_name().to_owned()))
-                .collect();
-            Error::Request(format!("--inject {fault}: what is lost must be one of {}", names.join(", ")))
+            let names: Vec<_> = Lost::value_variants().iter().copied().map(name_of).collect();
+            format!("what is lost must be one of {}", names.join(", "))
         })?;
         if only.is_some_and(|lost| !self.sends(&case.shape, lost)) {
-            return Err(Error::Request(format!(
-                "--inject {fault}: this run has no separate words of this kind"
-            )));
+            return Err("this run has no separate words of this kind".to_owned());
         }
-        match global_rank::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
-            Some(rank) => Ok(Some(Silent { rank, only })),
-            None => Err(Error::Request(format!(
-                "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
-                global_rank::count(case.whole()) - 1,
-                if case.elastic.is_some() { ", not one that is gone" } else { "" }
-            ))),
-        }
+        let rank = rank.parse().ok().and_then(|rank| member(case, rank)).ok_or_else(|| {
+            let last = global_rank::count(case.whole()) - 1;
+            let gone = if case.elastic.is_some() { ", not one that is gone" } else { "" };
+            format!("must be silent=RANK with RANK in [0, {last}]{gone}")
+        })?;
+        Ok(Silent { rank, only })
     }
 
     /// Whether words of that kind are sent, and known by their places.
@@ -65,77 +77,54 @@ impl RunArgs {
         }
     }
 
-    /// Whose process dies, and in place of which of its writes.
-    ///
-    /// # Errors
-    /// No such rank, or no process of its own.
-    pub fn killed(&self, case: &Case) -> Result<Option<(RankId, u64)>, Error> {
-        let given = self.inject.as_deref().and_then(|fault| fault.strip_prefix("killed="));
-        let Some(given) = given else { return Ok(None) };
-        let refuse = |why: &str| Err(Error::Request(format!("--inject killed={given}: {why}")));
+    fn killed(&self, given: &str, case: &Case) -> Result<(RankId, u64), String> {
         if !matches!(self.backend, BackendArg::Processes | BackendArg::Mpi) {
-            return refuse("only --backend processes and mpi have it");
+            return Err("only --backend processes and mpi have it".to_owned());
         }
-        let numbers = |(rank, at): (&str, &str)| rank.parse::<u32>().ok().zip(at.parse::<u64>().ok());
-        let Some((rank, at)) = given.split_once(':').and_then(numbers) else {
-            return refuse("must be killed=RANK:N with N writes before it dies");
-        };
-        match global_rank::all(&case.shape).find(|&member| case.name(member).0 == rank) {
-            Some(rank) => Ok(Some((rank, at))),
-            None => refuse("must be a rank of the group"),
-        }
+        let must = "must be killed=RANK:N with N writes before it dies";
+        of_rank(case, given, must, |writes| writes.parse().ok())
     }
 
-    /// Whose experts take how long more.
-    ///
-    /// # Errors
-    /// No such rank or time, or time is not real.
-    pub fn slow(&self, case: &Case) -> Result<Option<(RankId, Duration)>, Error> {
-        let given = self.inject.as_deref().and_then(|fault| fault.strip_prefix("slow="));
-        let Some(given) = given else { return Ok(None) };
-        let refuse = |why: &str| Err(Error::Request(format!("--inject slow={given}: {why}")));
+    fn slow(&self, given: &str, case: &Case) -> Result<(RankId, Duration), String> {
         if !self.backend.is_timed() {
-            return refuse("only --backend threads and processes have it");
+            return Err("only --backend threads and processes have it".to_owned());
         }
-        let numbers =
-            |(rank, s): (&str, &str)| rank.parse::<u32>().ok().zip(super::number(0.001..=1e6)(s).ok());
-        let Some((rank, seconds)) = given.split_once(':').and_then(numbers) else {
-            return refuse("must be slow=RANK:SECONDS with SECONDS in [0.001, 1000000]");
-        };
-        match global_rank::all(&case.shape).find(|&member| case.name(member).0 == rank) {
-            Some(rank) => Ok(Some((rank, Duration::from_secs_f64(seconds)))),
-            None => refuse("must be a rank of the group"),
-        }
+        let must = "must be slow=RANK:SECONDS with SECONDS in [0.001, 1000000]";
+        of_rank(case, given, must, |seconds| number(0.001..=1e6)(seconds).ok().map(Duration::from_secs_f64))
     }
+}
 
-    /// Who sends what nobody asked for.
-    ///
-    /// # Errors
-    /// No such rank, or no hierarchy in which others would be near.
-    pub fn stray(&self, case: &Case) -> Result<Option<Stray>, Error> {
-        let Some((what, rank)) = self.inject.as_deref().and_then(|fault| fault.split_once('=')) else {
-            return Ok(None);
-        };
-        if !["twice", "astray"].contains(&what) {
-            return Ok(None);
-        }
-        let (shape, fault) = (&case.shape, format!("--inject {what}={rank}"));
-        if shape.protocol() != Protocol::Hierarchy {
-            return Err(Error::Request(format!("{fault}: only comm_alg = hierarchy has relays")));
-        }
-        let rank = rank.parse().ok().filter(|&rank| rank < shape.ep_world_size()).map(RankId);
-        let Some(rank) = rank else {
-            let last = shape.ep_world_size() - 1;
-            return Err(Error::Request(format!("{fault}: must be a rank in [0, {last}]")));
-        };
-        if what == "twice" {
-            return Ok(Some(Stray::Twice(rank)));
-        }
-        let (server, number) = shape.server_of(rank);
-        let to = shape.rank_on(server, (number + 1) % shape.server_ranks());
-        // The last of all: only a source that sends that expert its whole batch uses it.
-        let last = (shape.local_expert_num() - 1, RankId(shape.ep_world_size() - 1), shape.bs_max() - 1);
-        let slot = relay::dispatch_slot(shape, last.0, last.1, last.2);
-        Ok(Some(Stray::Astray { rank, to, at: relay::behind(slot, relay::ROW) }))
+/// The rank that files name so.
+fn member(case: &Case, name: u32) -> Option<RankId> {
+    global_rank::all(&case.shape).find(|&member| case.name(member).0 == name)
+}
+
+/// `RANK:VALUE`, which it `must` be.
+fn of_rank<T>(
+    case: &Case,
+    given: &str,
+    must: &str,
+    value: impl FnOnce(&str) -> Option<T>,
+) -> Result<(RankId, T), String> {
+    let parts = given.split_once(':').and_then(|(rank, text)| rank.parse().ok().zip(value(text)));
+    let (rank, value) = parts.ok_or(must)?;
+    let rank = member(case, rank).ok_or("must be a rank of the group")?;
+    Ok((rank, value))
+}
+
+fn stray(shape: &Shape, what: &str, rank: &str) -> Result<Stray, String> {
+    if shape.protocol() != Protocol::Hierarchy {
+        return Err("only comm_alg = hierarchy has relays".to_owned());
     }
+    let last = shape.ep_world_size() - 1;
+    let rank = rank.parse().ok().filter(|&rank| rank <= last).map(RankId);
+    let rank = rank.ok_or_else(|| format!("must be a rank in [0, {last}]"))?;
+    if what == "twice" {
+        return Ok(Stray::Twice(rank));
+    }
+    let (server, number) = shape.server_of(rank);
+    let to = shape.rank_on(server, (number + 1) % shape.server_ranks());
+    // The last of all: only a source that sends that expert its whole batch uses it.
+    let slot = relay::dispatch_slot(shape, shape.local_expert_num() - 1, RankId(last), shape.bs_max() - 1);
+    Ok(Stray::Astray { rank, to, at: relay::behind(slot, relay::ROW) })
 }

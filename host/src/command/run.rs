@@ -5,14 +5,14 @@ use super::source::{inputs, keep_apart, open_case, ordered};
 use super::traffic as bytes;
 use crate::atomic_file::check_writable;
 use crate::backend::count::Counted;
-use crate::backend::inject::{Inject, Killed, Silent, Stray};
+use crate::backend::inject::{Inject, Killed};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::Case;
-use crate::cli::{BackendArg, RowCopyArg, RunArgs, name_of};
+use crate::cli::{BackendArg, Faults, RowCopyArg, RunArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
@@ -39,7 +39,6 @@ use std::sync::{Arc, OnceLock};
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Product, Shape};
-use veriep_core::units::RankId;
 use veriep_core::vector::Any;
 
 #[cfg(target_os = "linux")]
@@ -72,12 +71,7 @@ struct Job<'a> {
     processes: usize,
     /// Threads of each.
     workers: Workers,
-    silent: Option<Silent>,
-    stray: Option<Stray>,
-    /// Whose process dies, and in place of which write.
-    killed: Option<(RankId, u64)>,
-    /// Whose experts take so long more.
-    slow: Option<(RankId, Duration)>,
+    faults: Faults,
     /// How rows are copied, once that is known.
     row_copy: OnceLock<RowCopy>,
 }
@@ -194,27 +188,12 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let (case, source) =
         open_case(&args.config, &args.tensors, args.seed, (args.mode.port.port_offset, u64::MAX))?;
     let choices = ordered(&case.shape, &args.mode, schedule.in_flight(), args.order)?;
-    let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
-    let (killed, slow) = (args.killed(&case)?, args.slow(&case)?);
+    let faults = args.faults(&case)?;
     let processes = processes(args, &case.shape, started)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
-    Ok((
-        Job {
-            args,
-            source,
-            case,
-            plan,
-            processes,
-            workers,
-            silent,
-            stray,
-            killed,
-            slow,
-            row_copy: OnceLock::new(),
-        },
-        schedule,
-    ))
+    let row_copy = OnceLock::new();
+    Ok((Job { args, source, case, plan, processes, workers, faults, row_copy }, schedule))
 }
 
 /// Drives a unit and holds what it moved against the plan.
@@ -236,11 +215,12 @@ fn counted<B: Backend>(
 /// What stands in front of a memory in every run.
 fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layered<RankRemap, B>>> {
     let case = &job.case;
+    let Faults { silent, stray, killed, slow } = job.faults;
     let inject = Inject {
-        silent: job.silent,
-        stray: job.stray,
-        killed: job.killed.map(|(rank, at)| Killed { rank, at, made: AtomicU64::new(0) }),
-        slow: job.slow,
+        silent,
+        stray,
+        killed: killed.map(|(rank, at)| Killed { rank, at, made: AtomicU64::new(0) }),
+        slow,
         shape: case.shape.clone(),
         receive: job.plan.options.choices.receive,
     };

@@ -60,7 +60,7 @@ fn straight(case: &Case) -> Option<(u64, u64)> {
 
 pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
     let (run, all) = (ran.costs.rounds, job.plan.rounds());
-    if let Some((rank, at)) = job.killed.filter(|_| run == all) {
+    if let Some((rank, at)) = job.faults.killed.filter(|_| run == all) {
         let rank = job.case.name(rank);
         note(&format!(
             "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: nobody was killed"
