@@ -67,38 +67,26 @@ impl Case {
     }
 
     fn tensors(&self) -> Vec<Tensor<'_>> {
-        let (rows, h) = (expert_rows(&self.shape), self.shape.h() as usize);
-        let floats = |name: &str, shape: Vec<usize>, values: &[f32]| Tensor {
-            name: name.to_owned(),
-            dtype: Dtype::F32,
-            shape,
-            data: bytes_of(values, f32::to_le_bytes).into(),
-        };
         let mut tensors = Vec::new();
+        let mut push = |name: &str, dtype, shape, data| {
+            tensors.push(Tensor { name: name.to_owned(), dtype, shape, data });
+        };
         if !self.expert_gain.is_empty() {
-            tensors.push(floats("expert_gain", vec![self.expert_gain.len()], &self.expert_gain));
+            push("expert_gain", Dtype::F32, vec![self.expert_gain.len()], floats(&self.expert_gain));
         }
         if let Some(Elastic { info, .. }) = &self.elastic {
-            let (name, data) = ("elastic_info".to_owned(), bytes_of(info, i32::to_le_bytes).into());
-            tensors.push(Tensor { name, dtype: Dtype::I32, shape: vec![info.len()], data });
+            push("elastic_info", Dtype::I32, vec![info.len()], ints(info));
         }
         if let Some(ExpertMap { words, rows }) = &self.expert_map {
-            let (name, data) = ("expert_map".to_owned(), bytes_of(words, i32::to_le_bytes).into());
-            let shape = vec![*rows, words.len() / rows];
-            tensors.push(Tensor { name, dtype: Dtype::I32, shape, data });
+            push("expert_map", Dtype::I32, vec![*rows, words.len() / rows], ints(words));
         }
         if let Some(scales) = &self.scales {
-            tensors.push(floats("scales", vec![rows, h], scales));
+            let dims = vec![expert_rows(&self.shape), self.shape.h() as usize];
+            push("scales", Dtype::F32, dims, floats(scales));
         }
-        let element = element(&self.shape);
         for (name, dims, data) in self.weights.tensors(&self.shape) {
             if !data.is_empty() {
-                tensors.push(Tensor {
-                    name: name.to_owned(),
-                    dtype: element,
-                    shape: dims,
-                    data: data.into(),
-                });
+                push(name, element(&self.shape), dims, data.into());
             }
         }
         for (rank, of_rank) in (0..).map(RankId).zip(&self.ranks) {
@@ -122,12 +110,20 @@ fn rank_tensors<'a>(shape: &Shape, rank: RankId, of_rank: &'a RankTensors, tenso
     if !of_rank.residual_x.is_empty() {
         push("residual_x", element, vec![bs, h], Cow::Borrowed(&of_rank.residual_x));
     }
-    push("expert_ids", Dtype::I32, vec![bs, k], bytes_of(&of_rank.expert_ids, i32::to_le_bytes).into());
-    push("expert_scales", Dtype::F32, vec![bs, k], bytes_of(&of_rank.expert_scales, f32::to_le_bytes).into());
+    push("expert_ids", Dtype::I32, vec![bs, k], ints(&of_rank.expert_ids));
+    push("expert_scales", Dtype::F32, vec![bs, k], floats(&of_rank.expert_scales));
     let flags = |mask: &[bool]| mask.iter().map(|&flag| u8::from(flag)).collect::<Vec<_>>().into();
     match &of_rank.mask {
         OwnedMask::None => {}
         OwnedMask::Tokens(mask) => push("x_active_mask", Dtype::BOOL, vec![bs], flags(mask)),
         OwnedMask::Pairs(mask) => push("x_active_mask", Dtype::BOOL, vec![bs, k], flags(mask)),
     }
+}
+
+fn floats(values: &[f32]) -> Cow<'static, [u8]> {
+    bytes_of(values, f32::to_le_bytes).into()
+}
+
+fn ints(values: &[i32]) -> Cow<'static, [u8]> {
+    bytes_of(values, i32::to_le_bytes).into()
 }
