@@ -12,12 +12,6 @@ use veriep_core::place::Tensor;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
-/// The tensors of one rank's result.
-struct Owned {
-    rows: usize,
-    tensors: Outputs,
-}
-
 /// The rows that the outputs of a member hold, with a TP domain also the peer's.
 fn capacity_rows(shape: &Shape, rank: RankId) -> u64 {
     shape.rows_max(global_rank::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
@@ -68,15 +62,11 @@ pub(super) fn write_read(
     rows: &[usize],
     mut read: impl FnMut(RankId, usize) -> Outputs,
 ) -> Result<(), Error> {
-    let shape = &case.shape;
-    let all = (0..).map(RankId).zip(rows);
-    let owned: Vec<_> = all.map(|(rank, &rows)| Owned { rows, tensors: read(rank, rows) }).collect();
-    let results: Vec<_> = (0..)
-        .map(RankId)
-        .zip(&owned)
-        .map(|(rank, owned)| RankResult::of(case, rank, owned.rows, &owned.tensors))
-        .collect();
-    result::write(path, shape, &results)?;
+    let ranks = || (0..).map(RankId).zip(rows.iter().copied());
+    let outputs: Vec<_> = ranks().map(|(rank, rows)| read(rank, rows)).collect();
+    let result = |((rank, rows), outputs)| RankResult::of(case, rank, rows, outputs);
+    let results: Vec<_> = ranks().zip(&outputs).map(result).collect();
+    result::write(path, &case.shape, &results)?;
     note(&format!("wrote {}", path.display()));
     Ok(())
 }
