@@ -11,6 +11,7 @@ mod trace;
 
 pub use trace::{Line, Trace};
 
+use crate::dump::REGIONS;
 use crate::error::Error;
 use crate::global_rank;
 use clock::{Actors, Clock};
@@ -19,7 +20,6 @@ use memory::{Memory, Piece, Word};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::rc::Rc;
-use trace::SHARED;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::sync::flag;
@@ -119,7 +119,7 @@ struct Reader<'t> {
     actors: Actors,
     states: Vec<State>,
     memory: Memory,
-    /// Bytes of each region of [`SHARED`], by rank.
+    /// Bytes of each region of [`REGIONS`], by rank.
     sizes: Vec<Vec<u64>>,
     arrivals: Arrivals,
     /// What all cores of a rank knew at their last end.
@@ -207,14 +207,15 @@ impl Reader<'_> {
             "publish" | "send" | "store" => self.word(number, event, actor),
             "observe" => self.observe(number, event, actor),
             "deliver" => self.read(event, actor),
-            "write" => self.write(number, event, actor),
+            // Outputs nobody else looks at.
+            "write" if Memory::is_shared(&event.region) => self.put(number, event, actor),
             _ => Ok(()),
         }
     }
 
     /// Whether a place lies within its region. Of outputs nobody asks: only their rank reaches them.
     fn is_in_region(&self, rank: u32, event: &Line) -> bool {
-        let region = SHARED.iter().position(|region| region.name() == event.region);
+        let region = REGIONS.iter().position(|region| region.name() == event.region);
         let region = region.filter(|_| !self.trace.has_more_partitions);
         region.is_none_or(|nth| event.offset + event.length.unwrap_or(8) <= self.sizes[rank as usize][nth])
     }
@@ -329,11 +330,6 @@ impl Reader<'_> {
             piece.readers.push((actor, clock.of(actor)));
         }
         Ok(())
-    }
-
-    /// A core writes bytes of its own rank: those of outputs nobody else looks at.
-    fn write(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
-        if Memory::is_shared(&event.region) { self.put(number, event, actor) } else { Ok(()) }
     }
 
     fn word(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {

@@ -1,6 +1,7 @@
 //! A record of events as it is read from a file.
 
 use crate::config::Config;
+use crate::dump::REGIONS;
 use crate::error::Error;
 use crate::events::SCHEMA;
 use serde::{Deserialize, Deserializer};
@@ -56,9 +57,6 @@ const KINDS: [(&str, &str); 14] = [
     ("await", ""),
     ("experts", ""),
 ];
-/// Regions that several cores reach, in the order of [`region_sizes`](veriep_core::sim::storage::region_sizes).
-pub(super) const SHARED: [Region; 5] =
-    [Region::State, Region::Window, Region::WindowOut, Region::TpState, Region::TpWindow];
 /// No region is larger.
 const BYTES_MAX: u64 = 1 << 52;
 
@@ -101,7 +99,7 @@ impl Line {
             return Some(format!("{}: must have {missing}", self.kind));
         }
         let outputs = Tensor::ALL.map(Region::Output);
-        let mut regions = SHARED.iter().chain(&outputs).map(|region| region.name());
+        let mut regions = REGIONS.iter().chain(&outputs).map(|region| region.name());
         if !self.region.is_empty() && !regions.any(|name| name == self.region) {
             return Some(format!("region {:?}: there is no such region", self.region));
         }

@@ -23,6 +23,7 @@
 //! A `begin` has its phase as that number, the batch in word 2 and the operator in word 3 (1 dispatch, 2 combine). An `await` has
 //! there the kind of word that is missing, and in words 2 and 3 its other details, 32 bits each.
 
+use crate::dump::REGIONS;
 use crate::events::{Doing, Event, Kind, What};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -178,10 +179,9 @@ const fn of_region(region: Region) -> u64 {
 }
 
 fn region(number: u64) -> Option<Region> {
-    let fixed = [Region::State, Region::Window, Region::WindowOut, Region::TpState, Region::TpWindow];
     let nth = (number as usize).checked_sub(1)?;
-    let tensor = || Tensor::ALL.get(nth - fixed.len()).map(|&tensor| Region::Output(tensor));
-    fixed.get(nth).copied().or_else(tensor)
+    let tensor = || Tensor::ALL.get(nth - REGIONS.len()).map(|&tensor| Region::Output(tensor));
+    REGIONS.get(nth).copied().or_else(tensor)
 }
 
 /// The entry of what was done.
