@@ -42,7 +42,6 @@ pub struct Lane {
     pub waits: Vec<Waiting>,
     awaits: bool,
     runs: bool,
-    last: u64,
 }
 
 /// A flag that was written by one core or agent and seen by another.
@@ -200,12 +199,7 @@ const fn key(planned: Planned) -> (u8, usize) {
 impl Lane {
     fn event(&mut self, event: &Event) {
         let now = event.time;
-        self.last = now;
-        if core::mem::take(&mut self.awaits)
-            && let Some(wait) = self.waits.last_mut()
-        {
-            wait.to = now;
-        }
+        self.close_wait(now);
         match event.kind {
             Kind::Begin => {
                 let Some(planned) = event.doing.planned else { return };
@@ -219,13 +213,7 @@ impl Lane {
                 let (name, batch) = (event.doing.phase, planned.round);
                 self.phases.push(Span { from: now, to: now, name, batch });
             }
-            Kind::End => {
-                self.close_phase(now);
-                if let Some(operator) = self.operators.last_mut() {
-                    operator.to = now;
-                }
-                self.runs = false;
-            }
+            Kind::End => self.close_operator(now),
             Kind::Await => {
                 let what = event.what.awaited.unwrap_or("");
                 // Woken in vain, it goes on waiting.
@@ -239,33 +227,38 @@ impl Lane {
         }
     }
 
+    fn close_wait(&mut self, now: u64) {
+        if core::mem::take(&mut self.awaits)
+            && let Some(wait) = self.waits.last_mut()
+        {
+            wait.to = now;
+        }
+    }
+
     fn close_phase(&mut self, now: u64) {
         if let Some(phase) = self.phases.last_mut() {
             phase.to = now;
         }
     }
 
-    /// Ends what is open at the end of the record, if the run has been cut off.
-    fn close(&mut self, now: u64) {
-        if core::mem::take(&mut self.awaits)
-            && let Some(wait) = self.waits.last_mut()
-        {
-            wait.to = now;
+    fn close_operator(&mut self, now: u64) {
+        self.close_phase(now);
+        if let Some(operator) = self.operators.last_mut() {
+            operator.to = now;
         }
-        if core::mem::take(&mut self.runs) {
-            self.close_phase(now);
-            if let Some(operator) = self.operators.last_mut() {
-                operator.to = now;
-            }
-        }
+        self.runs = false;
     }
 }
 
 impl Timeline {
-    /// The record has ended.
+    /// The record has ended, and with it what is open still, if the run has been cut off.
     pub fn close(&mut self) {
-        let end = self.end;
-        self.lanes.values_mut().for_each(|lane| lane.close(end));
+        for lane in self.lanes.values_mut() {
+            lane.close_wait(self.end);
+            if lane.runs {
+                lane.close_operator(self.end);
+            }
+        }
     }
 }
 
