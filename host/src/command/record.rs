@@ -8,7 +8,7 @@ use crate::events::lines::{Header, Lines};
 use crate::events::log::Log;
 use crate::events::page::{self, About};
 use crate::events::timeline::Timeline;
-use crate::events::{Event, Sink, Unit};
+use crate::events::{Event, SCHEMA, Sink, Unit};
 use crate::report::note;
 use serde::Serialize;
 use serde_json::json;
@@ -40,7 +40,7 @@ impl Subject<'_> {
             "schedule": self.schedule,
             "rounds": self.rounds,
         });
-        Header::new(self.unit, self.config.clone(), options)
+        Header { schema: SCHEMA, unit: self.unit, config: self.config.clone(), options }
     }
 }
 
@@ -90,10 +90,7 @@ fn sinks(
     header: &impl Serialize,
     (unit, cores): (Unit, u32),
 ) -> Result<(Option<Lines>, Option<Timeline>), Error> {
-    let lines = match &args.events {
-        Some(path) => Some(Lines::create(path, header)?),
-        None => None,
-    };
+    let lines = args.events.as_ref().map(|path| Lines::create(path, header)).transpose()?;
     let is_drawn = args.trace.is_some() || args.html.is_some();
     Ok((lines, is_drawn.then(|| Timeline::new(unit, cores))))
 }

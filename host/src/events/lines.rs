@@ -1,6 +1,6 @@
 //! The record as JSON lines: a header, then an event in each.
 
-use super::{Event, SCHEMA, Sink, Unit};
+use super::{Event, Sink, Unit};
 use crate::config::Config;
 use crate::error::Error;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Header {
-    /// Always [`SCHEMA`].
+    /// Always [`SCHEMA`](super::SCHEMA).
     pub schema: &'static str,
     /// What counts as time.
     pub unit: Unit,
@@ -19,12 +19,6 @@ pub struct Header {
     pub config: Config,
     /// Choices that do not change results.
     pub options: Value,
-}
-
-impl Header {
-    pub const fn new(unit: Unit, config: Config, options: Value) -> Self {
-        Self { schema: SCHEMA, unit, config, options }
-    }
 }
 
 /// A file that grows by a line with each event: what is there is complete up to the last line.
@@ -37,19 +31,30 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Begins a file.
+    /// Begins a record of events.
     pub fn create(path: &Path, header: &impl Serialize) -> Result<Self, Error> {
-        let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
-        let file = BufWriter::with_capacity(1 << 20, file);
-        let mut lines = Self { path: path.to_owned(), file, failed: None };
-        lines.line(header);
+        let mut lines = Self::begin(path)?;
+        lines.json(header);
         Ok(lines)
     }
 
-    fn line(&mut self, value: &impl Serialize) {
+    /// Begins a file.
+    pub fn begin(path: &Path) -> Result<Self, Error> {
+        let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::with_capacity(1 << 20, file), failed: None })
+    }
+
+    pub fn text(&mut self, line: &str) {
+        self.line(|file| file.write_all(line.as_bytes()));
+    }
+
+    fn json(&mut self, value: &impl Serialize) {
+        self.line(|file| serde_json::to_writer(file, value).map_err(io::Error::from));
+    }
+
+    fn line(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
         if self.failed.is_none() {
-            let written = serde_json::to_writer(&mut self.file, value).map_err(io::Error::from);
-            self.failed = written.and_then(|()| self.file.write_all(b"\n")).err();
+            self.failed = write(&mut self.file).and_then(|()| self.file.write_all(b"\n")).err();
         }
     }
 
@@ -65,6 +70,6 @@ impl Lines {
 
 impl Sink for Lines {
     fn event(&mut self, event: &Event) {
-        self.line(event);
+        self.json(event);
     }
 }

@@ -3,12 +3,11 @@
 use crate::cli::SimulateArgs;
 use crate::command::source::resolve;
 use crate::error::Error;
+use crate::events::lines::Lines;
 use crate::events::timeline::Direction;
 use crate::simulate::Outcome;
 use crate::simulate::prices::Cluster;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The most points of a grid.
 const POINTS_MAX: usize = 1000;
@@ -58,29 +57,19 @@ pub(super) fn points(args: &SimulateArgs) -> Result<Vec<Point>, Error> {
 }
 
 /// A table of when ranks have begun and ended their operators.
-pub(super) struct Csv(Option<(PathBuf, BufWriter<File>, io::Result<()>)>);
+pub(super) struct Csv(Option<Lines>);
 
 impl Csv {
     pub(super) fn create(path: Option<&Path>) -> Result<Self, Error> {
-        let Some(path) = path else { return Ok(Self(None)) };
-        let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
-        let mut csv = Self(Some((path.to_owned(), BufWriter::new(file), Ok(()))));
-        csv.line("point,seed,operator,rank,us,sent_bytes,received_bytes");
-        Ok(csv)
-    }
-
-    fn line(&mut self, line: &str) {
-        if let Self(Some((_, file, written))) = self
-            && written.is_ok()
-        {
-            *written = writeln!(file, "{line}");
-        }
+        let mut lines = path.map(Lines::begin).transpose()?;
+        lines
+            .iter_mut()
+            .for_each(|lines| lines.text("point,seed,operator,rank,us,sent_bytes,received_bytes"));
+        Ok(Self(lines))
     }
 
     pub(super) fn add(&mut self, point: &Point, seed: u64, outcome: &Outcome) {
-        if self.0.is_none() {
-            return;
-        }
+        let Self(Some(lines)) = self else { return };
         let values: Vec<_> = point.values.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let values = values.join(" ");
         for (operator, name) in super::told::OPERATORS.into_iter().enumerate() {
@@ -90,14 +79,12 @@ impl Csv {
                 let [sent, received] = [Direction::Out, Direction::In]
                     .map(|direction| outcome.ports[operator][rank][direction as usize].bytes);
                 let us = *took as f64 / 1e6;
-                self.line(&format!("{values},{seed},{name},{rank},{us},{sent},{received}"));
+                lines.text(&format!("{values},{seed},{name},{rank},{us},{sent},{received}"));
             }
         }
     }
 
     pub(super) fn finish(self) -> Result<(), Error> {
-        let Self(Some((path, mut file, written))) = self else { return Ok(()) };
-        let written = written.and_then(|()| file.flush());
-        written.map_err(|error| Error::file(&path, format!("cannot write: {error}")))
+        self.0.map_or(Ok(()), Lines::finish)
     }
 }
