@@ -1,11 +1,9 @@
 //! What to change so that a rule holds again. Nothing is solved for: values near the one given are tried at
 //! the door, so that every cure is known to work and no rule is written a second time.
 
-mod elastic;
-mod expert_map;
+mod words;
 
-pub(crate) use elastic::survivors;
-pub(crate) use expert_map::expert_map;
+pub(crate) use words::{expert_map, survivors};
 
 use crate::config::{Config as UserConfig, UnknownWord};
 use crate::error::{Cure, Error, Problem};
@@ -261,7 +259,13 @@ impl<'a> HintSearch<'a> {
         self.is_cured(parameter, &self.with(parameter, value))
     }
 
-    /// The cure that makes `config`, with what that breaks.
+    /// The cure that makes `config`, if it is one.
+    fn tried(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Vec<Cure> {
+        let is_cured = self.is_cured(parameter, config);
+        is_cured.then(|| self.cure(parameter, value, config)).into_iter().collect()
+    }
+
+    /// The change that makes `config`, with what that breaks.
     fn cure(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Cure {
         let mut breaks = Vec::new();
         Shape::check(config, self.limits, &mut |found| {
@@ -277,7 +281,7 @@ impl<'a> HintSearch<'a> {
     }
 
     fn number(&self, parameter: &str, value: i64) -> Vec<Cure> {
-        if self.cures_with(parameter, value) { vec![self.set(parameter, value)] } else { Vec::new() }
+        self.tried(parameter, value, &self.with(parameter, value))
     }
 
     /// The nearest value on either side, the upper one first.
@@ -363,18 +367,12 @@ impl<'a> HintSearch<'a> {
             Rule::Word(word) => (Config { op: Op::Combine, ..self.config }, word),
             _ => (Config { comm_alg: Protocol::FullmeshV1, ..self.config }, "fullmesh_v1"),
         };
-        let parameter = self.violation.parameter;
-        if self.is_cured(parameter, &config) { vec![self.cure(parameter, word, &config)] } else { Vec::new() }
+        self.tried(self.violation.parameter, word, &config)
     }
 
     fn real(&self) -> Vec<Cure> {
         let norm_eps = UserConfig::default().norm_eps;
-        let config = Config { norm_eps: norm_eps as f32, ..self.config };
-        if self.is_cured("norm_eps", &config) {
-            vec![self.cure("norm_eps", norm_eps, &config)]
-        } else {
-            Vec::new()
-        }
+        self.tried("norm_eps", norm_eps, &Config { norm_eps: norm_eps as f32, ..self.config })
     }
 
     fn without(&self, tensor: &str) -> Vec<Cure> {
@@ -387,8 +385,8 @@ impl<'a> HintSearch<'a> {
             _ => Given::empty(),
         };
         let config = Config { given: self.config.given - flags, ..self.config };
-        let cure = Cure { value: None, ..self.cure(tensor, Value::Null, &config) };
-        if self.is_cured(tensor, &config) { vec![cure] } else { Vec::new() }
+        let cures = self.tried(tensor, Value::Null, &config).into_iter();
+        cures.map(|cure| Cure { value: None, ..cure }).collect()
     }
 }
 

@@ -1,0 +1,100 @@
+//! What to change in `elastic_info` or `expert_map`: one word, to a value that the door takes, or all of it left out.
+
+use super::hint;
+use crate::case::ExpertMap;
+use crate::case::elastic::{self, Elastic};
+use crate::error::{Cure, Error, Problem};
+use core::fmt;
+use veriep_core::shape::{Elastic as Left, RANKS_MAX, Seen, Shape, Violation};
+
+/// The shape of those whom `info` leaves of `whole`, and how; `place` names its file in the error.
+///
+/// # Errors
+/// Every rule that it breaks, with cures.
+pub(crate) fn survivors(
+    whole: Shape,
+    info: Option<Vec<i32>>,
+    place: impl fmt::Display,
+) -> Result<(Shape, Option<Elastic>), Error> {
+    let words = info.clone().unwrap_or_default();
+    elastic::survivors(whole.clone(), info).map_err(|all| {
+        refused(place, &all, "elastic_info", |violation| element(&whole, &words, violation, &all))
+    })
+}
+
+/// Checks `expert_map`; `place` names its file in the error.
+///
+/// # Errors
+/// Every rule that it breaks, with cures.
+pub(crate) fn expert_map(shape: &Shape, map: &ExpertMap, place: impl fmt::Display) -> Result<(), Error> {
+    map.check(shape)
+        .map(drop)
+        .map_err(|all| refused(place, &all, "expert_map", |violation| replica(shape, map, violation, &all)))
+}
+
+/// All violations of a tensor with their cures; where there is none, with that of leaving it out: without it all is valid.
+fn refused(
+    place: impl fmt::Display,
+    all: &[Violation],
+    tensor: &str,
+    cures: impl Fn(&Violation) -> Vec<Cure>,
+) -> Error {
+    let problem = |violation: &Violation| {
+        let mut cures = cures(violation);
+        if cures.is_empty() {
+            cures.push(cure(tensor, None));
+        }
+        Problem { hint: Some(hint(&cures)), cures, ..Problem::from(violation) }
+    };
+    Error::Invalid { place: place.to_string(), problems: all.iter().map(problem).collect() }
+}
+
+fn cure(parameter: &str, value: Option<i64>) -> Cure {
+    Cure { parameter: parameter.to_owned(), value: value.map(Into::into), breaks: Vec::new() }
+}
+
+/// Whether what is left of `all` is less by this violation.
+fn is_cured(violation: &Violation, all: &[Violation], left: &[Violation]) -> bool {
+    let is_same = |a: &Violation, b: &Violation| a.rule == b.rule && a.element == b.element;
+    left.iter().all(|new| !is_same(new, violation) && all.iter().any(|old| is_same(new, old)))
+}
+
+/// The nearest values on either side of the wrong element of `elastic_info`, the upper one first.
+fn element(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]) -> Vec<Cure> {
+    let (Seen::Number(seen), Some(at)) = (violation.seen, violation.element) else {
+        return Vec::new();
+    };
+    let works = |value: &i64| {
+        let mut words = info.to_vec();
+        let place = words.get_mut(at as usize);
+        let (Some(place), Ok(value)) = (place, i32::try_from(*value)) else { return false };
+        *place = value;
+        let mut left = Vec::new();
+        Left::check(whole, &words, &mut |found| left.push(*found));
+        is_cured(violation, all, &left)
+    };
+    // Every number here is a rank, -1, or so many experts.
+    let values = -1..=(RANKS_MAX as i64).max(whole.moe_expert_num().into());
+    let up = values.clone().find(|value| *value > seen && works(value));
+    let down = values.rev().find(|value| *value < seen && works(value));
+    let name = format!("elastic_info[{at}]");
+    [up, down].into_iter().flatten().map(|value| cure(&name, Some(value))).collect()
+}
+
+/// The wrong word of `expert_map` that names an expert which has no place yet, or none; or as many experts for a token as
+/// there can be.
+fn replica(shape: &Shape, map: &ExpertMap, violation: &Violation, all: &[Violation]) -> Vec<Cure> {
+    let missing = (0..shape.moe_expert_num().cast_signed()).find(|expert| !map.words.contains(expert));
+    let works = |at: usize, word: i32| {
+        let mut changed = map.clone();
+        changed.words[at] = word;
+        is_cured(violation, all, &changed.check(shape).err().unwrap_or_default())
+    };
+    let word = violation.element.and_then(|at| {
+        let value = missing.into_iter().chain([-1]).find(|&word| works(at as usize, word))?;
+        Some(cure(&format!("expert_map[{at}]"), Some(value.into())))
+    });
+    let most = violation.numbers.iter().take(2).map(|(_, number)| number).sum();
+    let k = (violation.parameter == "k").then(|| cure("k", Some(most)));
+    word.into_iter().chain(k).collect()
+}
