@@ -312,14 +312,10 @@ impl Reader {
 
     /// All problems, with the tensors that nobody read.
     fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Collected {
+        let ranks = if elastic.is_some() { "ranks left by elastic_info" } else { "ranks" };
+        let rule = format!("must be absent ({ranks} = {})", global_rank::count(shape));
         for name in core::mem::take(&mut self.unread) {
-            let rule = match elastic {
-                Some(_) => {
-                    format!("must be absent (ranks left by elastic_info = {})", global_rank::count(shape))
-                }
-                None => format!("must be absent (ranks = {})", global_rank::count(shape)),
-            };
-            self.wrong(&name, ": unknown tensor", rule);
+            self.wrong(&name, ": unknown tensor", &*rule);
         }
         self.problems
     }

@@ -2,13 +2,12 @@
 
 use crate::atomic_file::resolved;
 use crate::case::{self, Case, Opened, TENSORS_NAME, config_file};
-use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, OrderArg, TensorArgs};
+use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, OrderArg, TensorArgs, name_of};
 use crate::config::{Config, FILE_NAME};
 use crate::error::Error;
 use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
 use crate::report::progress;
-use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use veriep_core::fabric::Capabilities;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
@@ -135,8 +134,7 @@ pub(super) fn keep_apart(inputs: &[PathBuf], written: &[Output<'_>]) -> Result<(
 fn tensors_asked_for(tensors: &TensorArgs) -> String {
     let dead: Vec<_> = tensors.dead.iter().map(u32::to_string).collect();
     let dead = (!dead.is_empty()).then(|| format!(" --dead {}", dead.join(",")));
-    let mask = tensors.mask.to_possible_value().filter(|_| tensors.mask != MaskKind::None);
-    let mask = mask.map(|mask| format!(" --mask {}", mask.get_name()));
+    let mask = (tensors.mask != MaskKind::None).then(|| format!(" --mask {}", name_of(tensors.mask)));
     let logical = tensors.logical_experts.map(|number| format!(" --logical-experts {number}"));
     [dead, mask, logical].into_iter().flatten().collect()
 }
