@@ -39,12 +39,10 @@ pub struct Cli {
     /// Format of the report on stdout.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub format: Format,
-    /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Make a case: a configuration with seeded tensors.
@@ -296,7 +294,6 @@ pub enum ModelArg {
     Windows,
 }
 
-/// `veriep schedule`
 #[derive(Args, Debug)]
 pub struct ScheduleArgs {
     /// Order of operators, as D and C; a C combines the oldest D that has no C of its own.
@@ -340,24 +337,19 @@ pub struct ScheduleArgs {
     pub html: Option<PathBuf>,
 }
 
-/// `veriep layout`
 #[derive(Args, Debug)]
 pub struct LayoutArgs {
-    /// Configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Rank whose memory is printed.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
-    /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
 }
 
-/// `veriep export`
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// Configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Folder to write.
@@ -369,7 +361,6 @@ pub struct ExportArgs {
     /// Prefix of the names in the header.
     #[arg(long, value_name = "NAME", default_value = "veriep", value_parser = identifier)]
     pub prefix: String,
-    /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
 }
@@ -395,18 +386,14 @@ pub struct ModeArgs {
     /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
-    /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
 }
 
-/// `veriep gen`
 #[derive(Args, Debug)]
 pub struct GenArgs {
-    /// Configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Tensors.
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of all random values.
@@ -423,7 +410,6 @@ pub struct GenArgs {
     pub expected: bool,
 }
 
-/// `veriep compare`
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// A case folder, whose result the oracle computes, or a result file.
@@ -455,7 +441,6 @@ pub struct CompareArgs {
     pub padded: bool,
 }
 
-/// `veriep diagnose`
 #[derive(Args, Debug)]
 pub struct DiagnoseArgs {
     /// Folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one. `run --dump`
@@ -497,13 +482,11 @@ pub struct DiagnoseArgs {
     pub in_flight: Option<u32>,
 }
 
-/// `veriep golden`
 #[derive(Args, Debug)]
 pub struct GoldenArgs {
     /// A case, or a configuration, of which a case is made in memory.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The tensors of a case in memory.
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of a case in memory.
@@ -514,7 +497,6 @@ pub struct GoldenArgs {
     pub out: PathBuf,
 }
 
-/// `veriep conform`
 #[derive(Args, Debug)]
 pub struct ConformArgs {
     /// A record of events, as --events writes it.
@@ -522,14 +504,12 @@ pub struct ConformArgs {
     pub trace: PathBuf,
 }
 
-/// `veriep completions`
 #[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// Name of the shell.
     pub shell: clap_complete::Shell,
 }
 
-/// `veriep check`
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// Configuration files or case folders; several are layers of a model that share one group.
@@ -541,7 +521,6 @@ pub struct CheckArgs {
     /// Override one key of every configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
     /// Batches in flight; 2 (DDCC) demands more of several layers.
@@ -549,7 +528,6 @@ pub struct CheckArgs {
     pub in_flight: u32,
 }
 
-/// `veriep inspect`
 #[derive(Args, Debug)]
 pub struct InspectArgs {
     /// Folder of the record.
@@ -558,7 +536,6 @@ pub struct InspectArgs {
     /// How many of the last events are printed.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub last: usize,
-    /// All events that the record has.
     #[command(flatten)]
     pub record: RecordArgs,
 }

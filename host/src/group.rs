@@ -21,7 +21,6 @@ use veriep_core::units::RankId;
 pub struct Plan {
     /// The operators between two checks.
     pub unit: Schedule,
-    /// How many units.
     pub units: usize,
     /// A shorter unit behind them.
     pub last: Option<Schedule>,

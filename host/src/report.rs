@@ -57,7 +57,6 @@ impl Report {
         Self { format, emitted: false, record: None }
     }
 
-    /// Its form.
     pub const fn format(&self) -> Format {
         self.format
     }
@@ -147,12 +146,10 @@ impl Progress {
         self.bar.clone()
     }
 
-    /// So many steps more are done.
     pub fn inc(&self, steps: u64) {
         self.bar.inc(steps);
     }
 
-    /// Steps done.
     pub fn position(&self) -> u64 {
         self.bar.position()
     }

@@ -195,9 +195,7 @@ impl<'de> Deserialize<'de> for Distinct {
 
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
-    /// Its name in the file.
     pub name: String,
-    /// Element type.
     pub dtype: Dtype,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,

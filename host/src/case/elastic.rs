@@ -10,9 +10,7 @@ use veriep_core::units::RankId;
 pub struct Elastic {
     /// `elastic_info`, switched on.
     pub info: Vec<i32>,
-    /// The whole domain.
     pub whole: Shape,
-    /// Who is left.
     pub left: Left,
 }
 

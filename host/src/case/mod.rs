@@ -59,7 +59,6 @@ pub struct RankTensors {
     pub physical_ids: Vec<i32>,
     /// `[bs, k]`.
     pub expert_scales: Vec<f32>,
-    /// Optional mask.
     pub mask: OwnedMask,
     /// `[bs, h]` dtype, given by all ranks or by none.
     pub shared_expert_x: Option<Vec<u8>>,
@@ -129,13 +128,11 @@ pub struct Case {
     pub ranks: Vec<RankTensors>,
     /// `[S + E, h]` smooth scales, shared experts first.
     pub scales: Option<Vec<f32>>,
-    /// Of const experts and AddRmsNorm.
     pub weights: Weights,
     /// `[S + E]` factors of the stand-in experts, shared experts first; 1 behind the end.
     pub expert_gain: Vec<f32>,
     /// How the domain became smaller, if it did.
     pub elastic: Option<Elastic>,
-    /// Redundant experts.
     pub expert_map: Option<ExpertMap>,
 }
 

@@ -89,7 +89,6 @@ impl Baseline {
     }
 }
 
-/// `veriep bench`
 #[derive(Args, Debug)]
 pub struct BenchArgs {
     /// What all measurements have in common; by default E 64, K 8, H 7168.

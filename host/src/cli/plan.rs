@@ -24,7 +24,6 @@ impl From<SharedArg> for SharedSplit {
     }
 }
 
-/// `veriep plan`
 #[derive(Args, Debug)]
 pub struct PlanArgs {
     /// Configuration; of a case the experts are known.
@@ -51,7 +50,6 @@ pub struct PlanArgs {
     /// How tokens are spread over the replicas of a shared expert.
     #[arg(long, value_enum, default_value_t)]
     pub shared: SharedArg,
-    /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
     /// The step whose packets are counted by port.

@@ -6,13 +6,11 @@ use crate::vector::Unit;
 use clap::Args;
 use std::path::PathBuf;
 
-/// `veriep run`
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case, or a configuration, of which a case is made in memory.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The tensors of a case in memory.
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Write the result of the last round.
@@ -45,7 +43,6 @@ pub struct RunArgs {
     /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
     /// What computes on rows; results are the same.
@@ -73,7 +70,6 @@ pub struct RunArgs {
     /// twice=RANK: it sends everything to other servers twice; astray=RANK: it also forwards to a rank that does not need it.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
-    /// The record of events (lockstep, weak).
     #[command(flatten)]
     pub record: RecordArgs,
     /// Folder for the record of what all cores did last, or none (threads, processes, mpi; Linux). By default, over processes
@@ -82,7 +78,6 @@ pub struct RunArgs {
     pub flight: Option<PathBuf>,
 }
 
-/// `veriep mpi-shim`
 #[cfg(target_os = "linux")]
 #[derive(Args, Debug)]
 pub struct MpiShimArgs {

@@ -13,13 +13,11 @@ pub enum RowsArg {
     Weightless,
 }
 
-/// `veriep simulate`
 #[derive(Args, Clone, Debug)]
 pub struct SimulateArgs {
     /// A case, or a configuration, of which a case is made in memory.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The tensors of a case in memory.
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Links and costs: a built-in cluster or a TOML file.
@@ -37,7 +35,6 @@ pub struct SimulateArgs {
     /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
     /// How tokens are spread over the replicas of a shared expert; `even` redirects links only.
@@ -82,7 +79,6 @@ pub struct SimulateArgs {
     /// Write a table of when each rank began and ended each operator, of all runs.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// The record of events.
     #[command(flatten)]
     pub record: RecordArgs,
 }

@@ -74,7 +74,6 @@ impl Guard {
 pub struct Broken {
     /// The number of its line in the file; the header is line 1.
     pub line: usize,
-    /// Which.
     pub guard: Guard,
     /// The event as it stands in the file.
     pub event: String,

@@ -17,21 +17,17 @@ pub struct Line {
     pub rank: u32,
     /// The core; none of an agent.
     pub core: Option<u32>,
-    /// Which batch.
     pub batch: Option<u64>,
     /// `dispatch` or `combine`.
     pub operator: Option<String>,
-    /// What it is.
     pub kind: String,
     /// The other rank; none: the own one.
     pub peer: Option<u32>,
-    /// Where.
     #[serde(default)]
     pub region: String,
     /// Where in the region, in bytes.
     #[serde(default)]
     pub offset: u64,
-    /// How many bytes.
     pub length: Option<u64>,
     /// Where in WindowsOut of its rank a task is read.
     pub from: Option<u64>,
@@ -141,7 +137,6 @@ fn word<'d, D: Deserializer<'d>>(from: D) -> Result<Option<u64>, D::Error> {
 #[derive(Clone, Debug)]
 pub struct Trace {
     path: PathBuf,
-    /// The configuration of the group.
     pub config: Config,
     /// Whether experts read rows in the window.
     pub keeps_rows: bool,

@@ -18,7 +18,6 @@ const AGENT: u32 = 1000;
 pub struct Part {
     /// From then on, in units of the timeline.
     pub from: u64,
-    /// Until then.
     pub to: u64,
     pub rank: u32,
     /// Of which core; none of its agent, and of what is on its way to the rank.

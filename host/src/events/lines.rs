@@ -13,9 +13,7 @@ use std::path::{Path, PathBuf};
 pub struct Header {
     /// Always [`SCHEMA`](super::SCHEMA).
     pub schema: &'static str,
-    /// What counts as time.
     pub unit: Unit,
-    /// The configuration.
     pub config: Config,
     /// Choices that do not change results.
     pub options: Value,

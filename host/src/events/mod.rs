@@ -133,7 +133,6 @@ pub struct Event {
     pub actor: Actor,
     pub doing: Doing,
     pub kind: Kind,
-    /// Where and how much.
     pub what: What,
 }
 
@@ -196,6 +195,5 @@ impl Serialize for Event {
 
 /// Whoever is told of events, in the order of their times.
 pub trait Sink: Send {
-    /// Something has happened.
     fn event(&mut self, event: &Event);
 }

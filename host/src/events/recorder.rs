@@ -36,11 +36,8 @@ pub trait Book: Sync {
 /// What stands in front of `inner`, of one core or agent; it records if there is a book.
 #[derive(Debug)]
 pub struct Recorder<'l, F, B> {
-    /// What is behind.
     pub inner: F,
-    /// Whose calls these are.
     pub actor: Actor,
-    /// Where they are recorded.
     pub book: Option<&'l B>,
 }
 

@@ -11,9 +11,7 @@ use veriep_core::units::RankId;
 /// Something that a core did for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// From then on.
     pub from: u64,
-    /// Until then.
     pub to: u64,
     /// An operator or a phase.
     pub name: &'static str,
@@ -23,9 +21,7 @@ pub struct Span {
 /// A time in which a core or agent had nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// From then on.
     pub from: u64,
-    /// Until then.
     pub to: u64,
     /// For which rank, if it was another one.
     pub whom: Option<RankId>,
@@ -75,14 +71,10 @@ impl Direction {
 /// A time in which a port was busy without a break; where the ports of a rank share its traffic evenly they are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Whose port.
     pub rank: u32,
     pub port: u32,
-    /// Which way.
     pub direction: Direction,
-    /// From then on.
     pub from: u64,
-    /// Until then.
     pub to: u64,
     pub bytes: u64,
     /// For which operator, 0 for dispatch and 1 for combine.
@@ -113,7 +105,6 @@ impl Window {
 /// All lanes of a group.
 #[derive(Debug)]
 pub struct Timeline {
-    /// What counts as time.
     pub unit: Unit,
     /// By core and agent.
     pub lanes: BTreeMap<Actor, Lane>,

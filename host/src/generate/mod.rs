@@ -41,11 +41,9 @@ pub enum MaskKind {
 /// What to make besides the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How tokens choose experts.
     pub routing: Routing,
     /// Seed of everything random.
     pub seed: u64,
-    /// Masks of all ranks.
     pub mask: MaskKind,
     pub smooth_scales: bool,
     pub shared_expert_x: bool,

@@ -92,15 +92,12 @@ pub struct About {
     pub parent: u32,
     /// When that one was started, as [`Head::Started`].
     pub parent_started: u64,
-    /// The machine's name.
     pub host: String,
     /// Who knows the process by that number: this start of the machine, and a space of numbers.
     pub system: String,
-    /// Its ranks.
     pub ranks: Vec<u32>,
     /// Cores of each.
     pub cores: u32,
-    /// Worker threads.
     pub workers: usize,
     /// Entries of each ring, a power of two.
     pub entries: usize,
@@ -111,9 +108,7 @@ pub struct About {
 /// Where the parts begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Places.
     pub places: usize,
-    /// Rings.
     pub rings: usize,
     /// Entries of a ring.
     pub entries: usize,

@@ -163,7 +163,6 @@ impl Folder {
         }
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -211,7 +210,6 @@ impl Notes {
         Ok(Self { file })
     }
 
-    /// The file.
     pub(crate) const fn file(&self) -> &File {
         &self.file
     }

@@ -32,11 +32,8 @@ pub enum State {
 /// What a core waited for last.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting {
-    /// Who.
     pub actor: Actor,
-    /// In what.
     pub doing: Doing,
-    /// For what.
     pub wait: Wait,
     /// Since when, in ns of the record.
     pub since: u64,
@@ -45,15 +42,12 @@ pub struct Waiting {
 /// The record of a process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// What it is of.
     pub about: About,
     /// The process's number in the system; 0 if it was never started.
     pub pid: u32,
-    /// What has become of it.
     pub state: State,
     /// When somebody saw that it was gone, in microseconds since 1970.
     pub died_at_us: Option<u64>,
-    /// And how it left.
     pub how: Option<How>,
     /// Whether nobody was left to note its end: it is gone, and so is the process that started it.
     pub is_orphan: bool,

@@ -133,7 +133,6 @@ impl Own {
         Self(begun.map(Arc::new).map_err(|error| unrecorded(folder, &error)).ok())
     }
 
-    /// Whether it does.
     pub(super) const fn records(&self) -> bool {
         self.0.is_some()
     }
