@@ -13,6 +13,7 @@ pub mod timeline;
 #[cfg(feature = "schedule")]
 pub mod witness;
 
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use veriep_core::place::Place;
 use veriep_core::sim::Actor;
@@ -143,53 +144,39 @@ pub fn core_of(actor: Actor) -> Option<u32> {
 
 impl Serialize for Event {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        /// The entry as it stands in a line.
-        #[derive(Serialize)]
-        struct Line {
-            time: u64,
-            rank: u32,
-            core: Option<u32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            batch: Option<usize>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            operator: Option<&'static str>,
-            #[serde(skip_serializing_if = "str::is_empty")]
-            phase: &'static str,
-            kind: Kind,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            peer: Option<u32>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            region: Option<&'static str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            offset: Option<u64>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            length: Option<u64>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            from: Option<u64>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            word: Option<String>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            awaited: Option<&'static str>,
-        }
         let Self { time, actor, doing, kind, what } = *self;
-        let line = Line {
-            time,
-            rank: actor.member.0,
-            core: core_of(actor),
-            batch: doing.planned.map(|planned| planned.round),
-            operator: doing.planned.map(|planned| planned.operator.name()),
-            phase: doing.phase,
-            kind,
-            peer: what.peer.map(|peer| peer.0),
-            region: what.at.map(|at| at.region.name()),
-            offset: what.at.map(|at| at.offset),
-            length: what.length,
-            from: what.from,
+        let mut line = serializer.serialize_map(None)?;
+        line.serialize_entry("time", &time)?;
+        line.serialize_entry("rank", &actor.member.0)?;
+        line.serialize_entry("core", &core_of(actor))?;
+        if let Some(Planned { operator, round }) = doing.planned {
+            line.serialize_entry("batch", &round)?;
+            line.serialize_entry("operator", operator.name())?;
+        }
+        if !doing.phase.is_empty() {
+            line.serialize_entry("phase", doing.phase)?;
+        }
+        line.serialize_entry("kind", &kind)?;
+        if let Some(peer) = what.peer {
+            line.serialize_entry("peer", &peer.0)?;
+        }
+        if let Some(Place { region, offset }) = what.at {
+            line.serialize_entry("region", region.name())?;
+            line.serialize_entry("offset", &offset)?;
+        }
+        for (name, number) in [("length", what.length), ("from", what.from)] {
+            if let Some(number) = number {
+                line.serialize_entry(name, &number)?;
+            }
+        }
+        if let Some(word) = what.word {
             // Larger than what all readers of JSON take for a number.
-            word: what.word.map(|word| format!("{word:#x}")),
-            awaited: what.awaited,
-        };
-        line.serialize(serializer)
+            line.serialize_entry("word", &format!("{word:#x}"))?;
+        }
+        if let Some(awaited) = what.awaited {
+            line.serialize_entry("awaited", awaited)?;
+        }
+        line.end()
     }
 }
 
