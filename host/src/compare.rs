@@ -5,13 +5,11 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
 use crate::global_rank;
-use crate::parallel::lock;
+use crate::parallel;
 use crate::store::{bytes_of, numbers_of};
 use crate::world::World;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use veriep_core::place::Tensor;
 use veriep_core::reference::{Cluster, Normed, Range, numerics};
 use veriep_core::shape::{Op, Shape};
@@ -68,35 +66,23 @@ pub fn check<B: Backend>(
     threads: usize,
     done: &(impl Fn() + Sync),
 ) -> Result<(), Mismatch> {
-    let next = AtomicU32::new(0);
-    let found: Mutex<Option<Mismatch>> = Mutex::new(None);
+    let here = global_rank::all(shape).filter(|&rank| world.is_here(rank));
+    let mut verdicts: Vec<_> = here.map(|rank| (rank, Ok(()))).collect();
+    // The lowest that is known to be wrong: those behind it make no difference.
+    let wrong = AtomicUsize::new(usize::MAX);
     batch.with_cluster(|cluster| {
-        let work = || {
-            loop {
-                let rank = next.fetch_add(1, Ordering::Relaxed);
-                if rank >= global_rank::count(shape) {
-                    break;
-                }
-                if !world.is_here(RankId(rank)) {
-                    continue;
-                }
-                if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {
-                    let mut found = lock(&found);
-                    if found.as_ref().is_none_or(|other| mismatch.rank < other.rank) {
-                        *found = Some(mismatch);
-                    }
-                    break;
-                }
-                done();
+        parallel::each_on(threads, &mut verdicts, |nth, (rank, verdict)| {
+            if nth > wrong.load(Ordering::Relaxed) {
+                return;
             }
-        };
-        thread::scope(|scope| {
-            // If a thread cannot be spawned, this one does its share.
-            (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
-            work();
+            *verdict = check_rank(backend, cluster, batch, number, *rank);
+            match verdict {
+                Ok(()) => done(),
+                Err(_) => _ = wrong.fetch_min(nth, Ordering::Relaxed),
+            }
         });
     });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    verdicts.into_iter().try_for_each(|(_, verdict)| verdict)
 }
 
 fn check_rank<B: Backend>(

@@ -15,7 +15,12 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Does `work` on every item with its number, on a thread per processor.
 pub(crate) fn each<T: Send>(items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
-    let threads = processors().min(items.len());
+    each_on(processors(), items, work);
+}
+
+/// The same on at most so many threads, which take the items in their order.
+pub(crate) fn each_on<T: Send>(threads: usize, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
+    let threads = threads.min(items.len());
     let left = Mutex::new(items.iter_mut().enumerate());
     let next = || lock(&left).next();
     let share = || {
