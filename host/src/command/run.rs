@@ -21,7 +21,7 @@ use crate::dump::{self, Dump};
 use crate::error::Error;
 use crate::events::Unit;
 use crate::events::page::About;
-use crate::events::recorder::Recording;
+use crate::events::recorder::{Book, Recording};
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::parallel::processors;
@@ -237,9 +237,9 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sy
     let workers = job.workers;
     let world = World::alone(global_rank::count(&case.shape), workers.count);
     let folder = folder.as_ref().map(|folder| folder.path());
-    let own = Own::begin(folder, 0, job, &world, &workers);
-    let ran = if own.records() {
-        drive_threads(job, own.layer().over(memory), mapped, (&own, &world), tick)
+    let own = flight::begin(folder, 0, job, &world, &workers);
+    let ran = if own.is_some() {
+        drive_threads(job, Recording(own.clone()).over(memory), mapped, (&own, &world), tick)
     } else {
         // Machines compiled without a recorder take a tenth less instructions than those with one that is off.
         drive_threads(job, memory, mapped, (&own, &world), tick)
@@ -277,7 +277,7 @@ fn drive_threads<B: Backend>(
     let backend = layers(job, memory);
     let (mut units, mut moved) = (0, None);
     let drive = |unit: &driver::Unit<'_, _>| {
-        own.begins_unit(plan.unit(units).0);
+        own.iter().for_each(|own| own.begins_unit(plan.unit(units).0));
         units += 1;
         counted(unit, &mut moved, || driver::threads::run(unit, workers))
     };

@@ -26,6 +26,9 @@ pub trait Book: Sync {
     /// A scheduler is about to let a core take a step in the phase of that name.
     fn steps(&self, _actor: Actor, _planned: Planned, _phase: &'static str) {}
 
+    /// Batches are from now on counted from that round. Nobody records meanwhile.
+    fn begins_unit(&self, _first_round: usize) {}
+
     /// What the step has come to.
     fn stepped(&self, _actor: Actor, _answer: &Answer) {}
 

@@ -92,12 +92,6 @@ impl Writer {
         })
     }
 
-    /// Batches are from now on counted from that round. Nobody records meanwhile.
-    pub fn begins_unit(&self, first_round: usize) {
-        self.clock.look();
-        self.first.store(first_round, Ordering::Relaxed);
-    }
-
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.parts.len);
@@ -240,6 +234,11 @@ impl Book for Writer {
             let what = What { at: Some(at), word: Some(word), ..What::default() };
             self.push(worker, layout::entry(self.clock.now(), actor, Kind::Observe, &what));
         }
+    }
+
+    fn begins_unit(&self, first_round: usize) {
+        self.clock.look();
+        self.first.store(first_round, Ordering::Relaxed);
     }
 
     fn hears(&self, actor: Actor, told: Told) {

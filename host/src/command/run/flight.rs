@@ -6,7 +6,6 @@ use crate::command::record::Subject;
 use crate::driver::threads::Workers;
 use crate::error::Error;
 use crate::events::Unit;
-use crate::events::recorder::Recording;
 use crate::global_rank;
 pub(super) use crate::record::Folder;
 use crate::record::{About, End, Notes, Writer, file_name};
@@ -110,44 +109,25 @@ fn abouts(job: &Job<'_>) -> Result<Vec<About>, Error> {
 }
 
 /// What a process records of its own ranks, if it does.
-#[derive(Debug)]
-pub(super) struct Own(Option<Arc<Writer>>);
+pub(super) type Own = Option<Arc<Writer>>;
 
-impl Own {
-    /// Begins the record of the ranks of `world`, of process number `process` of a group that records in that folder. Without
-    /// one, or if that fails, the run goes on.
-    pub(super) fn begin(
-        folder: Option<&Path>,
-        process: usize,
-        job: &Job<'_>,
-        world: &World,
-        workers: &Workers,
-    ) -> Self {
-        let Some(folder) = folder else { return Self(None) };
-        let here = (world.ranks().count() as u32, job.case.shape.aiv_num());
-        let worker_of = |nth: usize, core| workers.worker_of(here, nth as u32, core);
-        let begun = Notes::open(folder, process).and_then(|notes| {
-            notes.started(std::process::id());
-            Writer::new(notes.file(), worker_of)
-        });
-        Self(begun.map(Arc::new).map_err(|error| unrecorded(folder, &error)).ok())
-    }
-
-    pub(super) const fn records(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// What stands in front of the memory.
-    pub(super) fn layer(&self) -> Recording<Writer> {
-        Recording(self.0.clone())
-    }
-
-    /// Batches are from now on counted from that round.
-    pub(super) fn begins_unit(&self, first_round: usize) {
-        if let Some(writer) = &self.0 {
-            writer.begins_unit(first_round);
-        }
-    }
+/// Begins the record of the ranks of `world`, of process number `process` of a group that records in that folder. Without one,
+/// or if that fails, the run goes on.
+pub(super) fn begin(
+    folder: Option<&Path>,
+    process: usize,
+    job: &Job<'_>,
+    world: &World,
+    workers: &Workers,
+) -> Own {
+    let folder = folder?;
+    let here = (world.ranks().count() as u32, job.case.shape.aiv_num());
+    let worker_of = |nth: usize, core| workers.worker_of(here, nth as u32, core);
+    let begun = Notes::open(folder, process).and_then(|notes| {
+        notes.started(std::process::id());
+        Writer::new(notes.file(), worker_of)
+    });
+    begun.map(Arc::new).map_err(|error| unrecorded(folder, &error)).ok()
 }
 
 /// A process ends by itself.

@@ -1,7 +1,7 @@
 //! `--backend mpi`: the processes that a launcher has started. Each drives its ranks and watches the others; the first that lives
 //! reports for all.
 
-use super::flight::{self, Folder, Own};
+use super::flight::{self, Folder};
 use super::processes::{self, Told};
 use super::{Job, Ran, hinted, output, summary};
 use crate::backend::Layer;
@@ -188,7 +188,7 @@ fn drive(job: &Job<'_>, cluster: &Whole, record: Option<&Path>, me: usize) {
     let world = &cluster.world;
     let mut told = Told::default();
     let _ = job.row_copy.set(super::unmeasured(job));
-    let own = Own::begin(record, me, job, world, &job.workers);
+    let own = flight::begin(record, me, job, world, &job.workers);
     let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
         Err(error) => Err(error),
         Ok(near) if cluster.is_one_node() => processes::rounds(job, world, (near, &own), &mut told),

@@ -4,7 +4,6 @@ use super::Job;
 use crate::driver::threads::Workers;
 use crate::error::Error;
 use crate::events::log::Log;
-use crate::events::recorder::Recording;
 use crate::report::Report;
 use crate::world::World;
 use std::path::Path;
@@ -35,23 +34,10 @@ pub(super) fn around<T>(
 }
 
 /// Nothing is recorded.
-#[derive(Debug)]
-pub(super) struct Own;
+pub(super) type Own = Option<Arc<Log>>;
 
-impl Own {
-    pub(super) const fn begin(_: Option<&Path>, _: usize, _: &Job<'_>, _: &World, _: &Workers) -> Self {
-        Self
-    }
-
-    pub(super) const fn records(&self) -> bool {
-        false
-    }
-
-    pub(super) const fn layer(&self) -> Recording<Log> {
-        Recording(None)
-    }
-
-    pub(super) const fn begins_unit(&self, _first_round: usize) {}
+pub(super) const fn begin(_: Option<&Path>, _: usize, _: &Job<'_>, _: &World, _: &Workers) -> Own {
+    None
 }
 
 pub(super) const fn ends(_: Option<&Path>, _: usize, _is_well: bool) {}

@@ -10,6 +10,7 @@ use crate::cli::RunArgs;
 use crate::driver::threads::Workers;
 use crate::driver::{self, Failure, Hang, Missing, Unit};
 use crate::error::Error;
+use crate::events::recorder::{Book, Recording};
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::record::Folder;
@@ -109,7 +110,7 @@ fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> 
     let world = seat.world(memory, global_rank::count(&job.case.shape));
     let workers = Workers { count: seat.workers, ..job.workers };
     let job = Job { workers, ..job };
-    let own = Own::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
+    let own = flight::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
     let shared = shared(memory, seat.processes, seat.workers, &job)?;
     let row_copy = world.copies_rows().unwrap_or_else(|| shared.row_copy());
     let shared = shared.with_row_copy(row_copy);
@@ -123,11 +124,11 @@ pub(super) fn rounds<B: Backend>(
     (memory, own): (B, &Own),
     told: &mut Told,
 ) -> Result<(), Error> {
-    let backend = layers(job, own.layer().over(memory));
+    let backend = layers(job, Recording(own.clone()).over(memory));
     let (mut units, mut moved) = (0, None);
     let drive = |unit: &Unit<'_, _>| {
         told.unit = units;
-        own.begins_unit(job.plan.unit(units).0);
+        own.iter().for_each(|own| own.begins_unit(job.plan.unit(units).0));
         units += 1;
         let ran = counted(unit, &mut moved, || driver::threads::run(unit, &job.workers));
         if let Err(Failure::Hang(hang)) = &ran {
