@@ -254,6 +254,11 @@ pub fn at<'v>(item: &'v Value, path: &str) -> Option<&'v Value> {
     item.pointer(&format!("/{}", path.replace('.', "/")))
 }
 
+/// The list that a field is; nothing if it is none.
+pub fn items<'v>(item: &'v Value, field: &str) -> &'v [Value] {
+    item[field].as_array().map_or(&[], Vec::as_slice)
+}
+
 /// The text of a field in a table: of a number that is measured two decimals.
 pub fn cell(item: &Value, field: &str) -> String {
     let (path, between) = field.strip_suffix("..").map_or((field, " "), |path| (path, ".."));

@@ -2,7 +2,6 @@
 //! how far their layouts get along in one window. The argument is in docs/doubt/schedules.md.
 
 use crate::config::Config;
-use core::fmt::Debug;
 use serde::Serialize;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp::partition_start;
@@ -197,7 +196,7 @@ impl Rule {
     }
 }
 
-fn all_equal<T: PartialEq + Debug>(list: &[T]) -> bool {
+fn all_equal<T: PartialEq>(list: &[T]) -> bool {
     list.windows(2).all(|pair| pair[0] == pair[1])
 }
 

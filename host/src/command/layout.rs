@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::{Error, Problem, one_line};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, cell, objects, pairs};
+use crate::report::{Report, cell, items, objects, pairs};
 use serde_json::{Value, json};
 use std::path::Path;
 use veriep_core::layout::map;
@@ -82,28 +82,26 @@ fn draw(shape: &Shape, choices: Choices, config: &str, rank: RankId) -> Value {
 }
 
 fn table(layout: &Value) -> String {
-    let items = |field: &str| layout[field].as_array().map_or(&[][..], Vec::as_slice);
-    let fields = |title: &str, field: &str| match items(field) {
+    let fields = |title: &str, field: &str| match items(layout, field) {
         [] => String::new(),
         fields => format!("{title}\n{}\n\n", objects(&["field=name", "offset", "size"], fields)),
     };
     // In blocks there are flags between the bytes of a field.
-    let record = match layout["record"].as_array() {
-        Some(fields) if fields.iter().any(|field| field["name"] == "block") => {
-            "token record: a stream that blocks cut; offsets are in memory, sizes count its bytes"
-        }
-        _ => "token record",
+    let record = if items(layout, "record").iter().any(|field| field["name"] == "block") {
+        "token record: a stream that blocks cut; offsets are in memory, sizes count its bytes"
+    } else {
+        "token record"
     };
-    let output = |output: &Value| (cell(output, "tensor"), cell(output, "capacity"));
-    let outputs: Vec<_> = items("outputs").iter().map(output).collect();
-    let outputs: Vec<_> =
-        outputs.iter().map(|(tensor, capacity)| (tensor.as_str(), capacity.clone())).collect();
+    let outputs = items(layout, "outputs").iter();
+    let outputs: Vec<_> = outputs
+        .map(|output| (output["tensor"].as_str().unwrap_or_default(), cell(output, "capacity")))
+        .collect();
     let columns = ["region", "partition", "area=name", "offset", "size", "count", "stride", "slot"];
     format!(
         "rank {} of {}, in bytes\n\n{}\n\n{}{}outputs, capacity\n{}",
         layout["rank"],
         one_line(&cell(layout, "config")),
-        objects(&columns, items("areas")),
+        objects(&columns, items(layout, "areas")),
         fields(record, "record"),
         fields("combine row", "combine_row"),
         pairs(&outputs)

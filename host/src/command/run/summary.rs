@@ -9,7 +9,7 @@ use crate::dump;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
-use crate::report::{Report, cell, columns, note, pairs};
+use crate::report::{Report, cell, columns, items, note, pairs};
 use crate::roofline::Roofline;
 use crate::traffic_audit::Moved;
 use core::time::Duration;
@@ -177,7 +177,7 @@ fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Value> {
 fn table(summary: &Value) -> String {
     let of = |field| cell(summary, field);
     let has = |title, field: &str| summary.get(field).map(|_| (title, cell(summary, field)));
-    let operators = summary["operators"].as_array().map_or(&[][..], Vec::as_slice);
+    let operators = items(summary, "operators");
     let mut about = vec![
         ("source", of("source")),
         ("backend", with_threads(summary)),
@@ -231,8 +231,8 @@ fn table(summary: &Value) -> String {
     // A2 has no bare copies to compare with, so no columns for them.
     let width = rows.first().map_or(head.len(), Vec::len);
     let operators = columns(&head[..width], &rows);
-    let waits = summary["waited_for"].as_array().into_iter().flatten();
-    let waits: Vec<_> = waits.filter(|wait| wait["ms"].as_f64() > Some(0.0)).collect();
+    let waits: Vec<_> =
+        items(summary, "waited_for").iter().filter(|wait| wait["ms"].as_f64() > Some(0.0)).collect();
     let waited: Vec<_> = waits.iter().take(8).map(|wait| vec![cell(wait, "rank"), ms(&wait["ms"])]).collect();
     let waited = match waits.len() {
         0 => "nobody waited".to_owned(),

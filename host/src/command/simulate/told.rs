@@ -5,7 +5,7 @@ use super::grid::Point;
 use crate::cli::SimulateArgs;
 use crate::events::chrome;
 use crate::events::page::About;
-use crate::report::{cell, objects, pairs, with};
+use crate::report::{cell, items, objects, pairs, with};
 use crate::simulate::path::longest_first;
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::{Outcome, path};
@@ -229,10 +229,6 @@ fn ports(outcome: &Outcome) -> Vec<Value> {
 fn incast(shape: &Shape, by_rank: &[usize]) -> Value {
     let shared = by_rank.iter().take(shape.shared_expert_rank_num() as usize).max().copied();
     json!({"shared": shared, "all": by_rank.iter().max().copied().unwrap_or(0)})
-}
-
-fn items<'v>(told: &'v Value, field: &str) -> &'v [Value] {
-    told[field].as_array().map_or(&[], Vec::as_slice)
 }
 
 pub(super) fn table(told: &Value) -> String {
