@@ -8,7 +8,7 @@ use crate::events::lines::{Header, Lines};
 use crate::events::log::Log;
 use crate::events::page::{self, About};
 use crate::events::timeline::Timeline;
-use crate::events::{Event, SCHEMA, Sink, Unit};
+use crate::events::{Event, SCHEMA, Sinks, Unit};
 use crate::report::note;
 use serde::Serialize;
 use serde_json::json;
@@ -54,8 +54,8 @@ pub(super) fn begin(args: &RecordArgs, subject: &Subject<'_>) -> Result<Option<A
     if !is_asked(args) {
         return Ok(None);
     }
-    let (lines, timeline) = sinks(args, &subject.header(), (subject.unit, subject.shape.aiv_num()))?;
-    Ok(Some(Arc::new(Log::new(subject.unit, subject.shape.tp_world_size(), lines, timeline))))
+    let sinks = sinks(args, &subject.header(), (subject.unit, subject.shape.aiv_num()))?;
+    Ok(Some(Arc::new(Log::new(subject.unit, subject.shape.tp_world_size(), sinks))))
 }
 
 /// Ends the record. `add` completes what is drawn, and returns the critical path, if one is known, and what to say of it.
@@ -64,9 +64,7 @@ pub(super) fn end(
     log: Option<Arc<Log>>,
     add: impl FnOnce(&mut Timeline) -> (Vec<Part>, About),
 ) -> Result<(), Error> {
-    let Some(log) = log else { return Ok(()) };
-    let (lines, timeline) = log.finish();
-    finish(args, lines, timeline, add)
+    log.map_or(Ok(()), |log| finish(args, log.finish(), add))
 }
 
 /// Writes events that have been recorded before, in the order of their times, as far as it is asked for.
@@ -77,28 +75,20 @@ pub(super) fn tell(
     events: &[Event],
     about: &About,
 ) -> Result<(), Error> {
-    let (mut lines, mut timeline) = sinks(args, header, (unit, cores))?;
-    for event in events {
-        lines.iter_mut().for_each(|lines| lines.event(event));
-        timeline.iter_mut().for_each(|timeline| timeline.event(event));
-    }
-    finish(args, lines, timeline, |_| (Vec::new(), about.clone()))
+    let mut sinks = sinks(args, header, (unit, cores))?;
+    events.iter().for_each(|event| sinks.event(event));
+    finish(args, sinks, |_| (Vec::new(), about.clone()))
 }
 
-fn sinks(
-    args: &RecordArgs,
-    header: &impl Serialize,
-    (unit, cores): (Unit, u32),
-) -> Result<(Option<Lines>, Option<Timeline>), Error> {
+fn sinks(args: &RecordArgs, header: &impl Serialize, (unit, cores): (Unit, u32)) -> Result<Sinks, Error> {
     let lines = args.events.as_ref().map(|path| Lines::create(path, header)).transpose()?;
     let is_drawn = args.trace.is_some() || args.html.is_some();
-    Ok((lines, is_drawn.then(|| Timeline::new(unit, cores))))
+    Ok(Sinks { lines, timeline: is_drawn.then(|| Timeline::new(unit, cores)) })
 }
 
 fn finish(
     args: &RecordArgs,
-    lines: Option<Lines>,
-    timeline: Option<Timeline>,
+    Sinks { lines, timeline }: Sinks,
     add: impl FnOnce(&mut Timeline) -> (Vec<Part>, About),
 ) -> Result<(), Error> {
     lines.map_or(Ok(()), Lines::finish)?;

@@ -8,7 +8,7 @@ use crate::error::{Error, shown};
 use crate::events::lines::Lines;
 use crate::events::log::Log;
 use crate::events::witness::Calls;
-use crate::events::{Unit, story};
+use crate::events::{Sinks, Unit, story};
 use crate::interrupt;
 use crate::report::{Report, note, progress, styled};
 use anstyle::AnsiColor;
@@ -117,9 +117,10 @@ fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls
     let mut header = subject.header();
     header.options["partitions"] = question.partitions.into();
     header.options["server_ranks"] = shape.server_ranks().into();
-    let log = Log::new(Unit::Events, 1, Some(Lines::create(events, &header)?), None);
+    let sinks = Sinks { lines: Some(Lines::create(events, &header)?), timeline: None };
+    let log = Log::new(Unit::Events, 1, sinks);
     calls.tell(taken, &log);
-    log.finish().0.map_or(Ok(()), Lines::finish)
+    log.finish().lines.map_or(Ok(()), Lines::finish)
 }
 
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {

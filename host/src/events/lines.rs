@@ -1,6 +1,6 @@
 //! The record as JSON lines: a header, then an event in each.
 
-use super::{Event, Sink, Unit};
+use super::{Event, Unit};
 use crate::config::Config;
 use crate::error::Error;
 use serde::Serialize;
@@ -42,6 +42,10 @@ impl Lines {
         Ok(Self { path: path.to_owned(), file: BufWriter::with_capacity(1 << 20, file), failed: None })
     }
 
+    pub fn event(&mut self, event: &Event) {
+        self.json(event);
+    }
+
     pub fn text(&mut self, line: &str) {
         self.line(|file| file.write_all(line.as_bytes()));
     }
@@ -63,11 +67,5 @@ impl Lines {
     pub fn finish(mut self) -> Result<(), Error> {
         let failed = self.failed.take().map_or_else(|| self.file.flush(), Err);
         failed.map_err(|error| Error::file(&self.path, format!("cannot write: {error}")))
-    }
-}
-
-impl Sink for Lines {
-    fn event(&mut self, event: &Event) {
-        self.json(event);
     }
 }

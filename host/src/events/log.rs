@@ -1,9 +1,7 @@
 //! Where events are gathered, put in the order of their times and passed on.
 
-use super::lines::Lines;
 use super::recorder::Book;
-use super::timeline::Timeline;
-use super::{Doing, Event, Kind, Sink, Unit, What};
+use super::{Doing, Event, Kind, Sinks, Unit, What};
 use crate::global_rank;
 use crate::parallel::lock;
 use crate::queue::Queue;
@@ -29,8 +27,7 @@ struct Inner {
     tp_world_size: u32,
     /// Of flights that have not landed, in what they were issued.
     in_flight: HashMap<FlightId, Doing>,
-    lines: Option<Lines>,
-    timeline: Option<Timeline>,
+    sinks: Sinks,
 }
 
 impl Inner {
@@ -55,12 +52,7 @@ impl Inner {
     fn pass_on(&mut self, until: u64) {
         while self.pending.next_time().is_some_and(|next| next <= until) {
             let Some((_, event)) = self.pending.pop() else { return };
-            if let Some(lines) = &mut self.lines {
-                lines.event(&event);
-            }
-            if let Some(timeline) = &mut self.timeline {
-                timeline.event(&event);
-            }
+            self.sinks.event(&event);
         }
     }
 }
@@ -71,7 +63,7 @@ pub struct Log(Mutex<Inner>);
 
 impl Log {
     /// A record that is written as lines, or drawn, or both.
-    pub fn new(unit: Unit, tp_world_size: u32, lines: Option<Lines>, timeline: Option<Timeline>) -> Self {
+    pub fn new(unit: Unit, tp_world_size: u32, sinks: Sinks) -> Self {
         Self(Mutex::new(Inner {
             unit,
             now: 0,
@@ -80,8 +72,7 @@ impl Log {
             seen: HashMap::new(),
             tp_world_size,
             in_flight: HashMap::new(),
-            lines,
-            timeline,
+            sinks,
         }))
     }
 
@@ -131,10 +122,10 @@ impl Log {
     }
 
     /// Passes on everything and returns who was told.
-    pub fn finish(&self) -> (Option<Lines>, Option<Timeline>) {
+    pub fn finish(&self) -> Sinks {
         let mut inner = self.lock();
         inner.pass_on(u64::MAX);
-        (inner.lines.take(), inner.timeline.take())
+        core::mem::take(&mut inner.sinks)
     }
 }
 

@@ -13,8 +13,10 @@ pub mod timeline;
 #[cfg(feature = "schedule")]
 pub mod witness;
 
+use lines::Lines;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+use timeline::Timeline;
 use veriep_core::place::Place;
 use veriep_core::sim::Actor;
 use veriep_core::sim::chooser::AGENT;
@@ -180,7 +182,16 @@ impl Serialize for Event {
     }
 }
 
-/// Whoever is told of events, in the order of their times.
-pub trait Sink: Send {
-    fn event(&mut self, event: &Event);
+/// Who is told of events, in the order of their times.
+#[derive(Debug, Default)]
+pub struct Sinks {
+    pub lines: Option<Lines>,
+    pub timeline: Option<Timeline>,
+}
+
+impl Sinks {
+    pub fn event(&mut self, event: &Event) {
+        self.lines.iter_mut().for_each(|lines| lines.event(event));
+        self.timeline.iter_mut().for_each(|timeline| timeline.event(event));
+    }
 }

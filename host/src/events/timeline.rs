@@ -1,7 +1,7 @@
 //! What is drawn: for each core and agent its operators, their phases and its waits; which flag was seen by whom; and the
 //! bytes that lie in a rank's window until the operator that they are for has ended.
 
-use super::{Event, Kind, Sink, Unit};
+use super::{Event, Kind, Unit};
 use std::collections::{BTreeMap, HashMap};
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::Actor;
@@ -251,10 +251,9 @@ impl Timeline {
             }
         }
     }
-}
 
-impl Sink for Timeline {
-    fn event(&mut self, event: &Event) {
+    /// Draws an event, which is not before the last one.
+    pub fn event(&mut self, event: &Event) {
         self.end = self.end.max(event.time);
         match event.kind {
             Kind::Land => return self.lands(event),
