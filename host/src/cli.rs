@@ -421,6 +421,13 @@ pub struct CompareArgs {
     /// Override one key of the case's configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    #[command(flatten)]
+    pub asked: Asked,
+}
+
+/// What is judged, and how strictly.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Asked {
     /// How many steps of its type a value may be off; leave it out for a case made by gen --hard.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub ulp: u64,

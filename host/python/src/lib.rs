@@ -8,14 +8,13 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use veriep::case::{Case, Opened};
-use veriep::cli::{ExpertsArg, FlagsArg, ModeArgs, PortArgs};
-use veriep::command::{Asked, Exported, compared};
+use veriep::cli::{Asked, ExpertsArg, FlagsArg, ModeArgs, PortArgs};
+use veriep::command::{Exported, compared};
 use veriep::config::Config;
 use veriep::error::Error;
 use veriep::expected::Expected;
 use veriep::presets::{NAMES, preset};
 use veriep::store::TensorFile;
-use veriep::tolerance::Tolerance;
 use veriep::{case, hints};
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Given, Limits};
@@ -226,7 +225,7 @@ fn compare(
     padded: bool,
 ) -> PyResult<(String, Vec<String>)> {
     let (ulp, rtol, atol) = near;
-    let asked = Asked { tolerance: Tolerance { ulp, rtol, atol }, ranks, tensors, padded };
+    let asked = Asked { ulp, rtol, atol, ranks, tensors, padded };
     let (expected, seen) = (given(&expected)?, given(&seen)?);
     let judged = py.detach(|| compared(&asked, &expected, &mut TensorFile::of_tensors("seen", seen)?));
     let judged = judged.map_err(|error| raised(py, &error))?;

@@ -1,7 +1,7 @@
 //! `veriep compare`: a result against the oracle, or against another result.
 
 use crate::case;
-use crate::cli::CompareArgs;
+use crate::cli::{Asked, CompareArgs};
 use crate::error::{Error, shown};
 use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
@@ -42,30 +42,6 @@ pub struct One {
     pub hint: Option<String>,
 }
 
-/// What is judged, and how strictly.
-#[derive(Clone, Debug, Default)]
-pub struct Asked {
-    /// How near a value must be.
-    pub tolerance: Tolerance,
-    /// Whose tensors; all, if it is empty.
-    pub ranks: Vec<u32>,
-    /// Which, without their ranks; all, if it is empty.
-    pub tensors: Vec<String>,
-    /// Rows behind those received are not looked at.
-    pub padded: bool,
-}
-
-impl CompareArgs {
-    fn asked(&self) -> Asked {
-        Asked {
-            tolerance: Tolerance { ulp: self.ulp, rtol: self.rtol, atol: self.atol },
-            ranks: self.ranks.clone(),
-            tensors: self.tensors.clone(),
-            padded: self.padded,
-        }
-    }
-}
-
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
     if args.result.is_dir() {
         return Err(Error::file(&args.result, "a folder: the case goes first, then the result"));
@@ -75,7 +51,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         let mut opened = case::open(&args.expected)?;
         args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
         let case = opened.load(&args.expected)?;
-        compared(&args.asked(), &Expected::of(&case).tensors()?, &mut result)?
+        compared(&args.asked, &Expected::of(&case).tensors()?, &mut result)?
     } else {
         if let Some(assignment) = args.set.first() {
             let seen = shown(assignment);
@@ -85,7 +61,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         if expected.is_empty() {
             return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));
         }
-        compared(&args.asked(), &expected, &mut result)?
+        compared(&args.asked, &expected, &mut result)?
     };
     let compared = Compared {
         ok: tensors.iter().all(One::is_right),
@@ -215,7 +191,8 @@ fn parts(name: &str) -> (Option<u32>, &str) {
 /// # Errors
 /// There is no such rank, or nothing of what is asked for.
 pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<One>, Error> {
-    let Asked { tolerance, ranks, tensors: names, padded } = asked;
+    let Asked { ulp, rtol, atol, ranks, tensors: names, padded } = asked;
+    let tolerance = Tolerance { ulp: *ulp, rtol: *rtol, atol: *atol };
     let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
     if let Some(rank) = ranks.iter().find(|rank| !has_rank(**rank)) {

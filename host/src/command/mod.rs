@@ -28,7 +28,7 @@ mod sizes;
 mod source;
 mod traffic;
 
-pub use compare::{Asked, One, compared};
+pub use compare::{One, compared};
 pub use diagnose::From;
 pub use export::Exported;
 pub use source::{Source, make_case, resolve};
