@@ -149,10 +149,6 @@ impl Progress {
     pub fn inc(&self, steps: u64) {
         self.bar.inc(steps);
     }
-
-    pub fn position(&self) -> u64 {
-        self.bar.position()
-    }
 }
 
 impl Drop for Progress {
