@@ -12,18 +12,16 @@ use veriep_core::place::Tensor;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
-/// The rows that the outputs of a member hold, with a TP domain also the peer's.
-fn capacity_rows(shape: &Shape, rank: RankId) -> u64 {
-    shape.rows_max(global_rank::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
-}
-
 /// Bytes of an output of a rank that received so many `rows`.
 fn len(shape: &Shape, rank: RankId, rows: usize, tensor: Tensor) -> u64 {
-    let all = capacity(shape, global_rank::ep_rank(shape, rank), tensor);
+    let ep_rank = global_rank::ep_rank(shape, rank);
+    let all = capacity(shape, ep_rank, tensor);
     if tensor.is_of_received_rows() {
-        all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows as u64
+        // With a TP domain also the peer's.
+        let rows_max = shape.rows_max(ep_rank) * u64::from(shape.tp_world_size());
+        all.checked_div(rows_max).unwrap_or(0) * rows as u64
     } else if tensor == Tensor::EpRecvCounts {
-        ep_recv_counts_bytes(shape, global_rank::ep_rank(shape, rank))
+        ep_recv_counts_bytes(shape, ep_rank)
     } else {
         all
     }
