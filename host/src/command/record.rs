@@ -1,5 +1,6 @@
 //! The record of events that a run is asked for.
 
+use crate::case::Case;
 use crate::cli::RecordArgs;
 use crate::config::Config;
 use crate::error::Error;
@@ -28,7 +29,16 @@ pub(super) struct Subject<'s> {
     pub(super) rounds: usize,
 }
 
-impl Subject<'_> {
+impl<'s> Subject<'s> {
+    pub(super) fn of(
+        case: &'s Case,
+        unit: Unit,
+        choices: Choices,
+        (schedule, rounds): (&'s str, usize),
+    ) -> Self {
+        Self { unit, config: &case.config, shape: &case.shape, choices, schedule, rounds }
+    }
+
     pub(super) fn header(&self) -> Header {
         let Choices { order, flags, receive, stage } = self.choices;
         let options = json!({

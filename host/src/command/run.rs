@@ -25,7 +25,7 @@ use crate::events::recorder::{Book, Recording};
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::parallel::processors;
-use crate::report::{Report, note, progress};
+use crate::report::{Progress, Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::traffic_audit::{self, Moved};
 #[cfg(target_os = "linux")]
@@ -114,10 +114,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
     }
     let bar = match job.plan.check {
-        Some(_) => progress(
-            job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)),
-            "ranks checked",
-        ),
+        Some(_) => checking(&job),
         None => progress(0, "running"),
     };
     let ran = match args.backend {
@@ -137,6 +134,11 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     };
     drop(bar);
     summary::emit(report, &job, &ran.map_err(|error| hinted(error, &job, &schedule))?)
+}
+
+/// The progress of a run that compares all rounds of all ranks.
+fn checking(job: &Job<'_>) -> Progress {
+    progress(job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)), "ranks checked")
 }
 
 fn only_linux(args: &RunArgs) -> Error {
@@ -301,17 +303,8 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(Error::of_memory)?;
     let mapped = lockstep.mapped();
-    let log = record::begin(
-        &args.record,
-        &Subject {
-            unit: Unit::Events,
-            config: &case.config,
-            shape: &case.shape,
-            choices: plan.options.choices,
-            schedule: &args.schedule,
-            rounds: plan.rounds(),
-        },
-    )?;
+    let asked = (args.schedule.as_str(), plan.rounds());
+    let log = record::begin(&args.record, &Subject::of(case, Unit::Events, plan.options.choices, asked))?;
     let backend = layers(job, Recording(log.clone()).over(lockstep));
     let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {

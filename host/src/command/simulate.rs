@@ -95,17 +95,8 @@ impl Request {
 
     /// Runs it on its own cluster and writes the record of events that is asked for.
     fn recorded(&self, args: &SimulateArgs) -> Result<Outcome, Error> {
-        let log = record::begin(
-            &args.record,
-            &Subject {
-                unit: Unit::Ps,
-                config: &self.case.config,
-                shape: &self.case.shape,
-                choices: self.choices,
-                schedule: &self.schedule,
-                rounds: self.rounds,
-            },
-        )?;
+        let subject = Subject::of(&self.case, Unit::Ps, self.choices, (&self.schedule, self.rounds));
+        let log = record::begin(&args.record, &subject)?;
         let outcome = self.run(&self.cluster, self.rows, log.clone())?;
         record::end(&args.record, log, |timeline| {
             timeline.links.clone_from(&outcome.busy);

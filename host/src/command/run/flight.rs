@@ -89,9 +89,8 @@ pub(super) fn join(job: &Job<'_>, group: &str, process: usize) -> Result<Option<
 /// What the file of each process is of.
 fn abouts(job: &Job<'_>) -> Result<Vec<About>, Error> {
     let Job { case, plan, processes, workers, .. } = job;
-    let (unit, choices) = (Unit::Ns, plan.options.choices);
-    let (schedule, rounds) = (job.args.schedule.as_str(), plan.rounds());
-    let subject = Subject { unit, config: &case.config, shape: &case.shape, choices, schedule, rounds };
+    let asked = (job.args.schedule.as_str(), plan.rounds());
+    let subject = Subject::of(case, Unit::Ns, plan.options.choices, asked);
     let events = serde_json::to_value(subject.header())
         .map_err(|e| Error::Request(format!("--record: {}: {e}", job.source)))?;
     let about = About::here(events, job.args.backend == BackendArg::Processes);

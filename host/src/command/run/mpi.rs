@@ -14,7 +14,7 @@ use crate::driver::schedule::Schedule;
 use crate::dump;
 use crate::error::Error;
 use crate::global_rank;
-use crate::report::{Report, progress};
+use crate::report::Report;
 use crate::world::{Cluster, Outcome, Phase, watch};
 use core::time::Duration;
 use std::path::Path;
@@ -94,9 +94,7 @@ fn take_part(
 ) -> Result<(), Error> {
     let world = &cluster.world;
     let all = world.processes();
-    let bar = (me == 0 && job.plan.check.is_some()).then(|| {
-        progress(job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)), "ranks checked")
-    });
+    let bar = (me == 0 && job.plan.check.is_some()).then(|| super::checking(job));
     thread::scope(|scope| {
         scope.spawn(|| drive(job, cluster, record.map(Folder::path), me));
         let mut ticked = 0;
