@@ -109,18 +109,13 @@ fn word_problem(
         let words = words.iter().map(|new| (new.parameter, Problem::from(new).rule));
         words.chain(rules).collect::<Vec<_>>()
     };
-    let mut problem = Problem::from(word);
-    for may_break in MayBreak::ALL {
+    let cure = |may_break: MayBreak| {
         let may = |word: &&&str| with(word).iter().all(|(new, _)| may_break.forgives(false, new, parameter));
-        if let Some(&word) = legal.iter().find(may) {
-            let breaks = with(word).into_iter().map(told_of).collect();
-            problem.cures =
-                vec![Cure { parameter: (*parameter).to_owned(), value: Some(word.into()), breaks }];
-            problem.hint = Some(hint(&problem.cures));
-            break;
-        }
-    }
-    problem
+        let word = *legal.iter().find(may)?;
+        let breaks = with(word).into_iter().map(told_of).collect();
+        Some(Cure { parameter: (*parameter).to_owned(), value: Some(word.into()), breaks })
+    };
+    cured(Problem::from(word), MayBreak::ALL.into_iter().find_map(cure).into_iter().collect())
 }
 
 /// The problem of a violation among `all` that `config` has, with its cures.
@@ -130,15 +125,14 @@ fn problem(config: &Config<'_>, limits: Limits, violation: &Violation, all: &[Vi
         // Longer ones break the same rule, and a foreign file may hold any number.
         config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
     }
-    let mut problem = Problem::from(violation);
-    for may_break in MayBreak::ALL {
-        problem.cures = HintSearch { config, limits, violation, all, may_break }.cures();
-        if !problem.cures.is_empty() {
-            problem.hint = Some(hint(&problem.cures));
-            break;
-        }
-    }
-    problem
+    let cures = |may_break| HintSearch { config, limits, violation, all, may_break }.cures();
+    let cures = MayBreak::ALL.into_iter().map(cures).find(|cures| !cures.is_empty());
+    cured(Problem::from(violation), cures.unwrap_or_default())
+}
+
+/// A problem with its cures.
+fn cured(problem: Problem, cures: Vec<Cure>) -> Problem {
+    Problem { hint: (!cures.is_empty()).then(|| hint(&cures)), cures, ..problem }
 }
 
 fn told_of((parameter, rule): (&str, String)) -> String {

@@ -1,6 +1,6 @@
 //! What to change in `elastic_info` or `expert_map`: one word, to a value that the door takes, or all of it left out.
 
-use super::hint;
+use super::cured;
 use crate::case::ExpertMap;
 use crate::case::elastic::{self, Elastic};
 use crate::error::{Cure, Error, Problem};
@@ -44,7 +44,7 @@ fn refused(
         if cures.is_empty() {
             cures.push(cure(tensor, None));
         }
-        Problem { hint: Some(hint(&cures)), cures, ..Problem::from(violation) }
+        cured(Problem::from(violation), cures)
     };
     Error::Invalid { place: place.to_string(), problems: all.iter().map(problem).collect() }
 }
