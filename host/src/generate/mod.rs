@@ -104,17 +104,10 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
             Problem::new("x_active_mask", " asked for", "must be none when bs differs between ranks");
         return Err(Error::Invalid { place: place.to_owned(), problems: vec![problem] });
     }
-    let expert_map = match options.logical_experts {
-        Some(logical) => Some(expert_map::draw(&shape, logical, options.seed)?),
-        None => None,
-    };
-    let map = match &expert_map {
-        Some(map) => {
-            hints::expert_map(&shape, map, place)?;
-            map.check(&shape).ok()
-        }
-        None => None,
-    };
+    let logical = options.logical_experts;
+    let expert_map = logical.map(|logical| expert_map::draw(&shape, logical, options.seed)).transpose()?;
+    expert_map.iter().try_for_each(|map| hints::expert_map(&shape, map, place))?;
+    let map = expert_map.as_ref().and_then(|map| map.check(&shape).ok());
     let mut rng = stream(options.seed, 0);
     let rows = case::expert_rows(&shape);
     let router = Router::new(&shape, map, options.routing, &mut rng);
