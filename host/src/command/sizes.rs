@@ -106,15 +106,9 @@ impl From<&Term> for TermSizes {
 
 impl BufferSizes {
     pub(super) fn rows(&self) -> [(&'static str, String); 3] {
+        let smallest = if self.is_smallest { " (the smallest window)" } else { "" };
         [
-            (
-                "required_mb",
-                format!(
-                    "{}{}",
-                    self.required_mb,
-                    if self.is_smallest { " (the smallest window)" } else { "" }
-                ),
-            ),
+            ("required_mb", format!("{}{smallest}", self.required_mb)),
             ("configured_mb", self.configured_mb.to_string()),
             ("max_bs", format!("{} (limit: {})", self.max_bs, self.max_bs_limit)),
         ]

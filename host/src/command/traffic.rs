@@ -59,16 +59,13 @@ impl Bytes {
         let rows = rows_sent(case);
         let tokens: u64 =
             global_rank::all(shape).map(|rank| u64::from(shape.bs(global_rank::ep_rank(shape, rank)))).sum();
+        // In a hierarchy int8 crosses between servers alone.
+        let is_hierarchy = shape.protocol() == Protocol::Hierarchy;
+        let result = if is_hierarchy { shape.row_bytes() } else { shape.result_bytes() };
         Self {
             rows,
             payload: rows * shape.payload_bytes(),
-            // In a hierarchy int8 crosses between servers alone.
-            results: rows
-                * if shape.protocol() == Protocol::Hierarchy {
-                    shape.row_bytes()
-                } else {
-                    shape.result_bytes()
-                },
+            results: rows * result,
             written: tokens * written_per_token(shape),
             has_agents: shape.protocol() == Protocol::Fullmesh,
         }

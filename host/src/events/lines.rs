@@ -19,7 +19,7 @@ pub struct Header {
     pub options: Value,
 }
 
-/// A file that grows by a line with each event: what is there is complete up to the last line.
+/// A file that grows line by line: what is there is complete up to the last one.
 #[derive(Debug)]
 pub struct Lines {
     path: PathBuf,

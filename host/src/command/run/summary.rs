@@ -237,11 +237,8 @@ fn table(summary: &Value) -> String {
     let waited = match waits.len() {
         0 => "nobody waited".to_owned(),
         all => {
-            let rest = if all > waited.len() {
-                format!("\nand {} more ranks", all - waited.len())
-            } else {
-                String::new()
-            };
+            let more = all - waited.len();
+            let rest = if more > 0 { format!("\nand {more} more ranks") } else { String::new() };
             columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
         }
     };
