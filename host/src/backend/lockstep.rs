@@ -13,7 +13,6 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::Nic;
-use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::shape::Shape;
 use veriep_core::sim::chooser::{AGENT, Actor, Choice};
@@ -93,13 +92,7 @@ impl Lockstep {
         seed: u64,
     ) -> io::Result<Self> {
         let members = members.into();
-        let sizes = |rank| {
-            let (tp_state, tp_window) = members.tp_regions(rank);
-            let shape = members.shape;
-            let regions = [STATE_BYTES, shape.window_bytes(), shape.window_out_bytes(), tp_state, tp_window];
-            let outputs = (0..batches).flat_map(|_| Tensor::ALL).map(|tensor| members.output(rank, tensor));
-            regions.into_iter().chain(outputs).collect::<Vec<_>>()
-        };
+        let sizes = |rank| members.region_sizes(rank, batches);
         let storage = Mapped::new(members.ranks().map(sizes))?;
         let mut inner = Inner::new(members.shape, storage, Seeded::new(memory, seed));
         inner.room = TRANSFERS_MAX;

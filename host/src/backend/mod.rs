@@ -17,11 +17,10 @@ use std::io;
 use std::sync::Arc;
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Wait};
-use veriep_core::layout::outputs::capacity;
-use veriep_core::layout::tp::{self, TP_STATE_BYTES};
 use veriep_core::place::Tensor;
 use veriep_core::shape::{Elastic, Shape};
 use veriep_core::sim::cluster::{Answer, Planned};
+use veriep_core::sim::storage::{Spot, region_sizes};
 use veriep_core::units::{CoreId, RankId};
 
 /// Regions, and each of a rank's outputs, begin at pages of their own.
@@ -205,18 +204,15 @@ impl Members<'_> {
         (0..self.left.map_or(global_rank::count(self.shape), Elastic::whole_world_size)).map(RankId)
     }
 
-    /// Bytes of an output; a rank that is gone has none.
-    fn output(&self, rank: RankId, tensor: Tensor) -> u64 {
-        let rank = self.left.map_or(Some(rank), |left| left.new_id(rank));
-        rank.map_or(0, |rank| capacity(self.shape, global_rank::ep_rank(self.shape, rank), tensor))
-    }
-
-    /// Bytes of the TP state and the TP window of a member; none without a TP domain.
-    fn tp_regions(&self, rank: RankId) -> (u64, u64) {
-        match self.shape.tp_world_size() {
-            1 => (0, 0),
-            _ => (TP_STATE_BYTES, tp::window_bytes(self.shape, global_rank::ep_rank(self.shape, rank))),
+    /// Bytes of each region of a member, by [`Spot::region`]; one that is gone has no outputs.
+    fn region_sizes(&self, rank: RankId, batches: usize) -> Vec<u64> {
+        let new_id = self.left.map_or(Some(rank), |left| left.new_id(rank));
+        let ep_rank = global_rank::ep_rank(self.shape, new_id.unwrap_or_default());
+        let mut sizes = region_sizes(self.shape, Some(ep_rank), batches);
+        if new_id.is_none() {
+            sizes[Spot::regions(0)..].fill(0);
         }
+        sizes
     }
 }
 

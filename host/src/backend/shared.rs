@@ -14,7 +14,6 @@ use std::sync::Arc;
 use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
-use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::Tensor;
 use veriep_core::units::{CoreId, RankId, align_up, div_rem};
 
@@ -108,7 +107,6 @@ impl SharedMemory {
     }
 
     fn from_source(members: Members<'_>, batches: usize, source: &mut Source) -> io::Result<Self> {
-        let (window, window_out) = (members.shape.window_bytes(), members.shape.window_out_bytes());
         let mut maps = Vec::new();
         let mut take = |bytes| {
             let (base, map) = source.take(bytes)?;
@@ -121,8 +119,10 @@ impl SharedMemory {
         let mut outputs = Vec::new();
         for rank in members.ranks() {
             let tp_rank = rank.0 % tp_world_size;
-            let (tp_state, tp_window) = members.tp_regions(rank);
-            peers[tp_rank as usize].push(regions(&mut take, [STATE_BYTES, window, window_out])?);
+            let sizes = members.region_sizes(rank, batches);
+            let (&[state, window, window_out, tp_state, tp_window], of_batches) =
+                sizes.split_first_chunk().expect("a member has all regions");
+            peers[tp_rank as usize].push(regions(&mut take, [state, window, window_out])?);
             if tp_world_size > 1 {
                 let pair = regions(&mut take, [tp_state, tp_window, 0])?;
                 match tp_rank {
@@ -131,8 +131,8 @@ impl SharedMemory {
                 }
             }
             let mut of_rank = Vec::new();
-            for _ in 0..batches {
-                let sizes = Tensor::ALL.map(|tensor| align_up(members.output(rank, tensor), PAGE));
+            for sizes in of_batches.as_chunks().0 {
+                let sizes = sizes.map(|size| align_up(size, PAGE));
                 // A rank that is gone has no outputs, and an empty mapping is refused.
                 let mut next = take(sizes.iter().sum::<u64>().max(PAGE))?;
                 of_rank.push(sizes.map(|size| {
