@@ -19,7 +19,7 @@ use crate::driver::schedule::Schedule;
 use crate::driver::{Failure, Hang, Options, keep_operands};
 use crate::error::{Error, Missing};
 use crate::world::join::{Joins, NotJoined, Rendezvous};
-use crate::world::{Departed, Gone, GroupMemory, Peers, Phase, Seat, World};
+use crate::world::{Departed, Gone, GroupMemory, Peers, Phase, World};
 use crate::{expert, global_rank, group, hints};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -186,9 +186,8 @@ impl Plan {
         let memory = Arc::new(self.memory(&mapping)?);
         let plan = Arc::new(self);
         let member = |process| {
-            let fingerprint = Fingerprints::new(&plan.shape, plan.options.choices).whole();
-            let seat = Seat { process, processes, workers, fingerprint, group: 0 };
-            let world = Arc::new(seat.view(&mapping, global_rank::count(&plan.shape)));
+            let ranks = global_rank::count(&plan.shape);
+            let world = World::seated(&mapping, (process, processes), workers, ranks);
             world.sit();
             Member::new(plan.clone(), RankId(process as u32), memory.clone(), (world, None))
         };

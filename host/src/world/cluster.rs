@@ -13,7 +13,6 @@ use crate::global_rank;
 use crate::parallel::lock;
 use crate::record::{How, Notes, wall_us};
 use core::time::Duration;
-use rustix::fs::ftruncate;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -84,11 +83,8 @@ impl<W: Wire + 'static> Cluster<W> {
             let named = |e| io::Error::other(format!("{path}: {e}; --all-far does without it"));
             File::options().read(true).write(true).open(&path).map_err(named)?
         };
-        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
-        let whole = GroupMemory::start(processes, workers).checked_add(bytes).ok_or_else(too_many)?;
         // Whoever comes first; for all others it has that size already.
-        ftruncate(&file, whole)?;
-        let memory = GroupMemory::of(file)?;
+        let memory = GroupMemory::sized(file, processes, workers, bytes)?;
         let board = Board::mapped(memory.map().clone(), processes, workers).with_near(near.clone());
         let crowded = greeted.beside(me).count() * workers > greeted.processors(me);
         let ranks = global_rank::count(shape);

@@ -2,7 +2,7 @@
 
 use super::beside::{Peer, next_end};
 use super::board::OfProcess;
-use super::join::Identity;
+use super::join::{Identity, Seats};
 use super::watch::{host, how};
 use super::{At, Departed, How, Phase, World};
 use core::sync::atomic::Ordering;
@@ -74,7 +74,8 @@ impl Drop for Peers {
 impl World {
     /// This process, which has not joined, is nevertheless known by its number in the system.
     pub(crate) fn sit(&self) {
-        Identity::sit(self, self.me);
+        // The seat is its own, whoever sat there.
+        let _ = Seats(&self.board).take(self.me, |_| false);
     }
 
     /// A process of one rank begins an operator of a round: its dispatch, which is number 0, or its combine.
@@ -114,10 +115,6 @@ impl World {
         self.ring();
     }
 
-    fn how_died(&self, process: usize) -> Option<How> {
-        How::of_word(self.board.of(process, OfProcess::Died).load(Ordering::Acquire))
-    }
-
     fn departed(&self, process: usize, how: How) -> Departed {
         let pid = Identity::of(self, process).pid as u32;
         Departed { process, pid, host: host(), how, at: self.place_of(process) }
@@ -136,7 +133,7 @@ impl World {
         // First: whoever left because of a death has written that down before.
         let left: Vec<_> =
             others().filter(has_left).map(|process| self.departed(process, How::Left)).collect();
-        let died = |process| Some(self.departed(process, self.how_died(process)?));
+        let died = |process| Some(self.departed(process, How::of_word(self.how_left(process))?));
         let dead: Vec<_> = others().filter_map(died).collect();
         if dead.is_empty() { left } else { dead }
     }

@@ -47,10 +47,15 @@ impl GroupMemory {
     /// # Errors
     /// The system refuses it.
     pub fn new(processes: usize, workers: usize, bytes: u64) -> io::Result<Self> {
-        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
         let file = memfd_create("veriep", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, Self::start(processes, workers).checked_add(bytes).ok_or_else(too_many)?)?;
-        Self::of(File::from(file))
+        Self::sized(file.into(), processes, workers, bytes)
+    }
+
+    /// The same in a file, which is made as long as that.
+    pub(super) fn sized(file: File, processes: usize, workers: usize, bytes: u64) -> io::Result<Self> {
+        let whole = Self::start(processes, workers).checked_add(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        ftruncate(&file, whole)?;
+        Self::of(file)
     }
 
     /// The same in a process that has been given the file.
@@ -150,7 +155,7 @@ impl Seat {
     /// This process's view of its group of so many ranks. From now on it says that it runs.
     #[must_use]
     pub fn world(&self, memory: &GroupMemory, ranks: u32) -> Arc<World> {
-        let world = Arc::new(self.view(memory, ranks));
+        let world = World::seated(memory, (self.process, self.processes), self.workers, ranks);
         let beating = world.clone();
         let beat = move || {
             loop {
@@ -164,13 +169,6 @@ impl Seat {
         }
         let _ = thread::Builder::new().name("beat".to_owned()).spawn(beat);
         world
-    }
-
-    /// The same where somebody else says that it runs.
-    pub(crate) fn view(&self, memory: &GroupMemory, ranks: u32) -> World {
-        let board = Board::mapped(memory.map.clone(), self.processes, self.workers);
-        let crowded = self.processes > 1 && self.processes * self.workers > parallel::processors();
-        World { crowded, ..World::of(board, self.process, ranks) }
     }
 }
 
@@ -312,6 +310,18 @@ impl Drop for Members {
 }
 
 impl World {
+    /// The view that process `me` has of its group of so many ranks, where somebody else says that it runs.
+    pub(crate) fn seated(
+        memory: &GroupMemory,
+        (me, processes): (usize, usize),
+        workers: usize,
+        ranks: u32,
+    ) -> Arc<Self> {
+        let board = Board::mapped(memory.map.clone(), processes, workers);
+        let crowded = processes > 1 && processes * workers > parallel::processors();
+        Arc::new(Self { crowded, ..Self::of(board, me, ranks) })
+    }
+
     /// Says that this process runs.
     pub(super) fn beat(&self) {
         self.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);

@@ -6,17 +6,16 @@ mod seats;
 #[cfg(test)]
 mod tests;
 
-pub(super) use seats::Identity;
+pub(super) use seats::{Identity, Seats};
 
 use super::board::{Board, OfGroup};
-use super::processes::{GroupMemory, Seat};
+use super::processes::GroupMemory;
 use super::{Peers, World};
 use core::fmt::{self, Write as _};
 use core::hash::{BuildHasher, Hasher};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use meeting::Meeting;
-use seats::Seats;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::hash::RandomState;
@@ -169,14 +168,7 @@ impl Joins {
             Rendezvous::File(path) => self.at_file(path, until, goes_on)?,
             Rendezvous::Store(store) => self.in_store(store, until, goes_on)?,
         };
-        let seat = Seat {
-            process: self.process,
-            processes: self.processes,
-            workers: 1,
-            fingerprint: self.fingerprints.whole(),
-            group: table.nonce,
-        };
-        let world = Arc::new(seat.view(&table.memory, self.ranks));
+        let world = World::seated(&table.memory, (self.process, self.processes), 1, self.ranks);
         let peers = Peers::watch(&world).map_err(|e| NotJoined::System("watching peers".to_owned(), e))?;
         Ok(Joined { memory: table.memory, world, peers })
     }

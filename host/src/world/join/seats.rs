@@ -24,11 +24,6 @@ impl Identity {
         Seats(&world.board).of(process).unwrap_or(Self { pid: 0, began: 0 })
     }
 
-    pub(in crate::world) fn sit(world: &World, process: usize) {
-        // It is its own, whoever sat there.
-        let _ = Seats(&world.board).take(process, |_| false);
-    }
-
     /// Whether it still runs.
     pub(in crate::world) fn runs(self) -> bool {
         state(self.pid).is_some_and(|state| state.began == self.began && !state.is_dead)
@@ -43,7 +38,7 @@ impl Identity {
 
 /// Who has come.
 #[derive(Clone, Copy)]
-pub(super) struct Seats<'a>(pub(super) &'a Board);
+pub(in crate::world) struct Seats<'a>(pub(in crate::world) &'a Board);
 
 impl Seats<'_> {
     pub(super) fn of(self, process: usize) -> Option<Identity> {
@@ -53,7 +48,11 @@ impl Seats<'_> {
     }
 
     /// Sits down, unless somebody sits there who `keeps` the seat.
-    pub(super) fn take(self, process: usize, keeps: impl Fn(Identity) -> bool) -> Result<(), Identity> {
+    pub(in crate::world) fn take(
+        self,
+        process: usize,
+        keeps: impl Fn(Identity) -> bool,
+    ) -> Result<(), Identity> {
         if let Some(other) = self.of(process).filter(|&other| keeps(other)) {
             return Err(other);
         }
