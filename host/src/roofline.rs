@@ -114,7 +114,7 @@ impl<'a> Traffic<'a> {
         let options = Options { choices, in_step: true, rows_unseen: true, ..Options::default() };
         let (of, ranks_of) = ((case, &batch, options), ranks.as_mut_slice());
         let rounds = match case.shape.product() {
-            Product::A3 => listed(NoPayload { inner: &memory, crossing: None }, of, ranks_of)?,
+            Product::A3 => listed(NoPayload { crossing: None }.over(&memory), of, ranks_of)?,
             // Flags stand among the rows.
             Product::A2 => listed(memory, of, ranks_of)?,
         };

@@ -11,10 +11,9 @@ pub mod shared;
 
 use crate::case::Case;
 use crate::global_rank;
-use core::ops::Range;
+use core::ops::{Deref, Range};
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
-use std::sync::Arc;
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Wait};
 use veriep_core::place::Tensor;
@@ -55,10 +54,10 @@ pub trait Backend: Sync {
 }
 
 /// A memory that others hold, too.
-impl<B: Backend + Send> Backend for Arc<B> {
-    const INLINED: bool = B::INLINED;
+impl<P: Deref<Target: Backend> + Sync> Backend for P {
+    const INLINED: bool = P::Target::INLINED;
 
-    const WAITS: bool = B::WAITS;
+    const WAITS: bool = P::Target::WAITS;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         (**self).fabric(rank, core, batch)
@@ -116,8 +115,10 @@ pub trait Layer: Sync + Sized {
     /// The fabric of a core in front of that of the memory behind.
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric;
 
-    /// The interface of the agent of `rank` in front of that of the memory behind.
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic;
+    /// The interface of the agent of `rank` in front of that of the memory behind: by default that one.
+    fn nic<'b, N: Nic + 'b>(&'b self, _rank: RankId, inner: N) -> impl Nic {
+        inner
+    }
 
     /// The name that the memory behind has for a rank.
     fn behind(&self, rank: RankId) -> RankId {

@@ -1,22 +1,19 @@
 //! A layer in front of any backend that drops row payloads, to measure the protocol's overhead alone. Outputs are invalid.
 
-use super::{Backend, Reader};
+use super::Layer;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use veriep_core::fabric::middleware::Middleware;
-use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
-use veriep_core::place::{Place, Tensor};
+use veriep_core::place::Place;
 use veriep_core::units::{CoreId, RankId};
 
 /// Bytes of the longest piece of a table, 64 entries of 8; flags and tails are shorter, and what is longer is a row.
 const PIECE_MAX: usize = 512;
 
-/// A backend whose rows weigh nothing.
+/// The layer in which rows weigh nothing.
 #[derive(Debug)]
-pub struct NoPayload<'m, B> {
-    /// The memory underneath.
-    pub inner: &'m B,
+pub struct NoPayload<'m> {
     /// Where flags are counted that a worker publishes to a rank of another one, of so many workers; if they are to be.
     pub crossing: Option<(&'m AtomicU64, u32)>,
 }
@@ -29,19 +26,10 @@ pub struct WeightlessFabric<'m, F> {
     crossing: Option<(&'m AtomicU64, u32)>,
 }
 
-impl<'m, B: Backend> Backend for NoPayload<'m, B> {
-    const INLINED: bool = B::INLINED;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
-        WeightlessFabric { inner: self.inner.fabric(rank, core, batch), rank, crossing: self.crossing }
-    }
-
-    fn nic(&self, rank: RankId) -> impl Nic {
-        self.inner.nic(rank)
-    }
-
-    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
-        self.inner.read_output(rank, batch, tensor, len, read);
+impl Layer for NoPayload<'_> {
+    #[inline]
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
+        WeightlessFabric { inner, rank, crossing: self.crossing }
     }
 }
 

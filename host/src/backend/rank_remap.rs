@@ -2,7 +2,6 @@
 
 use super::Layer;
 use crate::case::Case;
-use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, rank_remap};
 use veriep_core::shape::Elastic;
 use veriep_core::units::{CoreId, RankId};
@@ -26,10 +25,6 @@ impl Layer for RankRemap {
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> impl Fabric {
         rank_remap::RankRemap { inner, left: self.left.as_ref() }
-    }
-
-    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> impl Nic {
-        inner
     }
 
     fn behind(&self, new: RankId) -> RankId {

@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 use veriep::backend::Layer;
 use veriep_core::fabric::Fabric;
-use veriep_core::fabric::nic::Nic;
 use veriep_core::shape::Shape;
 use veriep_core::sim::Actor;
 pub(crate) use veriep_core::sim::duty::Duty;
@@ -32,9 +31,5 @@ impl Layer for Twisted {
         let held = self.held[rank.index()][core.index()].lock().unwrap();
         let actor = Actor { member: rank, core };
         Faulty::new(Box::new(inner), &self.duty, &self.shape, actor, held).begin().unwrap()
-    }
-
-    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> impl Nic {
-        inner
     }
 }

@@ -4,7 +4,7 @@ use super::Samples;
 use super::blocks::System;
 use crate::backend::no_payload::NoPayload;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, Pages};
+use crate::backend::{Backend, Layer, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BenchArgs, RowCopyArg};
@@ -227,7 +227,7 @@ impl<B: Backend> System for Group<'_, B> {
         let options = Options { in_step: true, rows_idle: true, ..self.back_to_back() };
         let (workers, batch) = (Workers { count: workers, ..self.workers }, Batch::new(self.case));
         let mut rounds = |count, crossing, options| {
-            let backend = NoPayload { inner: &self.memory, crossing };
+            let backend = NoPayload { crossing }.over(&self.memory);
             let of = (&self.case.shape, &batch, options);
             group::repeat(&backend, of, &mut self.ranks, (&self.world, &workers), count)
         };
