@@ -7,18 +7,15 @@ use crate::case::{Case, round_bytes};
 use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
 use crate::events::Unit;
-use crate::events::log::Log;
 use crate::interrupt;
 use crate::report::{Report, note};
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::timed::{Paces, WHOLE};
 use crate::simulate::{self, Outcome, Plan, Wakes, old_way};
+use core::ops::RangeInclusive;
 use indicatif::BinaryBytes;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::Arc;
-use veriep_core::plan::shared::SharedSplit;
-use veriep_core::protocol::Choices;
 use veriep_core::shape::Product;
 use veriep_core::sim::chooser::Dice;
 
@@ -29,16 +26,10 @@ mod told;
 const REAL_MAX: u64 = 1 << 30;
 
 struct Request {
-    case: Case,
     source: String,
+    plan: Plan,
     cluster: Cluster,
-    choices: Choices,
     rows: bool,
-    paces: Paces,
-    split: SharedSplit,
-    schedule: String,
-    rounds: usize,
-    events_max: u64,
 }
 
 impl Request {
@@ -70,34 +61,30 @@ impl Request {
         let ranks = shape.ep_world_size();
         let jitter = (args.jitter * 10.0).round() as u64;
         let paces = Paces { begins: begins(args, seed, ranks)?, slow: slow(args, ranks)?, jitter, seed };
-        let (schedule, rounds) = (args.schedule.clone(), args.rounds as usize);
-        let (split, events_max) = (args.shared.into(), args.events_max);
-        Ok(Self { source, cluster, choices, rows, paces, split, schedule, rounds, events_max, case })
+        let plan = Plan {
+            case,
+            choices,
+            schedule: args.schedule.clone(),
+            rounds: args.rounds as usize,
+            paces,
+            split: args.shared.into(),
+            wakes: Wakes::default(),
+            events_max: args.events_max,
+        };
+        Ok(Self { source, plan, cluster, rows })
     }
 
-    fn run(&self, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) -> Result<Outcome, Error> {
-        let Self { case, choices, paces, split, schedule, rounds, events_max, .. } = self;
-        let (choices, paces, split, rounds) = (*choices, paces.clone(), *split, *rounds);
-        simulate::run(&Plan {
-            case,
-            cluster,
-            choices,
-            schedule,
-            rounds,
-            rows,
-            paces,
-            split,
-            log,
-            wakes: Wakes::Trusted,
-            events_max: *events_max,
-        })
+    /// Runs it on a cluster for its times alone.
+    fn times_on(&self, cluster: &Cluster) -> Result<Outcome, Error> {
+        simulate::run(&self.plan, cluster, false, None)
     }
 
     /// Runs it on its own cluster and writes the record of events that is asked for.
     fn recorded(&self, args: &SimulateArgs) -> Result<Outcome, Error> {
-        let subject = Subject::of(&self.case, Unit::Ps, self.choices, (&self.schedule, self.rounds));
+        let Plan { case, choices, schedule, rounds, .. } = &self.plan;
+        let subject = Subject::of(case, Unit::Ps, *choices, (schedule, *rounds));
         let log = record::begin(&args.record, &subject)?;
-        let outcome = self.run(&self.cluster, self.rows, log.clone())?;
+        let outcome = simulate::run(&self.plan, &self.cluster, self.rows, log.clone())?;
         record::end(&args.record, log, |timeline| {
             timeline.links.clone_from(&outcome.busy);
             (told::placed(&outcome), told::about(args, self, &outcome))
@@ -123,11 +110,9 @@ impl Other {
     fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<Value, Error> {
         let here = &outcome.took;
         Ok(match &self.0 {
-            Some(other) => {
-                told::compare(name, here, &request.run(other, false, None)?.took, &Default::default())
-            }
+            Some(other) => told::compare(name, here, &request.times_on(other)?.took, &Default::default()),
             None => {
-                let old = old_way::run(&request.case, &request.cluster, &request.paces);
+                let old = old_way::run(&request.plan.case, &request.cluster, &request.plan.paces);
                 told::compare(name, here, &old.took, &old.parts)
             }
         })
@@ -150,7 +135,7 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     csv.add(&points[0], args.seed, &outcome);
     let free = match args.free || outcome.cut {
         true => None,
-        false => Some(request.run(&request.cluster.free(), false, None)?).filter(|free| !free.cut),
+        false => Some(request.times_on(&request.cluster.free())?).filter(|free| !free.cut),
     };
     let mut told = told::tell(args, &request, &outcome, free.as_ref());
     let (mut done, all) = (usize::from(!outcome.cut), points.len() * args.seeds as usize);
@@ -170,7 +155,7 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
                     continue;
                 }
                 let request = Request::new(&point.args, seed)?;
-                let outcome = request.run(&request.cluster, false, None)?;
+                let outcome = request.times_on(&request.cluster)?;
                 csv.add(point, seed, &outcome);
                 if outcome.cut {
                     break;

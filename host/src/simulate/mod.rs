@@ -45,24 +45,18 @@ use veriep_core::units::RankId;
 const KEPT: usize = 256;
 
 #[derive(Debug)]
-pub struct Plan<'c> {
+pub struct Plan {
     /// The batch of every round.
-    pub case: &'c Case,
-    /// The links and the costs.
-    pub cluster: &'c Cluster,
+    pub case: Case,
     pub choices: Choices,
     /// The operators of a round, such as `DC`.
-    pub schedule: &'c str,
+    pub schedule: String,
     /// How often.
     pub rounds: usize,
-    /// Whether rows are kept, and outputs held against the oracle.
-    pub rows: bool,
     /// When ranks begin, and how fast they are.
     pub paces: Paces,
     /// Whether links of rows to shared experts are those of the split of before.
     pub split: SharedSplit,
-    /// Who is told what happens.
-    pub log: Option<Arc<Log>>,
     /// Whether wake-ups are checked.
     pub wakes: Wakes,
     /// How many events there may be.
@@ -70,16 +64,12 @@ pub struct Plan<'c> {
 }
 
 /// How far it is relied upon that whoever can move is woken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wakes {
-    #[default]
-    Trusted,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wakes {
     /// After everything that happens, whoever sleeps is asked whether it could move, which is an error. Slow.
-    Watched,
-    /// The same, and the wake-up of that number is lost. For tests.
-    Losing(u64),
-    /// It is lost, and nobody checks. For tests.
-    Lost(u64),
+    pub watched: bool,
+    /// The wake-up of that number is lost. For tests.
+    pub loses: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -116,8 +106,9 @@ type Group<'p> = sim::Cluster<'p, Mapped, Timed>;
 
 /// What stands around the machines.
 struct Scene<'p> {
-    plan: &'p Plan<'p>,
+    plan: &'p Plan,
     batch: Batch<'p>,
+    /// None if rows are not kept.
     expected: Option<Expected<'p>>,
     clock: Rc<Clock>,
     prices: Prices,
@@ -136,7 +127,7 @@ impl Scene<'_> {
     fn experts(&self, group: &mut Group<'_>, i: usize, round: usize) -> Result<(), Failure> {
         let (shape, rank) = (&self.plan.case.shape, group.members[i].number);
         let mut y = Vec::new();
-        if self.plan.rows {
+        if self.expected.is_some() {
             let read = |at, len, read: &mut dyn FnMut(&[u8])| group.read(i, round, at, len).map(read);
             let receive = self.plan.choices.receive;
             expert::run(shape, &self.batch, (rank, receive), &read, &mut y)
@@ -249,29 +240,29 @@ impl Scene<'_> {
     }
 }
 
-/// Runs a group to its end.
+/// Runs a group to its end, over the links and with the costs of a cluster. If `rows` are kept, outputs are held against the
+/// oracle. `log` is told what happens.
 ///
 /// # Errors
 /// The system refuses the memory; a result that the oracle does not confirm; a machine's error; a group that cannot move.
-pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
-    let (case, shape) = (plan.case, &plan.case.shape);
+pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) -> Result<Outcome, Error> {
+    let (case, shape) = (&plan.case, &plan.case.shape);
     let ranks = shape.ep_world_size();
-    let clock = Clock::new(ranks, plan.log.clone());
     let server = if shape.product() == Product::A2 { shape.server_ranks() } else { 0 };
-    let cluster = plan.cluster;
     let mut network = Network::new(&cluster.links, &cluster.tier, ranks, server)
         .with_addresses(cluster.links.port_by, shape);
-    network.busy = plan.log.is_some().then(Vec::new);
+    network.busy = log.is_some().then(Vec::new);
+    let clock = Clock::new(ranks, log);
     let split = OldSplit::new(plan.split, shape);
     let mut timed = Timed::new(clock.clone(), cluster, network, plan.paces.clone(), split);
     timed.events_max = plan.events_max;
-    let operators = schedule(plan.schedule, plan.rounds);
+    let operators = schedule(&plan.schedule, plan.rounds);
     let dispatches = plan.schedule.matches('D').count().max(1);
     let sizes = (0..ranks).map(|rank| region_sizes(shape, Some(RankId(rank)), dispatches));
     let storage =
         Mapped::new(sizes).map_err(|error| Error::Request(format!("memory of the group: {error}")))?;
     let mut memory = Memory::new(shape, storage, timed);
-    memory.kept = (!plan.rows).then_some(KEPT);
+    memory.kept = (!rows).then_some(KEPT);
     memory.rewrites = true;
     let mut group = Group::new(shape, plan.choices, memory, operators);
     (group.vector, group.batches, group.checked) = (Unit::Auto.find()?, dispatches, false);
@@ -279,23 +270,19 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
     let mut scene = Scene {
         plan,
         batch: Batch::new(case),
-        expected: plan.rows.then(|| Expected::of(case)),
+        expected: rows.then(|| Expected::of(case)),
         clock,
-        prices: Prices::new(&plan.cluster.costs),
+        prices: Prices::new(&cluster.costs),
         planned: RefCell::default(),
-        zeros: vec![0; if plan.rows { 0 } else { shape.row_bytes() as usize }],
+        zeros: vec![0; if rows { 0 } else { shape.row_bytes() as usize }],
         began: zeros(),
         took: zeros(),
         end: (0, 0),
     };
-    let ran = match plan.wakes {
-        Wakes::Trusted => group.run(&mut scene).map(drop),
-        Wakes::Watched => watched(&mut group, &mut scene, None),
-        Wakes::Losing(number) => watched(&mut group, &mut scene, Some(number)),
-        Wakes::Lost(number) => {
-            group.memory.chooser.loses = Some(number);
-            group.run(&mut scene).map(drop)
-        }
+    group.memory.chooser.loses = plan.wakes.loses;
+    let ran = match plan.wakes.watched {
+        true => watched(&mut group, &mut scene),
+        false => group.run(&mut scene).map(drop),
     };
     let timed = &group.memory.chooser;
     if timed.events >= timed.events_max {
@@ -354,9 +341,8 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
 }
 
 /// Runs a group and asks everybody who sleeps, whatever happens, whether it could move.
-fn watched(group: &mut Group<'_>, scene: &mut Scene<'_>, loses: Option<u64>) -> Result<(), Failure> {
+fn watched(group: &mut Group<'_>, scene: &mut Scene<'_>) -> Result<(), Failure> {
     group.memory.chooser.offers = Some(BTreeSet::new());
-    group.memory.chooser.loses = loses;
     group.begin(scene)?;
     let all: Vec<_> = group.actors().collect();
     while let Some(choice) = group.memory.chooser.next() {
@@ -418,19 +404,17 @@ mod tests {
         let case = generate(config, Options { routing, ..Options::default() }, name).unwrap();
         let ranks = case.shape.ep_world_size() as usize;
         let paces = Paces { begins: vec![0; ranks], slow: vec![timed::WHOLE; ranks], jitter: 300, seed: 3 };
-        run(&Plan {
-            case: &case,
-            cluster: &Cluster::read(cluster, &[], &[]).unwrap(),
+        let plan = Plan {
+            case,
             choices: Choices { stage, ..Choices::default() },
-            schedule: "DC",
+            schedule: "DC".to_owned(),
             rounds: 2,
-            rows: true,
             paces,
             split: SharedSplit::AllIn,
-            log: None,
             wakes,
             events_max: u64::MAX,
-        })
+        };
+        run(&plan, &Cluster::read(cluster, &[], &[]).unwrap(), true, None)
     }
 
     #[test]
@@ -442,9 +426,10 @@ mod tests {
             ("a2-hier-16", &hierarchy, "a2", Stage::Two),
             ("a2-hier-16", &hierarchy, "a2", Stage::Three),
         ] {
-            run_of(name, set, cluster, stage, Wakes::Watched).unwrap();
+            let watched = |loses| run_of(name, set, cluster, stage, Wakes { watched: true, loses });
+            watched(None).unwrap();
             // Some wake-ups are in vain, and can be lost.
-            let losing = |number| run_of(name, set, cluster, stage, Wakes::Losing(number));
+            let losing = |number| watched(Some(number));
             let caught = (1..400).step_by(9).find_map(|number| losing(number).err());
             let caught = caught.unwrap_or_else(|| panic!("{name} {set:?}: no loss is seen"));
             assert!(caught.to_string().contains("could move and was not woken"), "{caught}");
@@ -453,7 +438,8 @@ mod tests {
 
     #[test]
     fn a_group_that_cannot_move_is_told_with_the_time() {
-        let lost = |number| run_of("tiny", &[], "a3", Stage::Three, Wakes::Lost(number));
+        let wakes = |number| Wakes { watched: false, loses: Some(number) };
+        let lost = |number| run_of("tiny", &[], "a3", Stage::Three, wakes(number));
         let hung = (1..100).find_map(|number| lost(number).err()).expect("somebody waits in vain");
         let told = hung.to_string();
         assert!(hung.status() == 3 && told.starts_with("no rank can move after "), "{told}");

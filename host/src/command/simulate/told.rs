@@ -33,8 +33,8 @@ pub(super) fn tell(
     outcome: &Outcome,
     free: Option<&Outcome>,
 ) -> Value {
-    let Request { case, cluster, .. } = request;
-    let shape = &case.shape;
+    let Request { plan, cluster, .. } = request;
+    let shape = &plan.case.shape;
     let is_fitted = cluster.links.fitted_to == communication(shape);
     let mark = if is_fitted && args.link.is_empty() { "calibrated" } else { "predicted" };
     let mut by_rank = BTreeMap::new();
@@ -165,7 +165,7 @@ pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -
     }
     let oracle = if request.rows { "agrees bit for bit" } else { "not asked" };
     facts.push(("oracle".to_owned(), oracle.to_owned()));
-    let title = format!("{} on cluster {}, seed {}", request.source, args.cluster, request.paces.seed);
+    let title = format!("{} on cluster {}, seed {}", request.source, args.cluster, request.plan.paces.seed);
     About { title, facts, matrix: outcome.matrix.clone() }
 }
 
