@@ -197,15 +197,8 @@ fn begins(args: &SimulateArgs, seed: u64, ranks: u32) -> Result<Vec<Ps>, Error> 
     let skew = (args.skew * 1e6) as usize;
     let mut begins: Vec<Ps> =
         (0..ranks).map(|_| if skew == 0 { 0 } else { dice.below(skew) as Ps }).collect();
-    for straggler in &args.straggler {
-        let fail = || {
-            Error::Request(format!(
-                "--straggler {straggler}: must be RANK:US with RANK in [0, {}] and US in [0, 1000000]",
-                ranks - 1
-            ))
-        };
-        let (rank, late) = of_rank(straggler, ranks).ok_or_else(fail)?;
-        let late = Some(late).filter(|late| (0.0..=1e6).contains(late)).ok_or_else(fail)?;
+    for given in &args.straggler {
+        let (rank, late) = of_rank(("--straggler", given), ranks, ("US", 0.0..=1e6))?;
         begins[rank] += (late * 1e6) as Ps;
     }
     Ok(begins)
@@ -215,22 +208,27 @@ fn begins(args: &SimulateArgs, seed: u64, ranks: u32) -> Result<Vec<Ps>, Error> 
 fn slow(args: &SimulateArgs, ranks: u32) -> Result<Vec<u64>, Error> {
     let mut slow = vec![WHOLE; ranks as usize];
     for given in &args.slow {
-        let fail = || {
-            Error::Request(format!(
-                "--slow {given}: must be RANK:FACTOR with RANK in [0, {}] and FACTOR in [0.001, 1000]",
-                ranks - 1
-            ))
-        };
-        let (rank, factor) = of_rank(given, ranks).ok_or_else(fail)?;
-        let factor = Some(factor).filter(|factor| (0.001..=1000.0).contains(factor)).ok_or_else(fail)?;
+        let (rank, factor) = of_rank(("--slow", given), ranks, ("FACTOR", 0.001..=1000.0))?;
         slow[rank] = (factor * WHOLE as f64).round() as u64;
     }
     Ok(slow)
 }
 
-/// `RANK:NUMBER`.
-fn of_rank(text: &str, ranks: u32) -> Option<(usize, f64)> {
-    let (rank, number) = text.split_once(':')?;
-    let rank = rank.parse().ok().filter(|&rank| rank < ranks as usize)?;
-    Some((rank, number.parse().ok()?))
+/// What an option gives a rank as `RANK:NUMBER`, the number under a name and in a range.
+fn of_rank(
+    (option, given): (&str, &str),
+    ranks: u32,
+    (name, range): (&str, RangeInclusive<f64>),
+) -> Result<(usize, f64), Error> {
+    let read = || {
+        let (rank, number) = given.split_once(':')?;
+        let rank = rank.parse().ok().filter(|&rank| rank < ranks as usize)?;
+        Some((rank, number.parse().ok().filter(|number| range.contains(number))?))
+    };
+    read().ok_or_else(|| {
+        let (last, least, most) = (ranks - 1, range.start(), range.end());
+        Error::Request(format!(
+            "{option} {given}: must be RANK:{name} with RANK in [0, {last}] and {name} in [{least}, {most}]"
+        ))
+    })
 }
