@@ -1,6 +1,5 @@
 //! What a group that does not move waits for, and who is to blame.
 
-use super::{Stop, Task};
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,18 +38,6 @@ impl Missing {
         Self { rank: name(self.rank), wait: self.wait.renamed(name), ..self }
     }
 
-    /// What a stopped task misses; nothing if it only waits for its own rank's other cores.
-    pub(super) fn of(task: &Task, stop: Stop) -> Option<Self> {
-        match stop {
-            Stop::Wait(wait) => {
-                Some(Self { rank: task.rank, core: task.core, operator: task.operator, wait })
-            }
-            Stop::Join | Stop::Ended | Stop::End | Stop::Dead => None,
-        }
-    }
-}
-
-impl Missing {
     /// What an agent misses; nothing if it only waits for its doorbell.
     pub(super) fn of_agent(rank: RankId, wait: Wait) -> Option<Self> {
         // Whatever the cores are stuck in, they are not to blame.

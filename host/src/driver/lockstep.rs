@@ -7,6 +7,7 @@ use crate::backend::lockstep::{Lockstep, Mapped};
 use crate::backend::{Backend, Layer, Layered, Told};
 use crate::expert;
 use crate::global_rank;
+use crate::parallel::lock;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -288,7 +289,7 @@ fn driven<'u, B: Clockwork>(
     let all_finer = options.one_by_one || options.stopped.is_some();
     cluster.one_by_one = if all_finer { |_| true } else { |rank| !rank.0.is_multiple_of(2) };
     for (member, rank) in cluster.members.iter_mut().zip(unit.ranks) {
-        member.agent = rank.agent().clone();
+        member.agent = lock(&rank.agent).clone();
     }
     let ran = drive(&mut cluster, &mut scene).map_err(|ended| scene.failure(&cluster, ended));
     for (member, rank) in cluster.members.into_iter().zip(unit.ranks) {

@@ -28,6 +28,7 @@ pub(crate) use wait::{Rest, idle, meet};
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::world::World;
+use core::sync::atomic::Ordering;
 use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
@@ -101,7 +102,7 @@ pub struct Unit<'a, B> {
     pub world: &'a World,
 }
 
-impl<'a, B> Unit<'a, B> {
+impl<B> Unit<'_, B> {
     /// The ranks here that have an agent.
     fn agents(&self) -> impl Iterator<Item = RankId> + use<'_, B> {
         let has_agents = self.options.choices.has_agents(self.shape);
@@ -126,8 +127,8 @@ impl<'a, B> Unit<'a, B> {
     fn left(&self, rank: RankId, who: Who, steps: u32) -> u32 {
         match self.stopping(rank, who) {
             Some(stopped) => {
-                let left = stopped.after.saturating_sub(self.ranks[rank.index()].steps());
-                u64::from(steps).min(left) as u32
+                let made = self.ranks[rank.index()].steps.load(Ordering::Relaxed);
+                u64::from(steps).min(stopped.after.saturating_sub(made)) as u32
             }
             None => steps,
         }
@@ -136,7 +137,7 @@ impl<'a, B> Unit<'a, B> {
     /// Counts steps of somebody who will stop.
     fn count(&self, rank: RankId, who: Who, steps: u32) {
         if self.stopping(rank, who).is_some() {
-            self.ranks[rank.index()].add_steps(steps);
+            self.ranks[rank.index()].steps.fetch_add(steps.into(), Ordering::Relaxed);
         }
     }
 
@@ -152,14 +153,8 @@ impl<'a, B> Unit<'a, B> {
             _ => self.shape.ep_world_size() == 1,
         };
         if !alone {
-            self.ranks[rank.index()].add_tasks(steps);
+            self.ranks[rank.index()].tasks.fetch_add(steps.into(), Ordering::Relaxed);
         }
-    }
-
-    /// A task for every core of `rank`.
-    fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task> + use<'a, B> {
-        let shape = self.shape;
-        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core)))
     }
 }
 

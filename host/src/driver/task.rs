@@ -8,7 +8,7 @@ use crate::global_rank;
 use crate::parallel::lock;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 use veriep_core::fabric::coherent::{ARRIVE, JOINED, OPEN};
 use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
@@ -29,11 +29,11 @@ pub struct RankState {
     /// By batch.
     returned: Vec<RwLock<Returned>>,
     /// The rank's agent, on A2. It lives as long as the group.
-    agent: Mutex<Agent>,
+    pub(super) agent: Mutex<Agent>,
     /// Tasks that it has posted.
-    tasks: AtomicU64,
+    pub(super) tasks: AtomicU64,
     /// Steps of those of it who will stop, if any are to.
-    steps: AtomicU64,
+    pub(super) steps: AtomicU64,
 }
 
 /// The end of an operator on one rank.
@@ -76,25 +76,9 @@ impl RankState {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn steps(&self) -> u64 {
-        self.steps.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn add_steps(&self, steps: u32) {
-        self.steps.fetch_add(steps.into(), Ordering::Relaxed);
-    }
-
-    pub(super) fn add_tasks(&self, steps: u32) {
-        self.tasks.fetch_add(steps.into(), Ordering::Relaxed);
-    }
-
-    pub(super) fn agent(&self) -> MutexGuard<'_, Agent> {
-        lock(&self.agent)
-    }
-
     /// What a member of a simulated group has come to.
     pub(super) fn resume(&self, member: Member) {
-        *self.agent() = member.agent;
+        *lock(&self.agent) = member.agent;
         self.joins[..member.ended].iter().for_each(|join| join.open.store(true, OPEN));
         for (kept, returned) in self.returned.iter().zip(member.returned) {
             *kept.write().unwrap_or_else(PoisonError::into_inner) = returned;
@@ -132,7 +116,7 @@ pub(super) fn run_agent<B: Backend>(
     steps: u32,
 ) -> Result<(u32, Option<Wait>), Failure> {
     let env = AgentEnv::new(unit.shape, rank, unit.options.choices.order);
-    let mut agent = unit.ranks[rank.index()].agent();
+    let mut agent = lock(&unit.ranks[rank.index()].agent);
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
     let steps = unit.left(rank, Who::Agent, steps);
@@ -166,7 +150,7 @@ pub struct Task {
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
     phase: Phase,
-    stepper: Stepper,
+    pub(super) stepper: Stepper,
     /// What the stand-in experts took: no operator's time.
     pub(super) experts: Duration,
 }
@@ -221,22 +205,6 @@ impl Task {
         };
         unit.count(rank, who, done);
         Ok((done, stop))
-    }
-
-    /// Whether it has taken no more steps than its operator can have.
-    ///
-    /// # Errors
-    /// It has taken more.
-    pub(super) fn keeps_to_its_plan(&self) -> Result<(), Failure> {
-        self.stepper.keeps_to_its_plan(self.rank, self.core)
-    }
-
-    /// The phase that its machine is in.
-    pub(super) const fn phase(&self) -> &'static str {
-        match &self.phase {
-            Phase::Runs => self.stepper.phase(),
-            Phase::Between | Phase::Last => "",
-        }
     }
 
     /// The operator that the task works on or waits to begin.

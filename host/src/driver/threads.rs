@@ -6,6 +6,7 @@ use super::{Failure, Hang, Missing, Rest, Stop, Task, Unit, meet};
 use crate::backend::{Backend, Told};
 use crate::parallel::lock;
 use crate::world::{Patience, Phase};
+use core::ops::Add;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -134,20 +135,16 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
 }
 
 fn merge(all: &[Times]) -> Times {
-    let longest = |lists: &mut dyn Iterator<Item = &Vec<Duration>>, add: bool| {
-        lists.fold(Vec::new(), |mut sum: Vec<Duration>, list| {
-            sum.resize(list.len(), Duration::ZERO);
-            for (sum, &time) in sum.iter_mut().zip(list) {
-                *sum = if add { *sum + time } else { time.max(*sum) };
-            }
-            sum
-        })
+    let merged = |of: fn(&Times) -> &Vec<Duration>, merge: fn(Duration, Duration) -> Duration| {
+        let lists = all.iter().map(|times| of(times).clone());
+        let both = |a: Vec<_>, b: Vec<_>| a.into_iter().zip(b).map(|(a, b)| merge(a, b)).collect();
+        lists.reduce(both).unwrap_or_default()
     };
     Times {
-        operators: longest(&mut all.iter().map(|times| &times.operators), false),
+        operators: merged(|times| &times.operators, Duration::max),
         wall: all.iter().map(|times| times.wall).max().unwrap_or_default(),
         steps: all.iter().map(|times| times.steps).sum(),
-        waited_for: longest(&mut all.iter().map(|times| &times.waited_for), true),
+        waited_for: merged(|times| &times.waited_for, Duration::add),
     }
 }
 
@@ -179,18 +176,19 @@ impl<'a, B: Backend> Worker<'a, B> {
         let first = unit.world.ranks().next().unwrap_or(RankId(0));
         let here = (unit.world.ranks().count() as u32, unit.shape.aiv_num());
         let mine = |rank: RankId, core| workers.worker_of(here, rank.0 - first.0, core) == w;
+        let cores =
+            |rank| (0..unit.shape.aiv_num()).map(move |core| Task::new(unit.shape, rank, CoreId(core)));
         let tasks = unit
             .world
             .ranks()
-            .flat_map(|rank| unit.tasks_of(rank))
+            .flat_map(cores)
             .filter(|task| mine(task.rank, Some(task.core)))
             .map(|task| Polled { task, ended: false, told: None, waiting: None })
             .collect();
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
-            wall: Duration::ZERO,
-            steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
+            ..Times::default()
         };
         let agents = unit.agents().filter(|&rank| mine(rank, None)).collect();
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
@@ -284,7 +282,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =
                 polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
-            polled.task.keeps_to_its_plan()?;
+            polled.task.stepper.keeps_to_its_plan(rank, core)?;
             let experts = core::mem::take(&mut polled.task.experts);
             self.since += experts;
             // Experts are no steps, but they move on.
@@ -301,7 +299,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let wait = if let Some(Stop::Wait(wait)) = stop { Some(wait) } else { None };
             if B::WAITS && wait != polled.told {
                 polled.told = wait;
-                let told = wait.map_or(Told::Moves, |wait| Told::Waits(wait, polled.task.phase()));
+                let told = wait.map_or(Told::Moves, |wait| Told::Waits(wait, polled.task.stepper.phase()));
                 self.unit.backend.hears(rank, core, told);
             }
             if let Some(wait) = wait
@@ -348,8 +346,10 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
         let mut missing = Vec::new();
         for Polled { task, ended, .. } in &mut self.tasks {
-            if !*ended && let Ok((_, Some(stop))) = task.run(self.unit, 1) {
-                missing.extend(Missing::of(task, stop));
+            // Who waits for its own rank's other cores alone misses nothing.
+            if !*ended && let Ok((_, Some(Stop::Wait(wait)))) = task.run(self.unit, 1) {
+                let Task { rank, core, operator, .. } = *task;
+                missing.push(Missing { rank, core, operator, wait });
             }
         }
         for &rank in &self.agents {
