@@ -103,8 +103,8 @@ impl<W: Wire + 'static> Cluster<W> {
         let inbox = Arc::new(Mutex::new(inbox));
         let of = members.iter().map(|rank| rank.map_or(me, |rank| world.process_of(rank))).collect();
         let to = (0..processes).filter(|&process| !near[process]).collect();
-        let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, greeted)
-            .with_notes(Box::new(hear(world.clone(), inbox.clone())));
+        let hear = Box::new(hear(world.clone(), inbox.clone()));
+        let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, greeted, hear);
         let far = Arc::new(far);
         let post = Arc::new(FarPost::new(far.clone(), world.clone(), to));
         if !post.to.is_empty() {

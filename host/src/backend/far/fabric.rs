@@ -19,20 +19,23 @@ pub struct FarFabric<'b, F, B, W> {
 }
 
 impl<F, B: Backend, W: Wire> FarFabric<'_, F, B, W> {
-    /// Where an entry goes, if the memory is far. Puts and publishes stay inside a server, messages do not.
-    fn far(
+    /// Sends an entry of the bytes of `parts`, if the memory is far. Whether it is. Puts and publishes stay inside a server,
+    /// messages do not.
+    fn sends(
         &self,
-        to: RankId,
-        at: Place,
-        len: u64,
+        kind: Kind,
+        (to, at): (RankId, Place),
+        parts: [&[u8]; 2],
         is_message: bool,
-    ) -> Result<Option<(usize, RankId)>, Fault> {
-        let Some(far) = self.memory.far(self.own, to, at) else { return Ok(None) };
-        if self.memory.is_of_other_server(self.own, to) == is_message {
-            Ok(Some(far))
-        } else {
-            Err(Fault::new(to, at, len))
+    ) -> Result<bool, Fault> {
+        let Some((process, member)) = self.memory.far(self.own, to, at) else { return Ok(false) };
+        let len = (parts[0].len() + parts[1].len()) as u64;
+        if self.memory.is_of_other_server(self.own, to) != is_message {
+            return Err(Fault::new(to, at, len));
         }
+        // Quiet waits for all but messages.
+        let core = (!is_message).then_some((self.own, self.core));
+        self.memory.add(process, Entry { kind, member, at, len }, parts, core).map(|()| true)
     }
 }
 
@@ -49,32 +52,18 @@ impl<F: Fabric, B: Backend, W: Wire> Middleware for FarFabric<'_, F, B, W> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        let len = (row.len() + tail.len()) as u64;
-        let Some((process, member)) = self.far(to, at, len, false)? else {
-            return self.inner.put(to, at, row, tail);
-        };
-        self.memory.add(
-            process,
-            Entry { kind: Kind::Row, member, at, len },
-            [row, tail],
-            Some((self.own, self.core)),
-        )
+        let is_far = self.sends(Kind::Row, (to, at), [row, tail], false)?;
+        if is_far { Ok(()) } else { self.inner.put(to, at, row, tail) }
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        let Some((process, member)) = self.far(to, at, 8, false)? else {
-            return self.inner.publish(to, at, word);
-        };
-        let entry = Entry { kind: Kind::Words, member, at, len: 8 };
-        self.memory.add(process, entry, [&word.to_le_bytes(), &[]], Some((self.own, self.core)))
+        let is_far = self.sends(Kind::Words, (to, at), [&word.to_le_bytes(), &[]], false)?;
+        if is_far { Ok(()) } else { self.inner.publish(to, at, word) }
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let len = message.len() as u64;
-        let Some((process, member)) = self.far(to, at, len, true)? else {
-            return self.inner.send(to, at, message);
-        };
-        self.memory.add(process, Entry { kind: Kind::Words, member, at, len }, [message, &[]], None)
+        let is_far = self.sends(Kind::Words, (to, at), [message, &[]], true)?;
+        if is_far { Ok(()) } else { self.inner.send(to, at, message) }
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {

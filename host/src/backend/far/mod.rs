@@ -88,34 +88,22 @@ struct Engine<W> {
 }
 
 impl<B, W: Wire> FarMemory<B, W> {
-    /// The memory `inner` of those ranks of a group whose processes are near, and a wire to the others.
+    /// The memory `inner` of those ranks of a group whose processes are near, and a wire to the others. Whoever drives the group
+    /// hears the notes of other processes, in their order with all else that they send.
     #[must_use]
-    pub fn new(inner: B, shape: &Shape, processes: Processes, wire: W) -> Self {
+    pub fn new(inner: B, shape: &Shape, processes: Processes, wire: W, hear: Box<Hear>) -> Self {
         let ways = processes.near.iter().map(|_| Default::default()).collect();
         let engine = Engine {
             wire,
             ways,
             last: HashMap::new(),
-            heard: Heard(Box::new(|_, tag, _| Err(format!("a note {tag}: nobody takes notes here")))),
+            heard: Heard(hear),
             closed: false,
             #[cfg(test)]
             early: false,
         };
         let engine = Mutex::new(engine);
         Self { inner, shape: shape.clone(), processes, chunk: CHUNK, engine, failed: OnceLock::new() }
-    }
-
-    /// With chunks of so many bytes of entries, at least one.
-    #[must_use]
-    pub fn with_chunk(self, chunk: usize) -> Self {
-        Self { chunk: chunk.max(1), ..self }
-    }
-
-    /// Whoever drives the group gets the notes of other processes, in their order with all else that they send.
-    #[must_use]
-    pub fn with_notes(self, hear: Box<Hear>) -> Self {
-        self.engine().heard = Heard(hear);
-        self
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine<W>> {

@@ -1,7 +1,7 @@
 //! Processes inside one: each has memory of its own, and a wire to all others.
 
 use super::stream::{CHUNK_HEAD, Entry, Incoming, Kind, Outgoing};
-use super::{FarMemory, MemoryWire, Processes, Wire};
+use super::{FarMemory, Hear, MemoryWire, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
@@ -27,6 +27,11 @@ use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 type Far<W> = FarMemory<SharedMemory, W>;
+
+/// Whoever expects no notes.
+fn deaf() -> Box<Hear> {
+    Box::new(|_, tag, _| Err(format!("a note {tag}: nobody takes notes here")))
+}
 
 /// All processes of a group, and somebody who polls them.
 struct Net<W> {
@@ -69,8 +74,9 @@ impl<W: Wire + 'static> Net<W> {
         let process = |(me, wire)| {
             let near = (0..count).map(|other| other == me).collect();
             let processes = Processes { me, of: of.clone(), near };
-            let far = FarMemory::new(SharedMemory::new(shape, batches).unwrap(), shape, processes, wire)
-                .with_chunk(chunk);
+            let inner = SharedMemory::new(shape, batches).unwrap();
+            let mut far = FarMemory::new(inner, shape, processes, wire, deaf());
+            far.chunk = chunk;
             bend(&far);
             Arc::new(far)
         };
@@ -266,7 +272,7 @@ fn a_lie_names_its_sender_and_ends_the_group() {
     let mut wires = MemoryWire::network(2, 1);
     let (mut liar, wire) = (wires.pop().unwrap(), wires.pop().unwrap());
     let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
-    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire);
+    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire, deaf());
     let entry =
         |member, region, offset| Entry { kind: Kind::Row, member, at: Place { region, offset }, len: 8 };
     let mut out = Outgoing::default();
@@ -311,9 +317,9 @@ fn notes_come_in_their_order_until_all_have_left() {
                 heard.lock().unwrap().push((from, tag, note.len()));
                 Ok(())
             };
-            FarMemory::new(SharedMemory::new(shape, 1).unwrap(), shape, processes, wire)
-                .with_chunk(13)
-                .with_notes(Box::new(hear))
+            let inner = SharedMemory::new(shape, 1).unwrap();
+            let far = FarMemory::new(inner, shape, processes, wire, Box::new(hear));
+            FarMemory { chunk: 13, ..far }
         };
         MemoryWire::network(2, 1).into_iter().enumerate().map(end).collect::<Vec<_>>()
     };
@@ -335,6 +341,6 @@ fn who_waits_for_another_to_leave_does_not_wait_for_ever() {
     let shape = crate::conformance::shape();
     let wire = MemoryWire::network(2, 1).remove(0);
     let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
-    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire);
+    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire, deaf());
     assert_eq!(far.close(Duration::from_millis(20)).unwrap_err(), "process 1 does not leave");
 }
