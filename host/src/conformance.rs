@@ -40,34 +40,19 @@ pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
 
 /// The group that litmus tests of messages need: two servers of two ranks of two cores.
 pub fn servers_shape() -> Shape {
-    let config = Config {
-        comm_alg: Protocol::Hierarchy,
-        ep_world_size: 4,
-        server_ranks: 2,
-        moe_expert_num: 4,
-        k: 1,
-        h: 8,
-        bs: BatchSizes::Uniform(1),
-        aiv_num: 2,
-        hccl_buffsize_mb: 105,
-        ..Config::default()
-    };
-    Shape::new(&config, Limits::None).expect("a legal configuration")
+    let servers = Config { server_ranks: 2, hccl_buffsize_mb: 105, ..Config::default() };
+    of_two_cores(Protocol::Hierarchy, 4, servers)
 }
 
 /// The group that all others need: three ranks of two cores and an agent.
 pub fn shape() -> Shape {
-    let config = Config {
-        comm_alg: Protocol::Fullmesh,
-        ep_world_size: 3,
-        moe_expert_num: 3,
-        k: 1,
-        h: 8,
-        bs: BatchSizes::Uniform(1),
-        aiv_num: 2,
-        hccl_buffsize_mb: 8,
-        ..Config::default()
-    };
+    of_two_cores(Protocol::Fullmesh, 3, Config { hccl_buffsize_mb: 8, ..Config::default() })
+}
+
+/// A group with an expert and a token for each rank.
+fn of_two_cores(comm_alg: Protocol, ranks: i64, config: Config<'_>) -> Shape {
+    let (ep_world_size, moe_expert_num, bs) = (ranks, ranks, BatchSizes::Uniform(1));
+    let config = Config { comm_alg, ep_world_size, moe_expert_num, k: 1, h: 8, bs, aiv_num: 2, ..config };
     Shape::new(&config, Limits::None).expect("a legal configuration")
 }
 
@@ -274,13 +259,10 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     refused("a write whose end wraps", &mut |f| f.write(x_out(u64::MAX), &[1, 1]));
     refused("a delivery from behind the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
     refused("a delivery whose end wraps", &mut |f| f.deliver(x_out(u64::MAX), Place::window(0), 2));
-    let row = Place::window(0);
-    assert!(fabric.peer_bytes(nobody, row, 8).is_err(), "granted: bytes of a rank that is not there");
-    assert!(
-        fabric.peer_bytes(peer, Place::window(window - 4), 5).is_err(),
-        "granted: a peer's bytes over the end"
-    );
-    assert!(fabric.peer_bytes(peer, far, u64::MAX).is_err(), "granted: a peer's bytes whose end wraps");
+    let mut peer_bytes = |what, rank, at, len| refused(what, &mut |f| f.peer_bytes(rank, at, len).map(drop));
+    peer_bytes("bytes of a rank that is not there", nobody, Place::window(0), 8);
+    peer_bytes("a peer's bytes over the end", peer, Place::window(window - 4), 5);
+    peer_bytes("a peer's bytes whose end wraps", peer, far, u64::MAX);
     // A memory may lend nothing at all.
     assert!(fabric.lend(Place::window(0), 8).is_none(), "lent: a window");
     assert!(fabric.lend(x_out(u64::MAX), 2).is_none(), "lent: an output whose end wraps");
