@@ -13,7 +13,9 @@ mod tests;
 mod wire;
 
 pub use fabric::{FarFabric, FarNic};
-pub use wire::{MemoryWire, Wire};
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use tests::MemoryWire;
+pub use wire::Wire;
 
 use super::{Backend, Reader, Told};
 use crate::global_rank;

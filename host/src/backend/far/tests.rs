@@ -1,7 +1,7 @@
 //! Processes inside one: each has memory of its own, and a wire to all others.
 
 use super::stream::{CHUNK_HEAD, Entry, Incoming, Kind, Outgoing};
-use super::{FarMemory, Hear, MemoryWire, Processes, Wire};
+use super::{FarMemory, Hear, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
@@ -13,11 +13,15 @@ use crate::driver::{self, Unit};
 use crate::generate::{self, Left, generate_left};
 use crate::global_rank;
 use crate::group::{self, Plan};
+use crate::parallel::lock;
 use crate::world::World;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
 use std::panic::catch_unwind;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::Nic;
@@ -25,6 +29,53 @@ use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
+
+type Links = Vec<Mutex<VecDeque<Vec<u8>>>>;
+
+/// A network inside one process, which delays chunks as a seed says: of two that come from different processes either may be
+/// the first.
+#[derive(Debug)]
+pub(crate) struct MemoryWire {
+    me: usize,
+    processes: usize,
+    /// By sender, then receiver.
+    links: Arc<Links>,
+    dice: ChaCha8Rng,
+    came: Vec<u8>,
+}
+
+impl MemoryWire {
+    /// The ends of a network of so many processes.
+    pub(crate) fn network(processes: usize, seed: u64) -> Vec<Self> {
+        let links: Arc<Links> = Arc::new((0..processes * processes).map(|_| Mutex::default()).collect());
+        let end = |me| Self {
+            me,
+            processes,
+            links: Arc::clone(&links),
+            dice: ChaCha8Rng::seed_from_u64(seed ^ (me as u64) << 32),
+            came: Vec::new(),
+        };
+        (0..processes).map(end).collect()
+    }
+
+    fn link(&self, from: usize, to: usize) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        lock(&self.links[from * self.processes + to])
+    }
+}
+
+impl Wire for MemoryWire {
+    fn send(&mut self, to: usize, chunk: Vec<u8>) -> Result<(), String> {
+        self.link(self.me, to).push_back(chunk);
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Option<(usize, &[u8])>, String> {
+        let from = self.dice.random_range(0..self.processes);
+        let Some(chunk) = self.link(from, self.me).pop_front() else { return Ok(None) };
+        self.came = chunk;
+        Ok(Some((from, &self.came)))
+    }
+}
 
 type Far<W> = FarMemory<SharedMemory, W>;
 
