@@ -166,12 +166,10 @@ impl<W: Wire + 'static> Cluster<W> {
     /// # Errors
     /// The system refuses it.
     pub fn note_deaths(&self, folder: &Path) -> io::Result<()> {
-        let peers = self
-            .peers
-            .iter()
-            .enumerate()
-            .filter_map(|(process, peer)| Some((process, peer.as_ref()?.again())));
-        let mut peers = peers.map(|(process, peer)| Ok((process, peer?))).collect::<io::Result<Vec<_>>>()?;
+        let again = |(process, peer): (usize, &Option<Peer>)| {
+            Some(peer.as_ref()?.again().map(|peer| (process, peer)))
+        };
+        let mut peers = self.peers.iter().enumerate().filter_map(again).collect::<io::Result<Vec<_>>>()?;
         let folder = self.record.get_or_init(|| folder.to_owned()).clone();
         thread::Builder::new()
             .spawn(move || {

@@ -51,16 +51,11 @@ impl Gone {
 
 /// Numbers in a line, neighbours as a range.
 pub(crate) fn list(numbers: &[u32]) -> String {
-    let mut text = String::new();
-    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
-        let comma = if text.is_empty() { "" } else { "," };
-        match run {
-            [first, .., last] => text += &format!("{comma}{first}-{last}"),
-            [one] => text += &format!("{comma}{one}"),
-            [] => {}
-        }
-    }
-    text
+    let text = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(u32::to_string).collect(),
+    };
+    numbers.chunk_by(|a, b| a + 1 == *b).map(text).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

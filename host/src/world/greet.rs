@@ -119,11 +119,13 @@ pub fn greet<W: Wire>(
     let (mut early, since, mut looked) = (VecDeque::new(), Instant::now(), Instant::now());
     while let Some(missing) = hellos.iter().position(Option::is_none) {
         let Some((from, chunk)) = wire.receive()? else {
-            if let Some((process, dead)) = looks_due(&mut looked).then(|| dead(&hellos)).flatten() {
-                let Hello { pid, host, .. } = dead;
-                return Err(format!(
-                    "process {process} (pid {pid}, host {host}) is gone, before all have met"
-                ));
+            if looked.elapsed() > LOOK {
+                looked = Instant::now();
+                if let Some((process, Hello { pid, host, .. })) = dead(&hellos) {
+                    return Err(format!(
+                        "process {process} (pid {pid}, host {host}) is gone, before all have met"
+                    ));
+                }
             }
             if since.elapsed() > GREETS {
                 return Err(format!("process {missing} has not said who it is for {} s", GREETS.as_secs()));
@@ -143,15 +145,6 @@ pub fn greet<W: Wire>(
     }
     let hellos = hellos.into_iter().flatten().collect();
     Ok(Greeted { wire, early, came: Vec::new(), hellos, file })
-}
-
-/// Whether it is time to look who lives.
-fn looks_due(looked: &mut Instant) -> bool {
-    let is_due = looked.elapsed() > LOOK;
-    if is_due {
-        *looked = Instant::now();
-    }
-    is_due
 }
 
 /// A process of this machine that has said who it is, and runs no more.

@@ -370,7 +370,10 @@ impl World {
     /// Before a meeting between two units: the first process says whether somebody has asked for the end.
     pub fn propose(&self) {
         let units = self.units.load(Ordering::Relaxed);
-        let asked = if self.is_alone() { interrupt::is_asked() } else { self.is_asked() };
+        let asked = match self.is_alone() {
+            true => interrupt::is_asked(),
+            false => self.board.group(OfGroup::Asked).load(Ordering::Relaxed) != 0,
+        };
         if self.me == 0 && asked && units > 0 {
             self.own(OfProcess::Last).store(units, Ordering::Relaxed);
         }
@@ -381,10 +384,6 @@ impl World {
     pub fn goes_on(&self) -> bool {
         let units = self.units.load(Ordering::Relaxed);
         units == 0 || self.board.of(0, OfProcess::Last).load(Ordering::Acquire) != units
-    }
-
-    fn is_asked(&self) -> bool {
-        self.board.group(OfGroup::Asked).load(Ordering::Relaxed) != 0
     }
 
     /// Carries what is on its way to and from processes elsewhere. Whether something has come.

@@ -160,10 +160,7 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> Post for FarPost<B,
 
 impl World {
     fn urgent(&self) -> [u64; URGENT] {
-        let mut urgent = [0; URGENT];
-        let of = OfProcess::ROW.into_iter().take(URGENT);
-        urgent.iter_mut().zip(of).for_each(|(to, word)| *to = self.own(word).load(Ordering::Acquire));
-        urgent
+        core::array::from_fn(|nth| self.own(OfProcess::ROW[nth]).load(Ordering::Acquire))
     }
 
     /// What this process has written on the board.

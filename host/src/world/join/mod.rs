@@ -11,7 +11,7 @@ pub(super) use seats::{Identity, Seats};
 use super::board::{Board, OfGroup};
 use super::processes::GroupMemory;
 use super::{Peers, World};
-use core::fmt::{self, Write as _};
+use core::fmt;
 use core::hash::{BuildHasher, Hasher};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -121,11 +121,7 @@ pub struct Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { processes, of, after } = self;
-        let mut list = String::new();
-        for process in processes {
-            let comma = if list.is_empty() { "" } else { ", " };
-            let _ = write!(list, "{comma}{process}");
-        }
+        let list = processes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         write!(f, "of {of} processes {list} did not join within {} s", after.as_secs_f64())
     }
 }
