@@ -265,10 +265,6 @@ impl Network {
         }
     }
 
-    fn flow(&mut self, number: Number) -> &mut Flow {
-        &mut self.flows[number as usize]
-    }
-
     /// How long the way is, without what the bytes take.
     pub const fn way(&self, near: bool) -> Ps {
         if near { self.near_latency } else { self.latency }
@@ -416,7 +412,7 @@ impl Network {
     /// A chunk goes on to the next link that it shares with others: out of its groups from the smallest on, then into those of
     /// its receiver.
     fn arrives_at(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let Flow { from, to, .. } = *self.flow(chunk.flow);
+        let Flow { from, to, .. } = self.flows[chunk.flow as usize];
         let crossed = || self.tiers.iter().filter(|tier| from / tier.ranks != to / tier.ranks);
         let out = crossed().map(|tier| (tier.first + from / tier.ranks, tier.latency));
         let into = crossed().map(|tier| (tier.first + tier.groups + to / tier.ranks, tier.latency));
@@ -433,7 +429,7 @@ impl Network {
 
     /// The head of a chunk will be at the port of its receiver at time `at`, no earlier than that of any before it.
     fn comes(&mut self, chunk: Chunk, at: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let Flow { to, port, .. } = *self.flow(chunk.flow);
+        let Flow { to, port, .. } = self.flows[chunk.flow as usize];
         let into = &mut self.into[(to * self.ports + port) as usize];
         into.heads.push_back((at, chunk));
         into.until = into.until.max(at) + transfer(chunk.bytes.into(), self.rate);

@@ -42,7 +42,7 @@ struct Read {
 }
 
 /// Virtual time, which the chooser and the fabrics share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Clock {
     /// When the step began that is taken now, or the last one.
     now: Cell<Ps>,
@@ -68,10 +68,8 @@ impl Clock {
     /// Time 0 of so many ranks.
     pub fn new(ranks: u32, log: Option<Arc<Log>>) -> Rc<Self> {
         let operators = RefCell::new(vec![0; ranks as usize]);
-        let (now, inside, scale) = (Cell::new(0), Cell::new(0), Cell::new(WHOLE));
         let sent = RefCell::new(vec![[[0; 2]; 2]; ranks as usize]);
-        let (reads, words) = (RefCell::new(Vec::new()), Cell::new(0));
-        Rc::new(Self { now, inside, scale, awaits: Cell::new(None), sent, reads, words, log, operators })
+        Rc::new(Self { scale: Cell::new(WHOLE), sent, log, operators, ..Self::default() })
     }
 
     /// The time inside the step that is taken now.
