@@ -48,9 +48,6 @@ pub trait Backend: Sync {
 
     /// The driver tells how a core goes along, for layers that keep books.
     fn hears(&self, _rank: RankId, _core: CoreId, _told: Told) {}
-
-    /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
-    fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
 }
 
 /// A memory that others hold, too.
@@ -74,17 +71,15 @@ impl<P: Deref<Target: Backend> + Sync> Backend for P {
     fn hears(&self, rank: RankId, core: CoreId, told: Told) {
         (**self).hears(rank, core, told);
     }
-
-    fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
-        (**self).steps(rank, core, planned, phase);
-    }
 }
 
-/// What a driver tells of a core. In lockstep only begins are told; [`Layer::stepped`] has the rest.
+/// What a driver tells of a core. In lockstep only begins and steps are told; [`Layer::stepped`] has the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// It begins an operator.
     Begins(Planned),
+    /// It is about to take a step of one, in the phase of that name. Only a scheduler in one thread tells.
+    Steps(Planned, &'static str),
     /// It cannot move: in the phase of that name it lacks this.
     Waits(Wait, &'static str),
     /// It has moved, behind a wait that was told.
@@ -128,9 +123,6 @@ pub trait Layer: Sync + Sized {
     /// The driver tells how a core goes along.
     fn hears(&self, _rank: RankId, _core: CoreId, _told: Told) {}
 
-    /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
-    fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
-
     /// What the step of a core or agent has come to. Only a scheduler in one thread tells.
     fn stepped(&self, _rank: RankId, _core: CoreId, _answer: &Answer) {}
 
@@ -170,11 +162,6 @@ impl<L: Layer, B: Backend> Backend for Layered<L, B> {
     fn hears(&self, rank: RankId, core: CoreId, told: Told) {
         self.layer.hears(rank, core, told);
         self.inner.hears(self.layer.behind(rank), core, told.renamed(&|rank| self.layer.behind(rank)));
-    }
-
-    fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
-        self.layer.steps(rank, core, planned, phase);
-        self.inner.steps(self.layer.behind(rank), core, planned, phase);
     }
 }
 

@@ -216,7 +216,7 @@ impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
     }
 
     fn steps(&self, core: Actor, planned: Planned, phase: &'static str) {
-        self.unit.backend.steps(self.name(core.member), core.core, planned, phase);
+        self.unit.backend.hears(self.name(core.member), core.core, Told::Steps(planned, phase));
     }
 
     fn through(&self, core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {

@@ -103,12 +103,6 @@ pub struct Unit<'a, B> {
 }
 
 impl<B> Unit<'_, B> {
-    /// The ranks here that have an agent.
-    fn agents(&self) -> impl Iterator<Item = RankId> + use<'_, B> {
-        let has_agents = self.options.choices.has_agents(self.shape);
-        self.world.ranks().filter(move |_| has_agents)
-    }
-
     /// Refuses, before anything has happened, what the memory or the shape cannot do.
     fn check(&self) -> Result<(), Failure>
     where

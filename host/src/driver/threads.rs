@@ -190,7 +190,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
             ..Times::default()
         };
-        let agents = unit.agents().filter(|&rank| mine(rank, None)).collect();
+        let has_agents = unit.options.choices.has_agents(unit.shape);
+        let agents = unit.world.ranks().filter(|&rank| has_agents && mine(rank, None)).collect();
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 

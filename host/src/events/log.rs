@@ -2,6 +2,7 @@
 
 use super::recorder::Book;
 use super::{Doing, Event, Kind, Sinks, Unit, What};
+use crate::backend::Told;
 use crate::global_rank;
 use crate::parallel::lock;
 use crate::queue::Queue;
@@ -153,8 +154,10 @@ impl Book for Log {
         }
     }
 
-    fn steps(&self, actor: Actor, planned: Planned, phase: &'static str) {
-        Self::steps(self, actor, planned, phase);
+    fn hears(&self, actor: Actor, told: Told) {
+        if let Told::Steps(planned, phase) = told {
+            self.steps(actor, planned, phase);
+        }
     }
 
     fn stepped(&self, actor: Actor, answer: &Answer) {

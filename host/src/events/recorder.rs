@@ -9,7 +9,7 @@ use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::Place;
 use veriep_core::sim::Actor;
 use veriep_core::sim::chooser::AGENT;
-use veriep_core::sim::cluster::{Answer, Planned};
+use veriep_core::sim::cluster::Answer;
 use veriep_core::units::{CoreId, RankId};
 
 /// Where calls are recorded.
@@ -23,16 +23,13 @@ pub trait Book: Sync {
     /// A word was read, which this actor may have seen there before.
     fn observes(&self, actor: Actor, at: Place, word: u64);
 
-    /// A scheduler is about to let a core take a step in the phase of that name.
-    fn steps(&self, _actor: Actor, _planned: Planned, _phase: &'static str) {}
-
     /// Batches are from now on counted from that round. Nobody records meanwhile.
     fn begins_unit(&self, _first_round: usize) {}
 
-    /// What the step has come to.
+    /// What a step has come to that a scheduler has let a core or an agent take.
     fn stepped(&self, _actor: Actor, _answer: &Answer) {}
 
-    /// A worker tells how a core goes along.
+    /// A driver tells how a core goes along.
     fn hears(&self, _actor: Actor, _told: Told) {}
 }
 
@@ -184,12 +181,6 @@ impl<B: Book + Send> Layer for Recording<B> {
 
     fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
         Recorder { inner, actor: Actor { member: rank, core: AGENT }, book: self.book() }
-    }
-
-    fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
-        if let Some(book) = self.book() {
-            book.steps(Actor { member: rank, core }, planned, phase);
-        }
     }
 
     fn stepped(&self, rank: RankId, core: CoreId, answer: &Answer) {

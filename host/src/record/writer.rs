@@ -251,6 +251,7 @@ impl Book for Writer {
             Told::Moves => self.waits_no_more(actor),
             Told::Ends => self.record(actor, Kind::End, What::default()),
             Told::Experts => self.record(actor, Kind::Experts, What::default()),
+            Told::Steps(..) => {}
         }
     }
 }
