@@ -2,11 +2,11 @@
 //! workers. Every word has one writer, its owner, but for the bells; so a copy of a line in another machine's memory is the same
 //! line a little later.
 #![allow(unsafe_code)]
+// Elsewhere groups have one process.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
-#[cfg(target_os = "linux")]
 use memmap2::MmapRaw;
-#[cfg(target_os = "linux")]
 use std::sync::Arc;
 
 /// Words on a line of their own, so that a store is no more than that for who does not read them.
@@ -74,7 +74,6 @@ pub(super) enum OfProcess {
 impl OfProcess {
     /// Those that its owner writes, in the order in which they are read to be sent: what was written before a meeting is at least
     /// as new as that.
-    #[cfg(target_os = "linux")]
     pub(super) const ROW: [Self; 10] = [
         Self::Met,
         Self::Last,
@@ -101,7 +100,6 @@ pub(super) enum OfWorker {
 }
 
 impl OfWorker {
-    #[cfg(target_os = "linux")]
     pub(super) const ROW: [Self; 3] = [Self::Moved, Self::InVain, Self::Busy];
 }
 
@@ -111,7 +109,6 @@ const OWN: usize = 2;
 #[derive(Debug)]
 enum Memory {
     Own(Box<[Line]>),
-    #[cfg(target_os = "linux")]
     Mapped(Arc<MmapRaw>),
 }
 
@@ -147,7 +144,6 @@ impl Board {
     }
 
     /// Bytes of a board.
-    #[cfg(target_os = "linux")]
     pub(super) const fn bytes(processes: usize, workers: usize) -> u64 {
         (Self::lines_of(processes, workers) * size_of::<Line>()) as u64
     }
@@ -156,14 +152,12 @@ impl Board {
     ///
     /// # Panics
     /// The mapping is too short.
-    #[cfg(target_os = "linux")]
     pub(super) fn mapped(map: Arc<MmapRaw>, processes: usize, workers: usize) -> Self {
         assert!(Self::bytes(processes, workers) <= map.len() as u64, "the board does not fit");
         Self { memory: Memory::Mapped(map), far: None, processes, workers }
     }
 
     /// The same for processes of which only these map it.
-    #[cfg(target_os = "linux")]
     pub(super) fn with_near(self, near: Vec<bool>) -> Self {
         let lines = Self::own_lines(self.processes, self.workers);
         Self { far: near.contains(&false).then_some(Far { near, lines }), ..self }
@@ -175,7 +169,6 @@ impl Board {
             Memory::Own(lines) => lines,
             // SAFETY: the mapping begins on a page, is as long as `mapped` has asserted, was zeroed by the system, and stays as
             // long as `self`. All processes reach these bytes through boards alone: as the same atomic words.
-            #[cfg(target_os = "linux")]
             Memory::Mapped(map) => unsafe {
                 core::slice::from_raw_parts(map.as_ptr().cast(), Self::lines_of(self.processes, self.workers))
             },
@@ -183,7 +176,6 @@ impl Board {
     }
 
     /// Whether a process maps the board.
-    #[cfg(target_os = "linux")]
     pub(super) fn is_near(&self, process: usize) -> bool {
         self.far.as_ref().is_none_or(|far| far.near[process])
     }
@@ -216,13 +208,11 @@ impl Board {
     }
 
     /// How many of a process listen to its bell.
-    #[cfg(target_os = "linux")]
     pub(super) fn asleep(&self, process: usize) -> &AtomicU64 {
         &self.line(process, 1).words[0]
     }
 
     /// How often others have rung it.
-    #[cfg(target_os = "linux")]
     pub(super) fn bell(&self, process: usize) -> &AtomicU32 {
         &self.line(process, 1).bell
     }
