@@ -175,7 +175,7 @@ impl World<Mapped, Timed> for Scene<'_> {
 
     fn begins(&mut self, group: &mut Group<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         let (rank, operator) = (group.members[i].number, planned.operator as usize);
-        self.clock.operators.borrow_mut()[rank.index()] = operator as u8;
+        self.clock.operators.borrow_mut()[rank.index()] = planned.operator;
         self.began[operator][rank.index()] = self.clock.time().max(self.plan.paces.begins[rank.index()]);
         Ok(())
     }
@@ -206,7 +206,7 @@ impl World<Mapped, Timed> for Scene<'_> {
         let inner = &mut Recorder { inner: Borrowed(fabric), actor, book: log };
         let (clock, prices, shape) = (&*self.clock, self.prices, &self.plan.case.shape);
         // Of the rows of combine nothing but their sum is looked at.
-        let (vector, zeros) = match self.runs(actor.member) {
+        let (vector, zeros) = match self.clock.operators.borrow()[actor.member.index()] {
             Operator::Dispatch => ([shape.row_format().element != RowElement::Dtype, false], &[][..]),
             Operator::Combine => ([shape.result_bytes() != shape.row_bytes(), true], &self.zeros[..]),
         };
@@ -224,11 +224,6 @@ impl World<Mapped, Timed> for Scene<'_> {
 }
 
 impl Scene<'_> {
-    fn runs(&self, rank: RankId) -> Operator {
-        let of_combine = self.clock.operators.borrow()[rank.index()] == Operator::Combine as u8;
-        if of_combine { Operator::Combine } else { Operator::Dispatch }
-    }
-
     fn stepped(&self, actor: Actor, answer: Answer) -> Answer {
         if let Ok(Progress::Pending(wait)) = answer {
             self.clock.awaits.set(Some(wait));

@@ -16,6 +16,7 @@ use veriep_core::fabric::{Awaited, Fabric, Fault, Wait};
 use veriep_core::place::Place;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::even_owner;
+use veriep_core::protocol::Operator;
 use veriep_core::shape::Shape;
 use veriep_core::sim::chooser::{AGENT, Dice, Lands};
 use veriep_core::sim::flight::FlightKind;
@@ -60,14 +61,14 @@ pub struct Clock {
     pub words: Cell<u64>,
     /// Who is told what happens when.
     pub log: Option<Arc<Log>>,
-    /// What each rank runs, 0 for dispatch and 1 for combine.
-    pub operators: RefCell<Vec<u8>>,
+    /// What each rank runs.
+    pub operators: RefCell<Vec<Operator>>,
 }
 
 impl Clock {
     /// Time 0 of so many ranks.
     pub fn new(ranks: u32, log: Option<Arc<Log>>) -> Rc<Self> {
-        let operators = RefCell::new(vec![0; ranks as usize]);
+        let operators = RefCell::new(vec![Operator::Dispatch; ranks as usize]);
         let sent = RefCell::new(vec![[[0; 2]; 2]; ranks as usize]);
         Rc::new(Self { scale: Cell::new(WHOLE), sent, log, operators, ..Self::default() })
     }
@@ -97,7 +98,7 @@ impl Clock {
     /// Bytes go from a rank to another one for what `of` runs.
     fn moves(&self, of: RankId, (from, to): (RankId, RankId), bytes: u64) {
         if from != to {
-            let operator = usize::from(self.operators.borrow()[of.index()]);
+            let operator = self.operators.borrow()[of.index()] as usize;
             let mut sent = self.sent.borrow_mut();
             sent[from.index()][operator][0] += bytes;
             sent[to.index()][operator][1] += bytes;
@@ -300,7 +301,7 @@ impl Timed {
         let mut count = 0;
         let later = &mut |at, event| queue.add(at, Due::Network(event));
         for Read { from, place, bytes, at, .. } in reads.extract_if(.., |read| read.actor == actor) {
-            let operator = clock.operators.borrow()[actor.member.index()];
+            let operator = clock.operators.borrow()[actor.member.index()] as u8;
             let (from, to, rows) = (from.0, actor.member.0, bytes >= ROW_MIN);
             let flow = Flow { load: Load::Read(actor), from, to, port: 0, left: bytes, rows, operator };
             // The request goes the same way.
@@ -390,7 +391,7 @@ impl Chooser for Timed {
         if let Some(log) = &self.clock.log {
             log.issued(flight, what);
         }
-        let operator = self.clock.operators.borrow()[from as usize];
+        let operator = self.clock.operators.borrow()[from as usize] as u8;
         let rows = what.weight >= ROW_MIN;
         let (from, to) = if rows { self.split.ends(operator, from, to) } else { (from, to) };
         let flow = Flow { load: Load::Flight(flight), from, to, port: 0, left: what.weight, rows, operator };
