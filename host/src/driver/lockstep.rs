@@ -149,23 +149,21 @@ impl<B: Clockwork> Scene<'_, B> {
 
     /// The stand-in experts of a member. Where they have read rows in the window, these are put into `expand_x` then, for
     /// whoever looks at them later.
-    fn experts(&self, cluster: &mut Cluster<'_>, i: usize, round: usize) -> Result<(), ProtocolError> {
+    fn experts(&self, cluster: &mut Cluster<'_>, i: usize, round: usize) -> Result<(), Ended> {
         let (unit, number) = (self.unit, cluster.members[i].number);
+        let failed = |error| Ended::Core(number, CoreId(0), error);
         let (rank, receive) = (self.name(number), unit.options.choices.receive);
         let mut y = Vec::new();
         let read = |at, len, read: &mut dyn FnMut(&[u8])| cluster.read(i, round, at, len).map(read);
-        let stretches = expert::run(unit.shape, &unit.batches[round], (rank, receive), &read, &mut y)?;
+        let stretches = expert::run(unit.shape, &unit.batches[round], (rank, receive), &read, &mut y);
+        let stretches = stretches.map_err(failed)?;
         cluster.members[i].returned[round] = cluster.returned(i, round, y);
         if !unit.options.rows_unseen {
             let batch = round % cluster.batches;
-            expert::keep_rows(&mut cluster.memory.fabric(number, CoreId(0), batch), &stretches)?;
+            let mut fabric = cluster.memory.fabric(number, CoreId(0), batch);
+            expert::keep_rows(&mut fabric, &stretches).map_err(|fault| failed(fault.into()))?;
         }
         Ok(())
-    }
-
-    fn run_experts(&self, cluster: &mut Cluster<'_>, i: usize, round: usize) -> Result<(), Ended> {
-        let number = cluster.members[i].number;
-        self.experts(cluster, i, round).map_err(|error| Ended::Core(number, CoreId(0), error))
     }
 
     /// How the unit has failed.
@@ -207,12 +205,12 @@ impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
         let begins = |core| self.unit.backend.hears(rank, CoreId(core), Told::Begins(planned));
         (0..self.unit.shape.aiv_num()).for_each(begins);
         let late = cluster.choices.receive.keeps_rows() && planned.operator == Operator::Combine;
-        if late { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
+        if late { self.experts(cluster, i, planned.round) } else { Ok(()) }
     }
 
     fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Ended> {
         let due = !cluster.choices.receive.keeps_rows() && planned.operator == Operator::Dispatch;
-        if due { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
+        if due { self.experts(cluster, i, planned.round) } else { Ok(()) }
     }
 
     fn steps(&self, core: Actor, planned: Planned, phase: &'static str) {
