@@ -1,14 +1,14 @@
 //! Mixture-of-Experts dispatch and combine of Ascend A2/A3 as polled state machines over one [fabric].
 //!
 //! Nothing here waits, spins, allocates, panics or reads a clock. A [`Machine`](protocol::Machine) is a plain value of one
-//! core
-//! and one operator; memory, inputs, scratch and identity are arguments of every step. So the same source runs on firmware,
-//! on threads, in a model checker and in a simulator: each of them is a [`Fabric`](fabric::Fabric).
+//! core and one operator; memory, inputs, scratch and identity are arguments of every step. So the same source runs on
+//! firmware, on threads, in a model checker and in a simulator: each of them is a [`Fabric`](fabric::Fabric).
 //!
 //! The modules, each of which uses only those before it: [`units`], [`shape`] (a checked configuration), [`inputs`],
 //! [`placement`], [`place`], [`layout`], [`plan`], [`fabric`] (the memory of all ranks, as one core sees it), [`vector`] (a
 //! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Feature `conformance` has the memory's contract as
-//! programs. Two features that allocate come on top: `reference`, the oracle, which uses the shape alone, and `sim`, groups that are simulated in one thread.
+//! programs. Two features that allocate come on top: `reference`, the oracle, which uses the shape alone, and `sim`, groups that
+//! are simulated in one thread.
 //!
 //! "Seed 00n" is the source document of that number, which `docs/internals/sources.md` of the repository lists.
 //!
