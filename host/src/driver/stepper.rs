@@ -50,6 +50,7 @@ impl Stepper {
     ///
     /// # Errors
     /// The shape or the memory does not have what the options ask for, which should have been seen before.
+    #[inline]
     pub(crate) fn begin<B: Backend>(
         &mut self,
         (shape, options, backend): (&Shape, &Options, &B),
@@ -81,6 +82,7 @@ impl Stepper {
     ///
     /// # Errors
     /// The machine's.
+    #[inline]
     pub(crate) fn step<B: Backend>(
         &mut self,
         shape: &Shape,
