@@ -82,7 +82,6 @@ impl Stepper {
     ///
     /// # Errors
     /// The machine's.
-    #[inline]
     pub(crate) fn step<B: Backend>(
         &mut self,
         shape: &Shape,
