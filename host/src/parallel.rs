@@ -18,7 +18,7 @@ pub(crate) fn each<T: Send>(items: &mut [T], work: impl Fn(usize, &mut T) + Sync
     each_on(processors(), items, work);
 }
 
-/// The same on at most so many threads, which take the items in their order.
+/// Like [`each`], on at most `threads` threads. They take the items in order.
 pub(crate) fn each_on<T: Send>(threads: usize, items: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
     let threads = threads.min(items.len());
     let left = Mutex::new(items.iter_mut().enumerate());

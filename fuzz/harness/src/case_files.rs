@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub const DIVIDER: &[u8] = b"\n#---\n";
 
 thread_local! {
-    /// One folder for all runs, in memory where there is such a place: two files are written for every run.
+    /// The folder in which a thread writes two files for each run; in memory, where the system has such a place.
     static FOLDER: TempDir = {
         let memory = Path::new("/dev/shm");
         let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };

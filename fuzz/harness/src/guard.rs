@@ -39,7 +39,7 @@ pub struct Guard {
     pub areas: Vec<Area>,
     outputs: [u64; Tensor::ALL.len()],
     pub shape: Shape,
-    /// Whose memory it is, as machines call the rank.
+    /// The owner of the memory, by the id that machines use.
     pub rank: RankId,
 }
 

@@ -73,7 +73,7 @@ impl<P: Deref<Target: Backend> + Sync> Backend for P {
     }
 }
 
-/// What a driver tells of a core. In lockstep only begins and steps are told; [`Layer::stepped`] has the rest.
+/// An event of a core that a driver reports. In lockstep it reports begins and steps only; [`Layer::stepped`] gets the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// It begins an operator.

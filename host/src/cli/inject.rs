@@ -11,20 +11,20 @@ use veriep_core::layout::relay;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
-/// What is asked for: at most one of them.
+/// The faults that `--inject` asks for. At most one is set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub silent: Option<Silent>,
-    /// Who sends what nobody asked for.
+    /// A rank that sends messages twice, or to a rank that needs none.
     pub stray: Option<Stray>,
-    /// Whose process dies, and in place of which of its writes.
+    /// The rank whose process dies, and how many writes it makes before.
     pub killed: Option<(RankId, u64)>,
-    /// Whose experts take how long more.
+    /// The rank whose experts take longer, and how much longer.
     pub slow: Option<(RankId, Duration)>,
 }
 
 impl RunArgs {
-    /// Who misbehaves; ranks are named as files name them.
+    /// Returns the faults that are asked for. Ranks go by their names in files.
     ///
     /// # Errors
     /// No such fault, rank or time; none of this backend or protocol.
@@ -94,12 +94,12 @@ impl RunArgs {
     }
 }
 
-/// The rank that files name so.
+/// Returns the rank that has this name in files.
 fn member(case: &Case, name: u32) -> Option<RankId> {
     global_rank::all(&case.shape).find(|&member| case.name(member).0 == name)
 }
 
-/// `RANK:VALUE`, which it `must` be.
+/// Parses `RANK:VALUE`. `must` is the message for a text of another form.
 fn of_rank<T>(
     case: &Case,
     given: &str,

@@ -214,7 +214,7 @@ fn slow(args: &SimulateArgs, ranks: u32) -> Result<Vec<u64>, Error> {
     Ok(slow)
 }
 
-/// What an option gives a rank as `RANK:NUMBER`, the number under a name and in a range.
+/// Parses the `RANK:NUMBER` of an option. Messages call the number `name`; it must be in `range`.
 fn of_rank(
     (option, given): (&str, &str),
     ranks: u32,

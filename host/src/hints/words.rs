@@ -1,4 +1,4 @@
-//! What to change in `elastic_info` or `expert_map`: one word, to a value that the door takes, or all of it left out.
+//! Cures for `elastic_info` and `expert_map`: one word changed to a legal value, or the whole tensor left out.
 
 use super::cured;
 use crate::case::ExpertMap;
@@ -32,7 +32,7 @@ pub(crate) fn expert_map(shape: &Shape, map: &ExpertMap, place: impl fmt::Displa
         .map_err(|all| refused(place, &all, "expert_map", |violation| replica(shape, map, violation, &all)))
 }
 
-/// All violations of a tensor with their cures; where there is none, with that of leaving it out: without it all is valid.
+/// Returns the error of all violations, each with its cures. Leaving the tensor out is the cure of one that has no other.
 fn refused(
     place: impl fmt::Display,
     all: &[Violation],
@@ -53,7 +53,7 @@ fn cure(parameter: &str, value: Option<i64>) -> Cure {
     Cure { parameter: parameter.to_owned(), value: value.map(Into::into), breaks: Vec::new() }
 }
 
-/// Whether what is left of `all` is less by this violation.
+/// Returns whether the violations that are `left` are among `all`, and this one is not.
 fn is_cured(violation: &Violation, all: &[Violation], left: &[Violation]) -> bool {
     let is_same = |a: &Violation, b: &Violation| a.rule == b.rule && a.element == b.element;
     left.iter().all(|new| !is_same(new, violation) && all.iter().any(|old| is_same(new, old)))
@@ -81,8 +81,8 @@ fn element(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]
     [up, down].into_iter().flatten().map(|value| cure(&name, Some(value))).collect()
 }
 
-/// The wrong word of `expert_map` that names an expert which has no place yet, or none; or as many experts for a token as
-/// there can be.
+/// Returns the cures of a violation of `expert_map`: the wrong word replaced by an expert that has no place yet or by -1, or
+/// the largest legal `k`.
 fn replica(shape: &Shape, map: &ExpertMap, violation: &Violation, all: &[Violation]) -> Vec<Cure> {
     let missing = (0..shape.moe_expert_num().cast_signed()).find(|expert| !map.words.contains(expert));
     let works = |at: usize, word: i32| {

@@ -52,7 +52,7 @@ impl Clock {
     }
 }
 
-/// The counter and the time, as near together as a few attempts get them: a thread may have to leave its processor in between.
+/// Returns the counter and the time, of four attempts the closest pair: a thread may lose its processor between the two.
 fn both() -> (u64, u64) {
     let attempt = |_| {
         let (counted, time) = (count(), now());

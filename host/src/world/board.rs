@@ -2,8 +2,7 @@
 //! workers. Every word has one writer, its owner, but for the bells; so a copy of a line in another machine's memory is the same
 //! line a little later.
 #![allow(unsafe_code)]
-// Elsewhere groups have one process.
-#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "groups have one process there"))]
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use memmap2::MmapRaw;

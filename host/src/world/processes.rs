@@ -51,7 +51,7 @@ impl GroupMemory {
         Self::sized(file.into(), processes, workers, bytes)
     }
 
-    /// The same in a file, which is made as long as that.
+    /// The same in a file, whose length is set.
     pub(super) fn sized(file: File, processes: usize, workers: usize, bytes: u64) -> io::Result<Self> {
         let whole = Self::start(processes, workers).checked_add(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         ftruncate(&file, whole)?;
@@ -310,7 +310,7 @@ impl Drop for Members {
 }
 
 impl World {
-    /// The view that process `me` has of its group of so many ranks, where somebody else says that it runs.
+    /// Returns the view that process `me` has of its group. Somebody else must say that the process runs.
     pub(crate) fn seated(
         memory: &GroupMemory,
         (me, processes): (usize, usize),

@@ -59,7 +59,7 @@ fn segment(given: &veriep_segment) -> Segment {
 }
 
 impl<'a, F> Mapped<'a, F> {
-    /// What `inner` makes of the ranks' memory, of the TP domain's and of the outputs.
+    /// Creates what `inner` makes of the memory of the ranks and of the TP domain, and of the outputs.
     ///
     /// # Safety
     /// `given` says the truth about memory, as of [`RawFabric::new`].

@@ -108,7 +108,7 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// Takes one of some out, in constant time; another one takes its place.
+    /// Removes an element in constant time. The last one takes its place.
     pub fn draw<T>(&mut self, all: &mut Vec<T>) -> Option<T> {
         if all.is_empty() { None } else { Some(all.swap_remove(self.below(all.len()))) }
     }

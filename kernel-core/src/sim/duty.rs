@@ -267,7 +267,7 @@ impl<'a, F: DerefMut, H: DerefMut<Target = Held>> Faulty<'a, F, H> {
 }
 
 impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Faulty<'_, F, H> {
-    /// Lets the core take a step, behind what is due since its last one.
+    /// Issues what is due since the core's last step. The core may step then.
     pub fn begin(mut self) -> Result<Self, Fault> {
         for (to, at, due) in core::mem::take(&mut self.held.due) {
             match due {

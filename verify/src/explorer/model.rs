@@ -215,7 +215,7 @@ pub struct Model {
     pub stop: fn() -> bool,
 }
 
-/// Declares with what a model may be made. What that means stands at the fields, where no more is said here.
+/// Declares methods that set fields of a model. One without a comment sets what its field says.
 macro_rules! with {
     ($($(#[$about:meta])* fn $name:ident($($given:ident: $type:ty),*) { $($field:ident = $value:expr),* })*) => {
         impl Model {

@@ -1,37 +1,37 @@
-//! Numbers for what is long, so that states stay small.
+//! Short numbers that stand for long values, so that states stay small.
 
 use core::hash::Hash;
 use foldhash::HashMap;
 
-/// Things with the numbers that stand for them, from 0 on.
+/// Values by their numbers, which count from 0.
 pub(super) struct Numbers<T> {
     numbers: HashMap<T, u16>,
-    things: Vec<T>,
+    values: Vec<T>,
 }
 
 impl<T> Default for Numbers<T> {
     fn default() -> Self {
-        Self { numbers: HashMap::default(), things: Vec::new() }
+        Self { numbers: HashMap::default(), values: Vec::new() }
     }
 }
 
 impl<T: Clone + Eq + Hash> Numbers<T> {
-    /// The number of a thing; a new one if it has none.
-    pub(super) fn number(&mut self, thing: T) -> u16 {
-        let Self { numbers, things } = self;
-        *numbers.entry(thing).or_insert_with_key(|thing| {
-            things.push(thing.clone());
-            (things.len() - 1) as u16
+    /// Returns the number of a value; a new one if it has none.
+    pub(super) fn number(&mut self, value: T) -> u16 {
+        let Self { numbers, values } = self;
+        *numbers.entry(value).or_insert_with_key(|value| {
+            values.push(value.clone());
+            (values.len() - 1) as u16
         })
     }
 
-    /// The number of a thing, if it has one.
-    pub(super) fn known(&self, thing: &T) -> Option<u16> {
-        self.numbers.get(thing).copied()
+    /// Returns the number of a value, if it has one.
+    pub(super) fn known(&self, value: &T) -> Option<u16> {
+        self.numbers.get(value).copied()
     }
 
-    /// What has that number.
-    pub(super) fn thing(&self, number: u16) -> &T {
-        &self.things[number as usize]
+    /// Returns the value that has a number.
+    pub(super) fn get(&self, number: u16) -> &T {
+        &self.values[number as usize]
     }
 }

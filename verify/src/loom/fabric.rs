@@ -58,7 +58,7 @@ pub struct LoomCells {
 }
 
 impl LoomCells {
-    /// What `core` of `rank` reaches, by accesses that are twisted so.
+    /// Creates what `core` of `rank` reaches. Its accesses are those of the twist.
     pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, twist: Twist) -> Self {
         let (outputs, private) = (Rc::default(), Rc::default());
         Self { memory, outputs, rank, core, twist, private, late: Vec::new(), copies: Bump::new() }

@@ -78,7 +78,7 @@ pub fn failure(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static
     how
 }
 
-/// Runs `body` up to an execution that fails: how many there were, in how many seconds, and the panic of the last one.
+/// Runs executions of `body` until one fails. Returns their number, the seconds they took, and how the last one ended.
 fn explore(bound: Bound, body: impl Fn() + Send + Sync + 'static) -> (usize, f64, thread::Result<()>) {
     let mut builder = Builder::new();
     builder.max_branches = BRANCHES_MAX;
@@ -106,7 +106,7 @@ thread_local! {
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does something whose panics are not printed; other threads print theirs.
+/// Runs `body` without printing its panics. Other threads print theirs.
 fn silently<T>(body: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

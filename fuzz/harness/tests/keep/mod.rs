@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// What tests have kept in this process. While one does, no other writes.
 static KEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Where the seeds of a target lie.
+/// Returns the folder that holds the seeds of a target.
 pub(crate) fn folder(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../seeds").join(target)
 }

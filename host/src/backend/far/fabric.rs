@@ -19,8 +19,8 @@ pub struct FarFabric<'b, F, B, W> {
 }
 
 impl<F, B: Backend, W: Wire> FarFabric<'_, F, B, W> {
-    /// Sends an entry of the bytes of `parts`, if the memory is far. Whether it is. Puts and publishes stay inside a server,
-    /// messages do not.
+    /// Sends the bytes of `parts` as one entry if the memory is far, and returns whether it is. Puts and publishes must stay
+    /// inside a server, messages must leave it.
     fn sends(
         &self,
         kind: Kind,

@@ -90,8 +90,8 @@ struct Engine<W> {
 }
 
 impl<B, W: Wire> FarMemory<B, W> {
-    /// The memory `inner` of those ranks of a group whose processes are near, and a wire to the others. Whoever drives the group
-    /// hears the notes of other processes, in their order with all else that they send.
+    /// Creates the memory of a group: `inner` for ranks of near processes, and `wire` to all others. `hear` takes each note of
+    /// another process, in order with everything else that this process sends.
     #[must_use]
     pub fn new(inner: B, shape: &Shape, processes: Processes, wire: W, hear: Box<Hear>) -> Self {
         let ways = processes.near.iter().map(|_| Default::default()).collect();

@@ -45,7 +45,7 @@ pub(crate) struct MemoryWire {
 }
 
 impl MemoryWire {
-    /// The ends of a network of so many processes.
+    /// Creates a network, and returns the end that each process has.
     pub(crate) fn network(processes: usize, seed: u64) -> Vec<Self> {
         let links: Arc<Links> = Arc::new((0..processes * processes).map(|_| Mutex::default()).collect());
         let end = |me| Self {
@@ -79,7 +79,7 @@ impl Wire for MemoryWire {
 
 type Far<W> = FarMemory<SharedMemory, W>;
 
-/// Whoever expects no notes.
+/// Returns a listener that takes every note for an error.
 fn deaf() -> Box<Hear> {
     Box::new(|_, tag, _| Err(format!("a note {tag}: nobody takes notes here")))
 }

@@ -37,7 +37,7 @@ const BUILD: &str = "make -C host/baselines builds it (needs OpenMPI), --baselin
 pub(super) struct Programs {
     folder: PathBuf,
     asked: Vec<Baseline>,
-    /// What mpirun says it is.
+    /// The version that `mpirun` reports.
     pub(super) mpi_version: Option<String>,
 }
 

@@ -27,18 +27,18 @@ pub(super) trait System {
         None
     }
 
-    /// Whether its workers are threads of this process. Ranks of others are processes, which may be more than processors:
-    /// they wait for each other.
+    /// Returns whether the workers are threads of this process. Elsewhere ranks are processes; if there are more of them than
+    /// processors, they wait for each other.
     fn is_here(&self) -> bool {
         false
     }
 
-    /// Times of the bare copies of as many rounds, where machines are compared with them.
+    /// Returns the times of bare copies of as many rounds; empty for a system that is not compared with them.
     fn bare(&mut self, _warm_up: u32, _iterations: u32) -> Result<Samples, Error> {
         Ok(Samples::default())
     }
 
-    /// Times of machines without the weight of rows on so many workers, and what they do then.
+    /// Returns the times of rounds in which no row is copied, and their counts; `None` for a system without machines.
     fn weightless(
         &mut self,
         _workers: usize,
@@ -94,7 +94,7 @@ pub(super) fn measure(
     Ok(measured)
 }
 
-/// Single iterations, the mean of a chain, and beside machines what they are compared with.
+/// Measures single iterations and a chain; of machines also the bare copies, and rounds in which no row is copied.
 fn one_turn(system: &mut dyn System, args: &BenchArgs, measured: &mut Measured) -> Result<(), Error> {
     let BenchArgs { warm_up, iters, .. } = *args;
     let before = Moment::now();

@@ -16,7 +16,7 @@ use veriep_core::plan::split::even;
 use veriep_core::shape::{CORES_MAX, Shape};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
 
-/// A state of the public sources, and where its operators keep what.
+/// A release of the public sources, and where its operators keep their state.
 pub(super) struct Release {
     /// As `--from` names it.
     name: &'static str,

@@ -68,7 +68,7 @@ impl<'v, 'a> View<'v, 'a> {
         let mut read = self.read_rows.borrow_mut();
         if !read.contains(&number) {
             read.push(number);
-            let (rank, at) = *self.scene.places.thing(number);
+            let (rank, at) = *self.scene.places.get(number);
             self.step
                 .say_read(rank, || format!("reads the row at {} of rank {rank} for the last time", spot(at)));
         }
@@ -116,9 +116,9 @@ impl<'v, 'a> View<'v, 'a> {
     /// The landed row that has these bytes, and the bytes.
     pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
         self.memory.borrow().rows.iter().find_map(|(number, row)| {
-            let (of, start) = *self.scene.places.thing(*number);
+            let (of, start) = *self.scene.places.get(*number);
             let from = at.offset.checked_sub(start.offset)? as usize;
-            let bytes = self.scene.rows.thing(*row).get(from..)?.get(..len as usize)?;
+            let bytes = self.scene.rows.get(*row).get(from..)?.get(..len as usize)?;
             (of == rank && start.region == at.region).then_some((*number, bytes))
         })
     }
@@ -128,7 +128,7 @@ impl<'v, 'a> View<'v, 'a> {
         let covers = |effect: &Effect| {
             let start = effect.issued.at;
             let len = match effect.value {
-                Value::Row(row) => self.scene.rows.thing(row).len() as u64,
+                Value::Row(row) => self.scene.rows.get(row).len() as u64,
                 Value::Word(_) => 0,
             };
             let covers = start.offset <= at.offset && at.offset < start.offset + len;

@@ -224,7 +224,7 @@ impl<'v, 'a> View<'v, 'a> {
         let body = self.landed(at, spot).and_then(|value| value.body);
         // The body of a record begins behind its front flag.
         let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
-        let bytes = body.and_then(|body| self.scene.bodies.thing(body).get(start..)?.get(..len as usize));
+        let bytes = body.and_then(|body| self.scene.bodies.get(body).get(start..)?.get(..len as usize));
         if bytes.is_none() {
             self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }

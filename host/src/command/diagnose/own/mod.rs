@@ -72,7 +72,7 @@ impl Group<'_> {
         self.members.get(member as usize)?.as_ref()
     }
 
-    /// What `look` sees in each member's dump; nothing without one. What is wrong with one is wrong in that region.
+    /// Returns what `look` finds in the dump of each member; `None` for one without a dump. Its errors are those of `region`.
     fn each<T>(
         &self,
         region: Region,
@@ -199,7 +199,7 @@ fn word(
     group.memory(member)?.word(Place { offset: at.offset + field, ..at })
 }
 
-/// The slot in which the TP peer's core of the same number tells of its rows, or of results.
+/// Looks at the slot in which the TP peer's core of the same number announces rows or results. An empty one is lacking.
 fn tp(
     group: &Group<'_>,
     (member, core): (u32, u32),

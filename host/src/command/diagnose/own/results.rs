@@ -93,7 +93,7 @@ fn has_windows(group: &Group<'_>, member: u32) -> bool {
     holders.all(|of| group.memory(of.0).is_some_and(|memory| memory.has(Region::Window)))
 }
 
-/// Of each token and column of a member that some rank returns a result for, which one does; none if it is one of several.
+/// Returns the rank that returns each result of a member, by token and column; `None` where several ranks may.
 fn sources<'a>(
     group: &Group<'_>,
     member: u32,
