@@ -54,6 +54,7 @@ impl<D> PartialOrd for Entry<D> {
     }
 
     // What the heap asks most.
+    #[inline]
     fn le(&self, other: &Self) -> bool {
         other.key <= self.key
     }
