@@ -179,8 +179,8 @@ fn report(litmus: &Litmus, broken: Option<String>) {
     println!("{}: {}", litmus.name, broken.as_deref().unwrap_or("always, as far as this memory was seen"));
 }
 
-/// Where threads meet. They look for each other before they sleep: an idle processor takes longer to wake up than most runs take,
-/// and threads that are woken up one after the other seldom race.
+/// Where threads meet. They look for each other before they sleep, since an idle processor takes longer to wake up than most runs
+/// take.
 #[derive(Default)]
 struct Meetings {
     /// How often any of them has come.
