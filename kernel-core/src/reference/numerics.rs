@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use half::{bf16, f16};
 
 /// Returns an element's value.
-#[inline]
 #[must_use]
 pub fn from_bytes(dtype: Dtype, bytes: [u8; 2]) -> f32 {
     match dtype {
@@ -15,7 +14,6 @@ pub fn from_bytes(dtype: Dtype, bytes: [u8; 2]) -> f32 {
 }
 
 /// Returns a value rounded to nearest even; every NaN gives the same bits.
-#[inline]
 #[must_use]
 pub fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
     match dtype {
