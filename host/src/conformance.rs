@@ -10,7 +10,7 @@ use crate::driver::idle;
 use crate::driver::lockstep::Clockwork;
 use crate::parallel::lock;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use litmus::{Actor, Claim, Failure, Litmus, Run, STRIDE, SUITES, Step, Who, Why};
 use rand::{RngExt, SeedableRng};
@@ -29,8 +29,8 @@ use veriep_core::units::{CoreId, RankId};
 pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;
 /// How long a core may wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often a thread looks for the others before it sleeps: some microseconds.
-const LOOKS: u32 = 300;
+/// How often a thread at a barrier looks for the others before it sleeps: some microseconds.
+const SPINS: u32 = 300;
 
 /// Every litmus of both contracts, and the group that it needs.
 pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
@@ -179,43 +179,48 @@ fn report(litmus: &Litmus, broken: Option<String>) {
     println!("{}: {}", litmus.name, broken.as_deref().unwrap_or("always, as far as this memory was seen"));
 }
 
-/// Where threads meet. They look for each other before they sleep, since an idle processor takes longer to wake up than most runs
-/// take.
-#[derive(Default)]
-struct Meetings {
-    /// How often any of them has come.
-    come: AtomicU64,
-    sleeps: (Mutex<()>, Condvar),
+/// A barrier whose threads spin before they sleep, since an idle processor takes longer to wake up than most runs take.
+struct Barrier {
+    threads: usize,
+    /// The number of calls of [`wait`](Self::wait) so far, by all threads.
+    calls: AtomicUsize,
+    asleep: Mutex<()>,
+    wakes: Condvar,
 }
 
-impl Meetings {
-    /// Waits until all `threads` have come to the meeting of this number, counted from 1.
-    fn wait(&self, number: u64, threads: usize) {
-        let all = number * threads as u64;
-        let have_come = || self.come.load(Ordering::Acquire) >= all;
-        let (asleep, wakes) = &self.sleeps;
-        if self.come.fetch_add(1, Ordering::AcqRel) + 1 == all {
-            drop(lock(asleep));
-            wakes.notify_all();
+impl Barrier {
+    fn new(threads: usize) -> Self {
+        Self { threads, calls: AtomicUsize::new(0), asleep: Mutex::new(()), wakes: Condvar::new() }
+    }
+
+    /// Waits until all threads have called it as often as this one.
+    fn wait(&self) {
+        let before = self.calls.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.threads + 1) * self.threads;
+        if before + 1 == all {
+            drop(lock(&self.asleep));
+            self.wakes.notify_all();
+            return;
         }
-        if !(0..LOOKS).any(|_| {
+        let have_come = || self.calls.load(Ordering::Acquire) >= all;
+        for _ in 0..SPINS {
+            if have_come() {
+                return;
+            }
             core::hint::spin_loop();
-            have_come()
-        }) {
-            drop(wakes.wait_while(lock(asleep), |()| !have_come()));
         }
+        drop(self.wakes.wait_while(lock(&self.asleep), |()| !have_come()));
     }
 }
 
 /// Repetitions until one breaks; why it did.
 fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<String> {
-    let meetings = Meetings::default();
-    let threads = litmus.programs.len();
+    let start = Barrier::new(litmus.programs.len());
     let broken = Mutex::new(None);
     let stop = AtomicBool::new(false);
     let work = |program| {
         for repetition in 0..repetitions {
-            meetings.wait(2 * repetition + 1, threads);
+            start.wait();
             let ended = to_end(Run::new(program, repetition), backend, &stop);
             // The first that fails stops the others.
             if let Err(why) = ended
@@ -225,7 +230,7 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
                 *broken = Some(format!("repetition {repetition}: {why}"));
             }
             // All see the same answer: it cannot change before the next repetition begins.
-            meetings.wait(2 * repetition + 2, threads);
+            start.wait();
             if stop.load(Ordering::Relaxed) {
                 break;
             }
