@@ -4,7 +4,7 @@
 //! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::{Backend, Members, Pages, Reader, anonymous, take_pages};
+use super::{Backend, Members, PAGE, Pages, Reader, anonymous, take_pages};
 use crate::dump;
 use crate::parallel::lock;
 use core::ops::Range;
@@ -44,7 +44,12 @@ pub struct Mapped {
     map: Option<MmapMut>,
     /// By member, then region: where its bytes lie.
     members: Vec<Vec<Range<u64>>>,
+    /// Of each page, a bit that is set once something has been written there.
+    touched: Vec<u64>,
 }
+
+/// What untouched pages hold, as much as is read of them without touching them.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 impl Mapped {
     /// Zeroed memory of members whose regions have these sizes.
@@ -56,12 +61,23 @@ impl Mapped {
         let mut member = |sizes: Vec<u64>| sizes.into_iter().map(|size| take_pages(&mut end, size)).collect();
         let members = sizes.map(&mut member).collect::<io::Result<_>>()?;
         // An empty mapping is refused.
-        Ok(Self { map: Some(anonymous(end.max(1), Pages::Small)?), members })
+        let touched = vec![0; (end / PAGE / 64 + 1) as usize];
+        Ok(Self { map: Some(anonymous(end.max(1), Pages::Small)?), members, touched })
     }
 
     fn region(&self, spot: Spot) -> Option<&Range<u64>> {
         self.members.get(spot.member.index())?.get(spot.region())
     }
+
+    fn is_touched(&self, range: &Range<u64>) -> bool {
+        pages(range).any(|page| self.touched[page / 64] >> (page % 64) & 1 != 0)
+    }
+}
+
+/// The pages that a range of bytes lies in.
+fn pages(range: &Range<u64>) -> impl Iterator<Item = usize> {
+    let end = range.end.div_ceil(PAGE);
+    (range.start / PAGE..end).map(|page| page as usize)
 }
 
 impl Storage for Mapped {
@@ -69,14 +85,23 @@ impl Storage for Mapped {
         let region = self.region(from)?;
         let start = region.start.checked_add(from.at.offset)?;
         let end = start.checked_add(len).filter(|end| *end <= region.end)?;
-        self.map.as_ref()?.get(start as usize..end as usize)
+        match ZEROS.get(..len as usize) {
+            Some(zeros) if !self.is_touched(&(start..end)) => Some(zeros),
+            _ => self.map.as_ref()?.get(start as usize..end as usize),
+        }
     }
 
     fn write(&mut self, to: Spot, bytes: &[u8]) {
         let Range { start, end } = self.region(to).expect("no such region").clone();
+        let range = start + to.at.offset..start + to.at.offset + bytes.len() as u64;
+        assert!(range.end <= end, "{} bytes at {} do not end in its region", bytes.len(), to.at);
+        // Rows that a simulation leaves out are zeros: pages for them would take as long to be made as all else.
+        if !self.is_touched(&range) && bytes.iter().all(|&byte| byte == 0) {
+            return;
+        }
+        pages(&range).for_each(|page| self.touched[page / 64] |= 1 << (page % 64));
         let map = self.map.as_mut().expect("a member's memory is mapped");
-        let region = &mut map[start as usize..end as usize];
-        region[to.at.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        map[range.start as usize..range.end as usize].copy_from_slice(bytes);
     }
 }
 
@@ -111,7 +136,7 @@ impl Lockstep {
 
     /// Where the regions of all members are, for a dump.
     pub(crate) fn mapped(&self) -> Vec<dump::Mapped> {
-        let Mapped { map, members } = &self.lock().storage;
+        let Mapped { map, members, .. } = &self.lock().storage;
         let base = map.as_ref().map_or(0, |map| map.as_ptr().addr());
         let region = |region: &Range<u64>| (base + region.start as usize, region.end - region.start);
         let member = |regions: &Vec<Range<u64>>| {

@@ -30,7 +30,6 @@ use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::ep_recv_counts_bytes;
-use veriep_core::layout::record::Triple;
 use veriep_core::place::Tensor;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Operator};
@@ -139,12 +138,7 @@ impl Scene<'_> {
             // Zeros that take no memory before somebody writes them.
             y = vec![0; rows as usize * shape.row_bytes() as usize];
         }
-        // Of the largest output only what stands for rows that there are: the rest of all ranks is more than all else.
-        let rows = y.len() / shape.row_bytes() as usize;
-        let mut returned = group.returned(i, round, y);
-        returned.assist_info.truncate(rows * Triple::BYTES as usize);
-        returned.assist_info.shrink_to_fit();
-        group.members[i].returned[round] = returned;
+        group.members[i].returned[round] = group.returned(i, round, y);
         Ok(())
     }
 

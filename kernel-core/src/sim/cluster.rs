@@ -5,6 +5,7 @@ use super::memory::{Effect, Memory};
 use super::storage::{Spot, Storage};
 use crate::fabric::{Capabilities, Fabric, Fault, Progress};
 use crate::layout::outputs::capacity;
+use crate::layout::record::Triple;
 use crate::place::{Place, Region, Tensor};
 use crate::protocol::{
     Agent, AgentEnv, Choices, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
@@ -149,13 +150,16 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         self.memory.output(number, round % self.batches, tensor, capacity(self.shape, ep, tensor))
     }
 
-    /// What combine of a round is given: the experts' rows `y` and the outputs of dispatch as they are.
+    /// What combine of a round is given: the experts' rows `y` and the outputs of dispatch as they are. Of the largest, which has
+    /// an entry for every row that there could be, it is given the entries of `y`.
     #[must_use]
     pub fn returned(&self, i: usize, round: usize, y: Vec<u8>) -> Returned {
         let output = |tensor| self.output(i, round, tensor).to_vec();
+        let assist_info = self.output(i, round, Tensor::AssistInfo);
+        let rows = y.len() / self.shape.row_bytes() as usize;
         Returned {
+            assist_info: assist_info[..assist_info.len().min(rows * Triple::BYTES as usize)].to_vec(),
             y,
-            assist_info: output(Tensor::AssistInfo),
             expand_scales: output(Tensor::ExpandScales),
             ep_recv_counts: output(Tensor::EpRecvCounts),
             expand_idx: output(Tensor::ExpandIdx),

@@ -1,11 +1,12 @@
 //! When effects land, in numbers worked out by hand; and that this is a memory as good as any other.
 
 use super::*;
+use crate::backend::lockstep::Mapped;
 use crate::conformance::litmus::{self, Failure, Run, Step, Who};
 use crate::conformance::{Stepped, Strength, in_lockstep};
 use veriep_core::shape::{Config, Limits, Protocol};
 use veriep_core::sim::storage::group_sizes;
-use veriep_core::sim::{Choice, Dense, Memory};
+use veriep_core::sim::{Choice, Memory};
 use veriep_core::units::CoreId;
 
 /// A port of 1 GB/s, 700 ns away.
@@ -13,7 +14,7 @@ const LINKS: [&str; 4] = ["port_gbs=1.0", "port_ns=700.0", "chunk=512", "port_by
 
 /// Ranks whose steps cost nothing, and when something landed in whose memory.
 struct Group {
-    memory: Memory<Dense, Timed>,
+    memory: Memory<Mapped, Timed>,
     clock: Rc<Clock>,
     dice: Dice,
 }
@@ -36,7 +37,7 @@ impl Group {
         let paces =
             Paces { begins: vec![0; ranks as usize], slow: vec![WHOLE; ranks as usize], jitter: 0, seed };
         let timed = Timed::new(clock.clone(), &cluster, network, paces, OldSplit::default());
-        let memory = Memory::new(shape, Dense::new(group_sizes(shape)), timed);
+        let memory = Memory::new(shape, Mapped::new(group_sizes(shape)).unwrap(), timed);
         Self { memory, clock, dice: Dice(seed) }
     }
 
