@@ -61,8 +61,8 @@ impl Mapped {
         let mut member = |sizes: Vec<u64>| sizes.into_iter().map(|size| take_pages(&mut end, size)).collect();
         let members = sizes.map(&mut member).collect::<io::Result<_>>()?;
         // An empty mapping is refused.
-        let touched = vec![0; (end / PAGE / 64 + 1) as usize];
-        Ok(Self { map: Some(anonymous(end.max(1), Pages::Small)?), members, touched })
+        let map = Some(anonymous(end.max(1), Pages::Small)?);
+        Ok(Self { map, members, touched: vec![0; (end / PAGE / 64 + 1) as usize] })
     }
 
     fn region(&self, spot: Spot) -> Option<&Range<u64>> {
