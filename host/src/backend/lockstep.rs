@@ -204,3 +204,36 @@ impl Backend for Lockstep {
         read(inner.output(rank, batch, tensor, size.min(len as u64)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use veriep_core::sim::Dense;
+    use veriep_core::sim::chooser::Dice;
+
+    #[test]
+    fn mapped_bytes_are_those_of_vectors_whether_pages_are_touched_or_not() {
+        const SIZE: usize = 50_000;
+        let sizes = [vec![SIZE as u64; Spot::regions(0)]];
+        let mut dice = Dice(1);
+        for _ in 0..20 {
+            let mut mapped = Mapped::new(sizes.iter().cloned()).unwrap();
+            let mut dense = Dense::new(sizes.iter().cloned());
+            for _ in 0..100 {
+                let mut part = || {
+                    let offset = dice.below(SIZE);
+                    let spot = Spot { member: RankId(0), batch: 0, at: Place::window(offset as u64) };
+                    (spot, dice.below(SIZE - offset + 1).min(dice.below(10_000)))
+                };
+                let ((to, len), (from, wanted)) = (part(), part());
+                let bytes = vec![dice.below(3) as u8; len];
+                mapped.write(to, &bytes);
+                dense.write(to, &bytes);
+                assert!(
+                    mapped.read(from, wanted as u64) == dense.read(from, wanted as u64),
+                    "{wanted} bytes of {from:?}"
+                );
+            }
+        }
+    }
+}
