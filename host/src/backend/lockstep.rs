@@ -65,8 +65,11 @@ impl Mapped {
         Ok(Self { map, members, touched: vec![0; (end / PAGE / 64 + 1) as usize] })
     }
 
-    fn region(&self, spot: Spot) -> Option<&Range<u64>> {
-        self.members.get(spot.member.index())?.get(spot.region())
+    /// Where so many bytes lie; `None` if they are not all in one region.
+    fn range(&self, from: Spot, len: u64) -> Option<Range<u64>> {
+        let region = self.members.get(from.member.index())?.get(from.region())?;
+        let start = region.start.checked_add(from.at.offset)?;
+        Some(start..start.checked_add(len).filter(|end| *end <= region.end)?)
     }
 
     fn is_touched(&self, range: &Range<u64>) -> bool {
@@ -82,21 +85,22 @@ fn pages(range: &Range<u64>) -> impl Iterator<Item = usize> {
 
 impl Storage for Mapped {
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]> {
-        let region = self.region(from)?;
-        let start = region.start.checked_add(from.at.offset)?;
-        let end = start.checked_add(len).filter(|end| *end <= region.end)?;
+        let range = self.range(from, len)?;
         match ZEROS.get(..len as usize) {
-            Some(zeros) if !self.is_touched(&(start..end)) => Some(zeros),
-            _ => self.map.as_ref()?.get(start as usize..end as usize),
+            // Words are read so often that to look would take longer than the pages of those that nobody writes.
+            Some(zeros) if len > 8 && !self.is_touched(&range) => Some(zeros),
+            _ => self.map.as_ref()?.get(range.start as usize..range.end as usize),
         }
     }
 
+    fn holds(&self, at: Spot, len: u64) -> bool {
+        self.range(at, len).is_some()
+    }
+
     fn write(&mut self, to: Spot, bytes: &[u8]) {
-        let Range { start, end } = self.region(to).expect("no such region").clone();
-        let range = start + to.at.offset..start + to.at.offset + bytes.len() as u64;
-        assert!(range.end <= end, "{} bytes at {} do not end in its region", bytes.len(), to.at);
+        let range = self.range(to, bytes.len() as u64).expect("no such bytes");
         // Rows that a simulation leaves out are zeros: pages for them would take as long to be made as all else.
-        if ZEROS.get(..bytes.len()) == Some(bytes) && !self.is_touched(&range) {
+        if bytes.len() > 8 && ZEROS.get(..bytes.len()) == Some(bytes) && !self.is_touched(&range) {
             return;
         }
         pages(&range).for_each(|page| self.touched[page / 64] |= 1 << (page % 64));
