@@ -44,11 +44,11 @@ pub struct Mapped {
     map: Option<MmapMut>,
     /// By member, then region: where its bytes lie.
     members: Vec<Vec<Range<u64>>>,
-    /// Of each page, a bit that is set once something has been written there.
+    /// One bit for each page, which is set once something has been written there.
     touched: Vec<u64>,
 }
 
-/// What untouched pages hold, as much as is read of them without touching them.
+/// The content of untouched pages. Longer parts are read from the mapping.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 impl Mapped {
@@ -87,7 +87,7 @@ impl Storage for Mapped {
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]> {
         let range = self.range(from, len)?;
         match ZEROS.get(..len as usize) {
-            // Words are read so often that to look would take longer than the pages of those that nobody writes.
+            // Words are read so often that a look at every one would cost more than it saves.
             Some(zeros) if len > 8 && !self.is_touched(&range) => Some(zeros),
             _ => self.map.as_ref()?.get(range.start as usize..range.end as usize),
         }
@@ -99,7 +99,7 @@ impl Storage for Mapped {
 
     fn write(&mut self, to: Spot, bytes: &[u8]) {
         let range = self.range(to, bytes.len() as u64).expect("no such bytes");
-        // Rows that a simulation leaves out are zeros: pages for them would take as long to be made as all else.
+        // Rows that a simulation leaves out are zeros; to touch pages for them would take as long as all else.
         if bytes.len() > 8 && ZEROS.get(..bytes.len()) == Some(bytes) && !self.is_touched(&range) {
             return;
         }
