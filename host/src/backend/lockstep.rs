@@ -65,15 +65,20 @@ impl Mapped {
         Ok(Self { map, members, touched: vec![0; (end / PAGE / 64 + 1) as usize] })
     }
 
-    /// Where so many bytes lie; `None` if they are not all in one region.
+    /// Returns the part of the mapping that holds `len` bytes from `from` on, or `None` if they are not all in one region.
     fn range(&self, from: Spot, len: u64) -> Option<Range<u64>> {
         let region = self.members.get(from.member.index())?.get(from.region())?;
         let start = region.start.checked_add(from.at.offset)?;
         Some(start..start.checked_add(len).filter(|end| *end <= region.end)?)
     }
 
-    fn is_touched(&self, range: &Range<u64>) -> bool {
-        pages(range).any(|page| self.touched[page / 64] >> (page % 64) & 1 != 0)
+    /// Returns the zeros that a range holds if nobody has written to its pages. Words are read so often that a look at every
+    /// one would cost more than it saves: for them it returns `None`.
+    fn untouched(&self, range: &Range<u64>) -> Option<&'static [u8]> {
+        let len = (range.end - range.start) as usize;
+        let zeros = ZEROS.get(..len).filter(|_| len > 8)?;
+        let is_touched = |page: usize| self.touched[page / 64] >> (page % 64) & 1 != 0;
+        (!pages(range).any(is_touched)).then_some(zeros)
     }
 }
 
@@ -86,11 +91,7 @@ fn pages(range: &Range<u64>) -> impl Iterator<Item = usize> {
 impl Storage for Mapped {
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]> {
         let range = self.range(from, len)?;
-        match ZEROS.get(..len as usize) {
-            // Words are read so often that a look at every one would cost more than it saves.
-            Some(zeros) if len > 8 && !self.is_touched(&range) => Some(zeros),
-            _ => self.map.as_ref()?.get(range.start as usize..range.end as usize),
-        }
+        self.untouched(&range).or_else(|| self.map.as_ref()?.get(range.start as usize..range.end as usize))
     }
 
     fn holds(&self, at: Spot, len: u64) -> bool {
@@ -100,7 +101,7 @@ impl Storage for Mapped {
     fn write(&mut self, to: Spot, bytes: &[u8]) {
         let range = self.range(to, bytes.len() as u64).expect("no such bytes");
         // Rows that a simulation leaves out are zeros; to touch pages for them would take as long as all else.
-        if bytes.len() > 8 && ZEROS.get(..bytes.len()) == Some(bytes) && !self.is_touched(&range) {
+        if self.untouched(&range) == Some(bytes) {
             return;
         }
         pages(&range).for_each(|page| self.touched[page / 64] |= 1 << (page % 64));

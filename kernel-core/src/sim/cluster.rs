@@ -150,8 +150,8 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         self.memory.output(number, round % self.batches, tensor, capacity(self.shape, ep, tensor))
     }
 
-    /// What combine of a round is given: the experts' rows `y` and the outputs of dispatch as they are. `assist_info`, which has
-    /// room for every row that there could be, is cut to the entries of `y`.
+    /// What combine of a round is given: the experts' rows `y` and the outputs of dispatch as they are. `assist_info` has
+    /// room for more rows than were received: only its entries for the rows of `y` are copied.
     #[must_use]
     pub fn returned(&self, i: usize, round: usize, y: Vec<u8>) -> Returned {
         let output = |tensor| self.output(i, round, tensor).to_vec();
