@@ -64,7 +64,7 @@ pub fn check<B: Backend>(
     batch: &Batch<'_>,
     number: usize,
     threads: usize,
-    done: &(impl Fn() + Sync),
+    done: &(dyn Fn() + Sync),
 ) -> Result<(), Mismatch> {
     let here = global_rank::all(shape).filter(|&rank| world.is_here(rank));
     let mut verdicts: Vec<_> = here.map(|rank| (rank, Ok(()))).collect();

@@ -89,7 +89,7 @@ pub fn run<'c, B: Backend>(
     traffic: impl Fn(usize) -> Batch<'c>,
     (world, backend): (&World, &B),
     mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
-    progress: &(impl Fn() + Sync),
+    progress: &(dyn Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
     let mut ranks: Vec<_> = global_rank::all(shape).map(|_| RankState::new(plan.unit.batches())).collect();
     let mut costs = Costs { waited_for: vec![Duration::ZERO; ranks.len()], ..Costs::default() };

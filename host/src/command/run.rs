@@ -229,7 +229,7 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
     inject.over(Counted::of(&case.shape).over(RankRemap::of(case).over(memory)))
 }
 
-fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(Error::of_memory)?;
@@ -273,7 +273,7 @@ fn drive_threads<B: Backend>(
     memory: B,
     mapped: Vec<dump::Mapped>,
     (own, world): (&Own, &World),
-    tick: &(impl Fn() + Sync),
+    tick: &(dyn Fn() + Sync),
 ) -> Result<Ran, Error> {
     let Job { case, plan, workers, .. } = job;
     let backend = layers(job, memory);
@@ -298,7 +298,7 @@ fn drive_threads<B: Backend>(
     Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 
-fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(Error::of_memory)?;

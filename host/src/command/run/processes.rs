@@ -160,7 +160,7 @@ pub(super) fn shared(
 pub(super) fn run(
     job: &Job<'_>,
     record: Option<Arc<Folder>>,
-    tick: &(impl Fn() + Sync),
+    tick: &(dyn Fn() + Sync),
 ) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
