@@ -4,7 +4,7 @@
 //! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::{Backend, Members, PAGE, Pages, Reader, anonymous, take_pages};
+use super::{Backend, Members, PAGE, Pages, Reader, anonymous, take};
 use crate::dump;
 use crate::parallel::lock;
 use core::ops::Range;
@@ -25,6 +25,9 @@ use veriep_core::units::{CoreId, RankId};
 
 /// Transfers that an agent can have in flight.
 const TRANSFERS_MAX: u32 = 5;
+
+/// Bytes of a cache line, at whose starts regions begin: many are so short that they share a page.
+const LINE: u64 = 64;
 
 /// The memory of a group.
 #[derive(Debug)]
@@ -58,7 +61,7 @@ impl Mapped {
     /// The system refuses the mapping.
     pub fn new(sizes: impl Iterator<Item = Vec<u64>>) -> io::Result<Self> {
         let mut end = 0;
-        let mut member = |sizes: Vec<u64>| sizes.into_iter().map(|size| take_pages(&mut end, size)).collect();
+        let mut member = |sizes: Vec<u64>| sizes.into_iter().map(|size| take(&mut end, size, LINE)).collect();
         let members = sizes.map(&mut member).collect::<io::Result<_>>()?;
         // An empty mapping is refused.
         let map = Some(anonymous(end.max(1), Pages::Small)?);

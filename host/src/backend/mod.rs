@@ -233,10 +233,11 @@ fn anonymous(bytes: u64, pages: Pages) -> io::Result<MmapMut> {
     Ok(map)
 }
 
-/// Takes the next `bytes` of a memory whose first `taken` bytes are given away. What follows them begins at a page.
-fn take_pages(taken: &mut u64, bytes: u64) -> io::Result<Range<u64>> {
+/// Takes the next `bytes` of a memory whose first `taken` bytes are given away. What follows them begins at a multiple of
+/// `unit`.
+fn take(taken: &mut u64, bytes: u64, unit: u64) -> io::Result<Range<u64>> {
     let start = *taken;
     let end = start.checked_add(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-    *taken = end.checked_next_multiple_of(PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+    *taken = end.checked_next_multiple_of(unit).ok_or(io::ErrorKind::OutOfMemory)?;
     Ok(start..end)
 }

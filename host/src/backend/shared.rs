@@ -4,7 +4,7 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::{Backend, Members, PAGE, Pages, Reader, anonymous, row_copy, take_pages};
+use super::{Backend, Members, PAGE, Pages, Reader, anonymous, row_copy, take};
 use crate::{dump, global_rank};
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -53,11 +53,11 @@ impl Source {
                 Ok((map.as_mut_ptr(), Some(map)))
             }
             Self::Part(map, at) => {
-                let Range { start, end } = take_pages(at, bytes)?;
+                let Range { start, end } = take(at, bytes, PAGE)?;
                 let given = (end <= map.len() as u64).then(|| map.as_mut_ptr().wrapping_add(start as usize));
                 Ok((given.ok_or(io::ErrorKind::OutOfMemory)?, Some(map.clone())))
             }
-            Self::Measured(at) => take_pages(at, bytes).map(|_| (core::ptr::dangling_mut(), None)),
+            Self::Measured(at) => take(at, bytes, PAGE).map(|_| (core::ptr::dangling_mut(), None)),
         }
     }
 }
