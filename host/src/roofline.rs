@@ -3,7 +3,7 @@
 
 mod listing;
 
-use crate::backend::no_payload::NoPayload;
+use crate::backend::no_payload::{NoPayload, PIECE_MAX};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, row_copy};
@@ -38,6 +38,15 @@ pub struct Roofline {
     pub combine: Duration,
 }
 
+/// What a phase copies, in all ranks together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copies {
+    /// Bytes.
+    pub bytes: u64,
+    /// Of these, the bytes that are read from tokens.
+    pub tokens: u64,
+}
+
 /// Every copy of a round.
 #[derive(Debug)]
 pub struct Traffic<'a> {
@@ -57,7 +66,7 @@ pub struct Traffic<'a> {
 /// How long a group of one thread may stand still while its copies are listed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of rows from which on it matters how they are copied.
-const MEASURED_FROM: u64 = 1 << 20;
+pub const MEASURED_FROM: u64 = 1 << 20;
 /// Turns of each way to copy rows.
 const TURNS: usize = 3;
 /// Rounds of such a turn: one that finds the caches as the way before has left them, and one of each partition.
@@ -109,21 +118,45 @@ impl<'a> Traffic<'a> {
     pub fn new(case: &'a Case, choices: Choices) -> Result<Self, Error> {
         let batch = Batch::new(case);
         let memory = SharedMemory::new(case, 1).map_err(Error::of_memory)?;
-        let memory = RankRemap::of(case).over(memory);
+        let piece_max = match case.shape.product() {
+            Product::A3 => PIECE_MAX,
+            // Flags stand among the rows.
+            Product::A2 => usize::MAX,
+        };
+        let memory = NoPayload { piece_max, crossing: None }.over(RankRemap::of(case).over(memory));
+        let mut memory = Listing::new(&case.shape, |rank| batch.inputs(rank)).over(memory);
         let mut ranks: Vec<_> = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         let options = Options { choices, in_step: true, rows_unseen: true, ..Options::default() };
-        let (of, ranks_of) = ((case, &batch, options), ranks.as_mut_slice());
-        let rounds = match case.shape.product() {
-            Product::A3 => listed(NoPayload { crossing: None }.over(&memory), of, ranks_of)?,
-            // Flags stand among the rows.
-            Product::A2 => listed(memory, of, ranks_of)?,
+        let world = World::alone(global_rank::count(&case.shape), 1);
+        let alone = Workers { count: 1, deadline: PATIENCE, ..Workers::default() };
+        let runs = |memory: &_, ranks: &mut [_], rounds| {
+            group::repeat(memory, (&case.shape, &batch, options), ranks, (&world, &alone), rounds)
         };
+        // A first one fills what experts return.
+        runs(&memory, &mut ranks, 1)?;
+        memory.layer.begin(&ranks);
+        runs(&memory, &mut ranks, 2)?;
+        let rounds = memory.layer.phases();
         let receive = choices.receive;
         Ok(Self { case, receive, batch, rounds, ranks, experts_write: receive.overwrites(), is_blank: false })
     }
 
+    /// What an operator copies in each of its phases, in a round with an even number or an odd one.
+    #[must_use]
+    pub fn copies(&self, round: usize, operator: Operator) -> Vec<Copies> {
+        let phases = self.rounds[round % 2].iter().filter(|phase| phase.operator == Some(operator));
+        let all = phases.map(|phase| {
+            phase.copies.iter().flatten().fold(Copies::default(), |all, &(copied, bytes)| Copies {
+                bytes: all.bytes + bytes,
+                tokens: all.tokens + if copied.is_of_token() { bytes } else { 0 },
+            })
+        });
+        all.collect()
+    }
+
     /// Bytes that dispatch sends itself, without an agent.
-    fn bytes_sent(&self) -> u64 {
+    #[must_use]
+    pub fn bytes_sent(&self) -> u64 {
         let of_dispatch = self.rounds[0].iter().filter(|phase| phase.operator == Some(Operator::Dispatch));
         let copies = of_dispatch.flat_map(|phase| phase.copies.iter().flatten());
         copies.filter(|(copied, _)| matches!(copied, Copied::Put { .. })).map(|(_, len)| len).sum()
@@ -291,136 +324,4 @@ fn read(scratch: &mut [u8], row: &[u8]) -> Result<(), Fault> {
     scratch.copy_from_slice(row);
     core::hint::black_box(scratch);
     Ok(())
-}
-
-/// Lists what two rounds copy, behind one that has filled what experts return.
-fn listed<B: Backend>(
-    memory: B,
-    (case, batch, options): (&Case, &Batch<'_>, Options),
-    ranks: &mut [RankState],
-) -> Result<[Vec<Phase>; 2], Error> {
-    let of = (&case.shape, batch, options);
-    let world = World::alone(global_rank::count(&case.shape), 1);
-    let alone = Workers { count: 1, deadline: PATIENCE, ..Workers::default() };
-    group::repeat(&memory, of, ranks, (&world, &alone), 1)?;
-    let listing = Listing::new(&case.shape, ranks, |rank| batch.inputs(rank));
-    let memory = listing.over(memory);
-    group::repeat(&memory, of, ranks, (&world, &alone), 2)?;
-    Ok(memory.layer.phases())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::Pages;
-    use crate::generate::{self, generate};
-    use crate::presets::preset;
-    use veriep_core::fabric::Fabric;
-    use veriep_core::layout::outputs::capacity;
-    use veriep_core::place::{Place, Tensor};
-    use veriep_core::protocol::Stage;
-
-    fn case(set: &[&str]) -> Case {
-        let (mut config, _) = preset("tiny").unwrap();
-        set.iter().for_each(|set| config.set(set).unwrap());
-        generate(config, generate::Options { seed: 1, ..Default::default() }, "test").unwrap()
-    }
-
-    /// Bytes that an operator copies in each of its phases, of all ranks together.
-    fn bytes(traffic: &Traffic<'_>, round: usize, operator: Operator) -> Vec<u64> {
-        let phases = traffic.rounds[round].iter().filter(|phase| phase.operator == Some(operator));
-        phases.map(|phase| phase.copies.iter().flatten().map(|(_, len)| len).sum()).collect()
-    }
-
-    #[test]
-    fn rows_are_listed_once_for_each_time_that_they_are_copied() {
-        let case = case(&["h=1024", "bs=16", "hccl_buffsize_mb=16"]);
-        let sent: u64 = case.ranks.iter().map(|rank| rank.expert_ids.len() as u64).sum();
-        let (rows, sums) = (sent * 2048, 2 * 16 * 2048);
-        for (receive, dispatch, combine) in [
-            (Receive::Copy, vec![rows, rows], vec![rows, rows + sums]),
-            (Receive::InPlace, vec![rows], vec![rows, rows + sums]),
-            (Receive::Direct { areas: 1 }, vec![rows], vec![rows + sums]),
-        ] {
-            let choices = Choices { receive, ..Choices::default() };
-            let traffic = Traffic::new(&case, choices).unwrap();
-            for round in [0, 1] {
-                assert_eq!(bytes(&traffic, round, Operator::Dispatch), dispatch, "{receive:?}");
-                assert_eq!(bytes(&traffic, round, Operator::Combine), combine, "{receive:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn rows_on_a2_go_through_an_agent_and_a_relay() {
-        let a2 = ["product=a2", "ep_world_size=16", "moe_expert_num=16", "h=1024", "hccl_buffsize_mb=200"];
-        for (comm_alg, dispatch, combine) in [
-            // Gathered in the own window, posted, copied out or summed.
-            ("comm_alg=fullmesh", 3, 3),
-            // To a relay, from there to the experts, copied out; back to a relay, summed there, and summed by the owner.
-            ("comm_alg=hierarchy", 3, 3),
-        ] {
-            let case = case(&[&a2[..], &[comm_alg]].concat());
-            let traffic = Traffic::new(&case, Choices::default()).unwrap();
-            assert_eq!(bytes(&traffic, 0, Operator::Dispatch).len(), dispatch, "{comm_alg}");
-            assert_eq!(bytes(&traffic, 0, Operator::Combine).len(), combine, "{comm_alg}");
-        }
-    }
-
-    #[test]
-    fn a_message_to_a_relay_reads_its_token_unless_it_is_quantised() {
-        for (quant_mode, operator, reads) in [
-            ("quant_mode=0", Operator::Dispatch, true),
-            ("quant_mode=2", Operator::Dispatch, false),
-            ("quant_mode=0", Operator::Combine, false),
-        ] {
-            let servers =
-                ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=16", "h=1024"];
-            let case = case(&[&servers[..], &["hccl_buffsize_mb=200", quant_mode]].concat());
-            let traffic = Traffic::new(&case, Choices::default()).unwrap();
-            let phases = traffic.rounds[0].iter().filter(|phase| phase.operator == Some(operator));
-            let copies = phases.flat_map(|phase| phase.copies.iter().flatten());
-            let tokens: Vec<_> = copies
-                .filter_map(|(copied, _)| match copied {
-                    Copied::Sent { from, .. } => Some(matches!(from, Source::Token(_))),
-                    _ => None,
-                })
-                .collect();
-            assert!(!tokens.is_empty(), "{quant_mode} {operator:?}");
-            assert!(tokens.iter().all(|&token| token == reads), "{quant_mode} {operator:?}: {tokens:?}");
-        }
-    }
-
-    #[test]
-    fn memory_on_which_copies_were_measured_is_as_new() {
-        const ZEROS: [u8; 4096] = [0; 4096];
-        let servers = ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=16", "h=7168"];
-        let servers = case(&[&servers[..], &["hccl_buffsize_mb=105"]].concat());
-        assert!(Traffic::new(&servers, Choices::default()).unwrap().bytes_sent() > MEASURED_FROM);
-        let case = case(&["h=7168", "bs=48", "hccl_buffsize_mb=9"]);
-        let direct = [Receive::Direct { areas: 1 }, Receive::Overwrite { areas: 1 }];
-        let ways = [Receive::Copy, Receive::InPlace].into_iter().chain(direct);
-        let of_way = |receive| (&case, Choices { receive, ..Choices::default() });
-        let in_stage = |stage| (&servers, Choices { stage, ..Choices::default() });
-        for (case, choices) in ways.map(of_way).chain([Stage::Two, Stage::Three].map(in_stage)) {
-            // Zeros that nobody has written are read fastest in large pages.
-            let memory = SharedMemory::with_pages(case, 1, Pages::Huge).unwrap();
-            let memory = fastest(memory, (case, choices), 2).unwrap();
-            for rank in global_rank::all(&case.shape) {
-                let fabric = memory.fabric(rank, CoreId(0), 0);
-                let is_zero = |bytes: &[u8]| {
-                    assert!(
-                        bytes.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]),
-                        "{choices:?}"
-                    );
-                };
-                is_zero(fabric.bytes(Place::window(0), case.shape.window_bytes()).unwrap());
-                is_zero(fabric.bytes(Place::window_out(0), case.shape.window_out_bytes()).unwrap());
-                for tensor in Tensor::ALL {
-                    let len = capacity(&case.shape, rank, tensor) as usize;
-                    memory.read_output(rank, 0, tensor, len, &mut |bytes| is_zero(bytes));
-                }
-            }
-        }
-    }
 }

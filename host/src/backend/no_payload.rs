@@ -9,11 +9,13 @@ use veriep_core::place::Place;
 use veriep_core::units::{CoreId, RankId};
 
 /// Bytes of the longest piece of a table, 64 entries of 8; flags and tails are shorter, and what is longer is a row.
-const PIECE_MAX: usize = 512;
+pub const PIECE_MAX: usize = 512;
 
 /// The layer in which rows weigh nothing.
 #[derive(Debug)]
 pub struct NoPayload<'m> {
+    /// Bytes of the longest piece that has weight: [`PIECE_MAX`], or more where nothing is to be dropped.
+    pub piece_max: usize,
     /// Where flags are counted that a worker publishes to a rank of another one, of so many workers; if they are to be.
     pub crossing: Option<(&'m AtomicU64, u32)>,
 }
@@ -22,6 +24,7 @@ pub struct NoPayload<'m> {
 #[derive(Debug)]
 pub struct WeightlessFabric<'m, F> {
     inner: F,
+    piece_max: usize,
     rank: RankId,
     crossing: Option<(&'m AtomicU64, u32)>,
 }
@@ -29,7 +32,7 @@ pub struct WeightlessFabric<'m, F> {
 impl Layer for NoPayload<'_> {
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
-        WeightlessFabric { inner, rank, crossing: self.crossing }
+        WeightlessFabric { inner, piece_max: self.piece_max, rank, crossing: self.crossing }
     }
 }
 
@@ -49,7 +52,7 @@ impl<F: Fabric> Middleware for WeightlessFabric<'_, F> {
 
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        if row.len() <= PIECE_MAX {
+        if row.len() <= self.piece_max {
             return self.inner.put(to, at, row, tail);
         }
         let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
@@ -68,11 +71,11 @@ impl<F: Fabric> Middleware for WeightlessFabric<'_, F> {
 
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        if bytes.len() <= PIECE_MAX { self.inner.write(at, bytes) } else { Ok(()) }
+        if bytes.len() <= self.piece_max { self.inner.write(at, bytes) } else { Ok(()) }
     }
 
     #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        if len <= PIECE_MAX as u64 { self.inner.deliver(output, from, len) } else { Ok(()) }
+        if len <= self.piece_max as u64 { self.inner.deliver(output, from, len) } else { Ok(()) }
     }
 }

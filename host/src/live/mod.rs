@@ -3,8 +3,6 @@
 //! Members of a group are processes that have joined, or threads of one process. Each calls the same operators in the same
 //! order; a call returns when the operator has ended on its rank.
 
-#[cfg(test)]
-mod tests;
 mod tokens;
 
 pub use tokens::Tokens;

@@ -60,6 +60,15 @@ pub(super) enum Copied {
     Posted(Transfer),
 }
 
+impl Copied {
+    pub(super) const fn is_of_token(self) -> bool {
+        let (Self::Put { from, .. } | Self::Sent { from, .. } | Self::Written { from, .. }) = self else {
+            return false;
+        };
+        matches!(from, Source::Token(_))
+    }
+}
+
 /// A copy of a rank.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -95,7 +104,7 @@ pub(super) struct Listing<'a> {
     shape: &'a Shape,
     /// By rank: its tokens.
     tokens: Vec<&'a [u8]>,
-    /// By rank: where what its experts returned lies.
+    /// By rank: where what its experts return lies; none before [`begin`](Self::begin).
     results: Vec<Range<usize>>,
     log: Mutex<Log>,
 }
@@ -107,14 +116,24 @@ struct Log {
     cores: Vec<(usize, bool)>,
 }
 
-impl<'a> Listing<'a> {
-    /// Lists what a group copies that has run before on the same `inputs`, by rank.
-    pub(super) fn new(shape: &'a Shape, ranks: &[RankState], inputs: impl Fn(RankId) -> Inputs<'a>) -> Self {
-        let tokens = global_rank::all(shape).map(|rank| inputs(rank).x).collect();
-        let results = ranks.iter().map(|state| state.with_y(0, span)).collect();
+impl Log {
+    fn new(shape: &Shape) -> Self {
         let cores = (global_rank::count(shape) * shape.aiv_num()) as usize;
-        let log = Log { entries: Vec::new(), cores: vec![(0, false); cores] };
-        Self { shape, tokens, results, log: Mutex::new(log) }
+        Self { entries: Vec::new(), cores: vec![(0, false); cores] }
+    }
+}
+
+impl<'a> Listing<'a> {
+    /// Creates the layer of a group with these `inputs`, by rank, which lists nothing yet.
+    pub(super) fn new(shape: &'a Shape, inputs: impl Fn(RankId) -> Inputs<'a>) -> Self {
+        let tokens = global_rank::all(shape).map(|rank| inputs(rank).x).collect();
+        Self { shape, tokens, results: Vec::new(), log: Mutex::new(Log::new(shape)) }
+    }
+
+    /// Lists from now on what the group copies, whose experts have returned something to all `ranks` before.
+    pub(super) fn begin(&mut self, ranks: &[RankState]) {
+        self.results = ranks.iter().map(|state| state.with_y(0, span)).collect();
+        self.log = Mutex::new(Log::new(self.shape));
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -126,7 +145,8 @@ impl<'a> Listing<'a> {
     }
 
     fn source(&self, rank: RankId, core: CoreId, bytes: &[u8]) -> Source {
-        let (tokens, results) = (span(self.tokens[rank.index()]), &self.results[rank.index()]);
+        let Some(results) = self.results.get(rank.index()) else { return Source::Scratch };
+        let tokens = span(self.tokens[rank.index()]);
         let at = bytes.as_ptr().addr();
         if tokens.contains(&at) {
             Source::Token(at - tokens.start)
@@ -156,10 +176,10 @@ impl<'a> Listing<'a> {
         (carried == token).then_some(at)
     }
 
-    /// Lists a copy of `actor`, unless it is shorter than a row.
+    /// Lists a copy of `actor`, unless it is shorter than a row or nothing is listed yet.
     fn add(&self, rank: RankId, actor: u32, len: u64, copied: Copied) {
         let row = self.shape.payload_bytes().min(self.shape.result_bytes());
-        if len < row.min(PIECE) {
+        if len < row.min(PIECE) || self.results.is_empty() {
             return;
         }
         let mut log = self.log();

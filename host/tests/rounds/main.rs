@@ -5,9 +5,13 @@ mod common;
 
 mod a2;
 mod all_routings;
+mod bare_copies;
 mod data_races;
 mod elastic;
+mod expected;
 mod hierarchy;
+#[cfg(target_os = "linux")]
+mod live;
 mod plan_and_run;
 mod random_shapes;
 #[cfg(feature = "schedule")]
@@ -16,3 +20,5 @@ mod stopped;
 mod tp;
 mod twins;
 mod varied;
+#[cfg(feature = "commands")]
+mod virtual_time;

@@ -2,7 +2,7 @@
 
 use super::Samples;
 use super::blocks::System;
-use crate::backend::no_payload::NoPayload;
+use crate::backend::no_payload::{NoPayload, PIECE_MAX};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer, Pages};
 use crate::batch::Batch;
@@ -227,7 +227,7 @@ impl<B: Backend> System for Group<'_, B> {
         let options = Options { in_step: true, rows_idle: true, ..self.back_to_back() };
         let (workers, batch) = (Workers { count: workers, ..self.workers }, Batch::new(self.case));
         let mut rounds = |count, crossing, options| {
-            let backend = NoPayload { crossing }.over(&self.memory);
+            let backend = NoPayload { piece_max: PIECE_MAX, crossing }.over(&self.memory);
             let of = (&self.case.shape, &batch, options);
             group::repeat(&backend, of, &mut self.ranks, (&self.world, &workers), count)
         };

@@ -1,13 +1,23 @@
-use super::*;
-use crate::batch::Batch;
-use crate::case::{Case, OwnedMask};
-use crate::compare::expected;
-use crate::config::Config;
-use crate::generate::{self, MaskKind, generate};
-use crate::presets::preset;
-use veriep_core::inputs::Mask;
+//! Members of a live group: what they receive and sum is what the oracle says, and what they are told when it cannot be.
+
+use core::time::Duration;
+use std::thread;
+use veriep::batch::Batch;
+use veriep::case::{Case, OwnedMask};
+use veriep::compare::expected;
+use veriep::config::Config;
+use veriep::error::Error;
+use veriep::expert;
+use veriep::generate::{self, MaskKind, generate};
+use veriep::live::{Handle, Member, Plan, Tokens};
+use veriep::presets::preset;
+use veriep::world::Gone;
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::Receive;
-use veriep_core::shape::Dtype;
+use veriep_core::shape::{Dtype, Shape};
+use veriep_core::units::RankId;
+use veriep_core::vector::Any;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -44,37 +54,36 @@ fn tokens<'a>(inputs: &Inputs<'a>, shape: &Shape) -> Tokens<'a> {
     }
 }
 
-impl Member {
-    fn read(&self, of: Handle, tensor: Tensor) -> Vec<u8> {
-        let (mut seen, len) = (Vec::new(), self.output(of, tensor).1);
-        self.memory.read_output(self.rank, of.slot, tensor, len, &mut |bytes| seen = bytes.to_vec());
-        seen
-    }
+/// What of an output holds something.
+#[expect(unsafe_code, reason = "a member gives addresses")]
+fn read(member: &Member, of: Handle, tensor: Tensor) -> &[u8] {
+    let (at, len) = member.output(of, tensor);
+    // SAFETY: The batch has been dispatched, and combine needs the member for itself: until then nobody writes there.
+    unsafe { core::slice::from_raw_parts(at, len) }
+}
 
-    /// What the stand-in experts make of what it received.
-    fn stand_ins(&self, batch: &Batch<'_>, of: Handle) -> Vec<u8> {
-        let read = |at: Place, len, read: &mut dyn FnMut(&[u8])| {
-            let Region::Output(tensor) = at.region else { panic!("{at:?}") };
-            self.memory.read_output(self.rank, of.slot, tensor, (at.offset + len) as usize, &mut |bytes| {
-                read(&bytes[at.offset as usize..]);
-            });
-            Ok(())
-        };
-        let mut y = Vec::new();
-        expert::run(self.shape(), batch, (self.rank, Receive::Copy), &read, &mut y).unwrap();
-        y
-    }
+/// What the stand-in experts make of what a member received.
+fn stand_ins(member: &Member, batch: &Batch<'_>, of: Handle) -> Vec<u8> {
+    let reads = |at: Place, len, reads: &mut dyn FnMut(&[u8])| {
+        let Region::Output(tensor) = at.region else { panic!("{at:?}") };
+        reads(&read(member, of, tensor)[at.offset as usize..][..len as usize]);
+        Ok(())
+    };
+    let mut y = Vec::new();
+    expert::run(member.shape(), batch, (member.rank(), Receive::Copy), &reads, &mut y).unwrap();
+    y
+}
 
-    fn has_received_and_summed(&mut self, batch: &Batch<'_>, of: Handle) {
-        let of_oracle = batch.with_cluster(|cluster| expected(cluster, batch, self.rank));
-        let all = [Tensor::ExpandX, Tensor::DynamicScales, Tensor::ExpertTokenNums];
-        for tensor in all.into_iter().filter(|&tensor| self.output(of, tensor).1 > 0) {
-            assert!(self.read(of, tensor) == of_oracle[tensor as usize], "{tensor:?}");
-        }
-        let (y, mut x_out) = (self.stand_ins(batch, of), vec![0xAA; self.x_out_bytes()]);
-        self.combine(of, &y, &mut x_out, &mut go_on).unwrap();
-        assert!(x_out == of_oracle[Tensor::XOut as usize], "rank {} round {}", self.rank, of.round);
+fn has_received_and_summed(member: &mut Member, batch: &Batch<'_>, of: Handle) {
+    let rank = member.rank();
+    let of_oracle = batch.with_cluster(|cluster| expected(cluster, batch, rank));
+    let all = [Tensor::ExpandX, Tensor::DynamicScales, Tensor::ExpertTokenNums];
+    for tensor in all.into_iter().filter(|&tensor| member.output(of, tensor).1 > 0) {
+        assert!(read(member, of, tensor) == of_oracle[tensor as usize], "{tensor:?}");
     }
+    let (y, mut x_out) = (stand_ins(member, batch, of), vec![0xAA; member.x_out_bytes()]);
+    member.combine(of, &y, &mut x_out, &mut go_on).unwrap();
+    assert!(x_out == of_oracle[Tensor::XOut as usize], "rank {rank} round {}", of.round);
 }
 
 /// Runs rounds of a case, as many batches in flight, by threads.
@@ -83,12 +92,12 @@ fn rounds(case: &Case, in_flight: usize) {
         for first in (0..6).step_by(in_flight) {
             let batches: Vec<_> = (first..first + in_flight).map(|n| Batch::varied(case, n)).collect();
             let dispatch = |batch: &Batch<'_>| {
-                let given = tokens(&batch.inputs(member.rank), &case.shape);
+                let given = tokens(&batch.inputs(member.rank()), &case.shape);
                 member.dispatch(&given, &mut go_on).unwrap()
             };
             let handles: Vec<_> = batches.iter().map(dispatch).collect();
             for (batch, of) in batches.iter().zip(handles) {
-                member.has_received_and_summed(batch, of);
+                has_received_and_summed(&mut member, batch, of);
             }
         }
     };
@@ -129,12 +138,12 @@ fn pairs_without_an_expert_count_as_masked() {
     }
     let batch = Batch::new(&left_out);
     let run = |mut member: Member| {
-        let inputs = batch.inputs(member.rank);
+        let inputs = batch.inputs(member.rank());
         let ids = inputs.expert_ids.iter().enumerate().map(|(pair, &id)| if pair % 5 == 0 { -1 } else { id });
         let ids: Vec<_> = ids.collect();
         let given = Tokens { expert_ids: &ids, mask: Mask::None, ..tokens(&inputs, &case.shape) };
         let of = member.dispatch(&given, &mut go_on).unwrap();
-        member.has_received_and_summed(&batch, of);
+        has_received_and_summed(&mut member, &batch, of);
     };
     thread::scope(|scope| {
         members(&case.config, LONG).into_iter().for_each(|member| drop(scope.spawn(|| run(member))));
@@ -146,8 +155,9 @@ fn what_cannot_be_is_refused_and_nothing_has_happened() {
     let case = case(&["bs=2"], MaskKind::None);
     let batch = Batch::new(&case);
     let line = |error: Error| error.lines().join("\n");
-    let run = |mut member: Member| {
-        let given = tokens(&batch.inputs(member.rank), &case.shape);
+    let run = |mut member: Member, mut foreigner: Member| {
+        let given = tokens(&batch.inputs(member.rank()), &case.shape);
+        let foreign = foreigner.dispatch(&given, &mut go_on).unwrap();
         let refused = |member: &mut Member, wrong: Tokens<'_>, text: &str| {
             let seen = line(member.dispatch(&wrong, &mut go_on).unwrap_err());
             assert!(seen.starts_with(&format!("Group: {text}")), "{seen}");
@@ -173,22 +183,24 @@ fn what_cannot_be_is_refused_and_nothing_has_happened() {
         let third = line(member.dispatch(&given, &mut go_on).unwrap_err());
         assert!(third.contains("a third must not be dispatched") && third.contains("DDDCCC"), "{third}");
         let mut x_out = vec![0; member.x_out_bytes()];
-        let y = member.stand_ins(&batch, second);
+        let y = stand_ins(&member, &batch, second);
         let wrong = line(member.combine(second, &y, &mut x_out, &mut go_on).unwrap_err());
         assert!(wrong.contains("handle of round 1: must be of round 0"), "{wrong}");
         let wrong = line(member.combine(first, &y[2..], &mut x_out, &mut go_on).unwrap_err());
         assert!(wrong.starts_with("y: ") && wrong.contains("rows of 2048 bytes"), "{wrong}");
-        let foreign = Handle { member: u64::MAX, ..first };
         let wrong = line(member.combine(foreign, &y, &mut x_out, &mut go_on).unwrap_err());
         assert!(wrong.ends_with("is of another rank or group"), "{wrong}");
         for of in [first, second] {
-            member.has_received_and_summed(&batch, of);
+            has_received_and_summed(&mut member, &batch, of);
         }
         let wrong = line(member.combine(second, &y, &mut x_out, &mut go_on).unwrap_err());
         assert!(wrong.ends_with("has been combined already"), "{wrong}");
     };
+    let [group, another] = [(); 2].map(|()| members(&case.config, LONG));
     thread::scope(|scope| {
-        members(&case.config, LONG).into_iter().for_each(|member| drop(scope.spawn(|| run(member))));
+        for (member, foreigner) in group.into_iter().zip(another) {
+            scope.spawn(|| run(member, foreigner));
+        }
     });
     let of = |set: &str| {
         let mut config = case.config.clone();
@@ -229,7 +241,7 @@ fn who_leaves_or_is_interrupted_is_named_and_nobody_else() {
             let waits = |mut member: Member| {
                 let (batch, case) = (&batch, &case);
                 scope.spawn(move || {
-                    let given = tokens(&batch.inputs(member.rank), &case.shape);
+                    let given = tokens(&batch.inputs(member.rank()), &case.shape);
                     member.dispatch(&given, &mut go_on).unwrap_err()
                 })
             };
