@@ -141,11 +141,16 @@ impl<'a> Traffic<'a> {
         Ok(Self { case, receive, batch, rounds, ranks, experts_write: receive.overwrites(), is_blank: false })
     }
 
-    /// What an operator copies in each of its phases, in a round with an even number or an odd one.
+    /// The phases of an operator.
+    fn phases_of(&self, round: usize, operator: Operator) -> impl Iterator<Item = &Phase> {
+        self.rounds[round % 2].iter().filter(move |phase| phase.operator == Some(operator))
+    }
+
+    /// Returns what an operator copies in each of its phases. Rounds with even numbers use one partition, the others the
+    /// second one.
     #[must_use]
     pub fn copies(&self, round: usize, operator: Operator) -> Vec<Copies> {
-        let phases = self.rounds[round % 2].iter().filter(|phase| phase.operator == Some(operator));
-        let all = phases.map(|phase| {
+        let all = self.phases_of(round, operator).map(|phase| {
             phase.copies.iter().flatten().fold(Copies::default(), |all, &(copied, bytes)| Copies {
                 bytes: all.bytes + bytes,
                 tokens: all.tokens + if copied.is_of_token() { bytes } else { 0 },
@@ -154,11 +159,10 @@ impl<'a> Traffic<'a> {
         all.collect()
     }
 
-    /// Bytes that dispatch sends itself, without an agent.
+    /// Returns the bytes that dispatch sends itself, without an agent.
     #[must_use]
     pub fn bytes_sent(&self) -> u64 {
-        let of_dispatch = self.rounds[0].iter().filter(|phase| phase.operator == Some(Operator::Dispatch));
-        let copies = of_dispatch.flat_map(|phase| phase.copies.iter().flatten());
+        let copies = self.phases_of(0, Operator::Dispatch).flat_map(|phase| phase.copies.iter().flatten());
         copies.filter(|(copied, _)| matches!(copied, Copied::Put { .. })).map(|(_, len)| len).sum()
     }
 

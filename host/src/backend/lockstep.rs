@@ -26,7 +26,7 @@ use veriep_core::units::{CoreId, RankId};
 /// Transfers that an agent can have in flight.
 const TRANSFERS_MAX: u32 = 5;
 
-/// Bytes of a cache line, at whose starts regions begin: many are so short that they share a page.
+/// Bytes of a cache line. Each region begins at a multiple of it, and many are so short that they share a page.
 const LINE: u64 = 64;
 
 /// The memory of a group.
@@ -230,7 +230,7 @@ mod tests {
             for _ in 0..100 {
                 let mut part = || {
                     let offset = dice.below(SIZE);
-                    // Where one of them ends and the next begins they share a page.
+                    // The end of the first region and the start of the second lie in the same page.
                     let at = [Place::window, Place::window_out][dice.below(2)](offset as u64);
                     let spot = Spot { member: RankId(0), batch: 0, at };
                     (spot, dice.below(SIZE - offset + 1).min(dice.below(10_000)))

@@ -15,9 +15,10 @@ use veriep::driver::schedule::Schedule;
 use veriep::driver::threads::{Spread, Times, Workers};
 use veriep::driver::{self, Options, Unit};
 use veriep::error::Error;
-use veriep::generate::{self, Left, generate_left};
+use veriep::generate::{self, Left, Routing, generate_left};
 use veriep::global_rank;
 use veriep::group::{self, Plan};
+use veriep::presets::preset;
 use veriep::world::World;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
@@ -203,7 +204,14 @@ pub(crate) fn small(ranks: i64, experts: i64, k: i64, bs: i64, cores: i64) -> Co
     }
 }
 
-/// A seeded case of a small configuration.
+/// Returns the configuration and the routing of a preset with these assignments.
+pub(crate) fn preset_with(name: &str, set: &[&str]) -> (Config, Routing) {
+    let (mut config, routing) = preset(name).unwrap();
+    set.iter().for_each(|assignment| config.set(assignment).unwrap());
+    (config, routing)
+}
+
+/// Makes a case of a configuration that may break the limits of products.
 pub(crate) fn make(config: Config, options: generate::Options) -> Case {
     make_left(config, options, Left::All)
 }

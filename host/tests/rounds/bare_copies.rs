@@ -1,11 +1,11 @@
-//! The bare copies of a round: what is listed is what machines copy, and nothing of it stays in the memory.
+//! The bare copies of a round are those that the machines make, and measuring them leaves the memory as it was.
 
+use crate::common::trial::preset_with;
 use veriep::backend::shared::SharedMemory;
 use veriep::backend::{Backend, Pages};
 use veriep::case::Case;
 use veriep::generate::{self, generate};
 use veriep::global_rank;
-use veriep::presets::preset;
 use veriep::roofline::{MEASURED_FROM, Traffic, fastest};
 use veriep_core::fabric::Fabric;
 use veriep_core::layout::outputs::capacity;
@@ -14,12 +14,11 @@ use veriep_core::protocol::{Choices, Operator, Receive, Stage};
 use veriep_core::units::CoreId;
 
 fn case(set: &[&str]) -> Case {
-    let (mut config, _) = preset("tiny").unwrap();
-    set.iter().for_each(|set| config.set(set).unwrap());
+    let (config, _) = preset_with("tiny", set);
     generate(config, generate::Options { seed: 1, ..Default::default() }, "test").unwrap()
 }
 
-/// Bytes that an operator copies in each of its phases, of all ranks together.
+/// Returns the bytes that an operator copies in each of its phases, in all ranks together.
 fn bytes(traffic: &Traffic<'_>, round: usize, operator: Operator) -> Vec<u64> {
     traffic.copies(round, operator).iter().map(|copies| copies.bytes).collect()
 }
@@ -73,7 +72,7 @@ fn a_message_to_a_relay_reads_its_token_unless_it_is_quantised() {
         // Messages to relays come first.
         assert!(
             copies[0].bytes > 0 && copies[0].tokens == if reads { copies[0].bytes } else { 0 },
-            "{quant_mode} {copies:?}"
+            "{quant_mode} {operator:?} {copies:?}"
         );
         assert!(copies[1..].iter().all(|copies| copies.tokens == 0), "{quant_mode} {operator:?} {copies:?}");
     }

@@ -1,5 +1,6 @@
-//! Members of a live group: what they receive and sum is what the oracle says, and what they are told when it cannot be.
+//! Members of a live group receive and sum what the oracle says. A call that breaks a rule returns an error that names the rule.
 
+use crate::common::trial::preset_with;
 use core::time::Duration;
 use std::thread;
 use veriep::batch::Batch;
@@ -10,7 +11,6 @@ use veriep::error::Error;
 use veriep::expert;
 use veriep::generate::{self, MaskKind, generate};
 use veriep::live::{Handle, Member, Plan, Tokens};
-use veriep::presets::preset;
 use veriep::world::Gone;
 use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::place::{Place, Region, Tensor};
@@ -22,8 +22,7 @@ use veriep_core::vector::Any;
 const LONG: Duration = Duration::from_secs(60);
 
 fn case(set: &[&str], mask: MaskKind) -> Case {
-    let (mut config, _) = preset("tiny").unwrap();
-    set.iter().for_each(|set| config.set(set).unwrap());
+    let (mut config, _) = preset_with("tiny", set);
     config.raise_buffer();
     generate(config, generate::Options { seed: 3, mask, ..generate::Options::default() }, "test").unwrap()
 }
@@ -40,7 +39,7 @@ fn go_on() -> bool {
     true
 }
 
-/// What a member brings of a batch: without the inactive tokens at its end.
+/// Returns the tokens that a member passes to dispatch: those of a batch without the inactive ones at its end.
 fn tokens<'a>(inputs: &Inputs<'a>, shape: &Shape) -> Tokens<'a> {
     let Inputs { x, expert_ids, expert_scales, mask, .. } = *inputs;
     let all = Tokens { x, expert_ids, expert_scales, mask };
@@ -54,7 +53,7 @@ fn tokens<'a>(inputs: &Inputs<'a>, shape: &Shape) -> Tokens<'a> {
     }
 }
 
-/// What of an output holds something.
+/// Returns the bytes of an output that dispatch has written.
 #[expect(unsafe_code, reason = "a member gives addresses")]
 fn read(member: &Member, of: Handle, tensor: Tensor) -> &[u8] {
     let (at, len) = member.output(of, tensor);
@@ -62,7 +61,7 @@ fn read(member: &Member, of: Handle, tensor: Tensor) -> &[u8] {
     unsafe { core::slice::from_raw_parts(at, len) }
 }
 
-/// What the stand-in experts make of what a member received.
+/// Returns the results that the stand-in experts compute from the rows that a member has received.
 fn stand_ins(member: &Member, batch: &Batch<'_>, of: Handle) -> Vec<u8> {
     let reads = |at: Place, len, reads: &mut dyn FnMut(&[u8])| {
         let Region::Output(tensor) = at.region else { panic!("{at:?}") };
@@ -74,6 +73,7 @@ fn stand_ins(member: &Member, batch: &Batch<'_>, of: Handle) -> Vec<u8> {
     y
 }
 
+/// Compares what a member has received with the oracle, then combines, and compares the sums.
 fn has_received_and_summed(member: &mut Member, batch: &Batch<'_>, of: Handle) {
     let rank = member.rank();
     let of_oracle = batch.with_cluster(|cluster| expected(cluster, batch, rank));
@@ -86,7 +86,7 @@ fn has_received_and_summed(member: &mut Member, batch: &Batch<'_>, of: Handle) {
     assert!(x_out == of_oracle[Tensor::XOut as usize], "rank {rank} round {}", of.round);
 }
 
-/// Runs rounds of a case, as many batches in flight, by threads.
+/// Runs six rounds of a case with a thread for each member, and `in_flight` batches at once.
 fn rounds(case: &Case, in_flight: usize) {
     let run = |mut member: Member| {
         for first in (0..6).step_by(in_flight) {
@@ -122,10 +122,8 @@ fn members_receive_and_sum_what_the_oracle_says() {
         rounds(&case, 1);
         rounds(&case, 2);
     }
-    let (mut config, _) = preset("a2-hier-16").unwrap();
-    ["aiv_num=2", "h=1024", "bs=2"].iter().for_each(|set| config.set(set).unwrap());
-    let options =
-        generate::Options { routing: generate::Routing::NodeLimited, ..generate::Options::default() };
+    let (config, routing) = preset_with("a2-hier-16", &["aiv_num=2", "h=1024", "bs=2"]);
+    let options = generate::Options { routing, ..generate::Options::default() };
     rounds(&generate(config, options, "test").unwrap(), 2);
 }
 

@@ -1,18 +1,17 @@
-//! Rounds in virtual time: whoever can move is woken, and a group that cannot move is told.
+//! In virtual time every core that can move is woken, and a group in which none can is an error that names the time.
 
+use crate::common::trial::preset_with;
 use veriep::error::Error;
 use veriep::generate::{Options, generate};
-use veriep::presets::preset;
 use veriep::simulate::prices::Cluster;
 use veriep::simulate::timed::{Paces, WHOLE};
 use veriep::simulate::{Outcome, Plan, Wakes, run};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Stage};
 
-/// What becomes of a run of a preset.
+/// Simulates two rounds of a preset, and returns the outcome.
 fn run_of(name: &str, set: &[&str], cluster: &str, stage: Stage, wakes: Wakes) -> Result<Outcome, Error> {
-    let (mut config, routing) = preset(name).unwrap();
-    set.iter().for_each(|assignment| config.set(assignment).unwrap());
+    let (config, routing) = preset_with(name, set);
     let case = generate(config, Options { routing, ..Options::default() }, name).unwrap();
     let ranks = case.shape.ep_world_size() as usize;
     let paces = Paces { begins: vec![0; ranks], slow: vec![WHOLE; ranks], jitter: 300, seed: 3 };
