@@ -85,14 +85,11 @@ impl Dispatch {
         }
         let end = now.end;
         for source in now {
-            if !self.has_told(env, cx.fabric, Direct::Counts, RankId(source))? {
-                return if source == first {
-                    Ok(Progress::Pending(Self::wait(Direct::Counts, RankId(source))))
-                } else {
-                    self.go(Phase::Await { source })
-                };
+            match self.missing(env, cx.fabric, Direct::Counts, RankId(source))? {
+                None => self.add_counts(env, cx.fabric, RankId(source), sums)?,
+                Some(_) if source > first => return self.go(Phase::Await { source }),
+                Some(wait) => return Ok(Progress::Pending(wait)),
             }
-            self.add_counts(env, cx.fabric, RankId(source), sums)?;
         }
         self.go(Phase::Await { source: end })
     }

@@ -151,27 +151,22 @@ impl Dispatch {
         }
     }
 
-    /// Returns the wait of a core that lacks this word.
-    const fn wait(what: Direct, source: RankId) -> Wait {
-        let flag = match what {
-            Direct::Counts => Flag::Counts,
-            Direct::Grants => Flag::Grant,
-            Direct::TokenFlags => Flag::Tokens,
-        };
-        Wait::new(flag, source, &[])
-    }
-
-    /// Returns whether this word of `source` has arrived.
+    /// Returns the wait for this word of `source`, unless it has arrived.
     #[inline(always)]
-    fn has_told<F: Fabric + ?Sized, V>(
+    fn missing<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
         fabric: &F,
         what: Direct,
         source: RankId,
-    ) -> Result<bool, ProtocolError> {
+    ) -> Result<Option<Wait>, ProtocolError> {
+        let flag = match what {
+            Direct::Counts => Flag::Counts,
+            Direct::Grants => Flag::Grant,
+            Direct::TokenFlags => Flag::Tokens,
+        };
         let at = what.word(env.shape, self.round.partition, source);
-        Ok(flag::missing(fabric, at, Self::wait(what, source))?.is_none())
+        flag::missing(fabric, at, Wait::new(flag, source, &[]))
     }
 
     fn area<V>(&self, env: Bound<'_, V>) -> Area {

@@ -23,12 +23,10 @@ impl Dispatch {
         }
         let end = now.end;
         for (slot, _, source) in steps::sources_of(cx.env.shape, now) {
-            if !self.has_told(cx.env, cx.fabric, Direct::TokenFlags, source)? {
-                return if slot == first {
-                    Ok(Progress::Pending(Self::wait(Direct::TokenFlags, source)))
-                } else {
-                    self.go(Phase::AwaitTokens { slot })
-                };
+            match self.missing(cx.env, cx.fabric, Direct::TokenFlags, source)? {
+                None => {}
+                Some(_) if slot > first => return self.go(Phase::AwaitTokens { slot }),
+                Some(wait) => return Ok(Progress::Pending(wait)),
             }
         }
         self.go(Phase::AwaitTokens { slot: end })

@@ -28,8 +28,8 @@ impl Dispatch {
         parts: &Parts,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
         let Home { rank: source, local_expert } = send.home;
-        if !self.has_told(env, fabric, Direct::Grants, source)? {
-            return Ok(Err(Self::wait(Direct::Grants, source)));
+        if let Some(wait) = self.missing(env, fabric, Direct::Grants, source)? {
+            return Ok(Err(wait));
         }
         let at = Direct::Grants.entry(env.shape, self.round.partition, source, local_expert);
         let first = u32::from_le_bytes(steps::copy_of(fabric, at)?);
