@@ -1,8 +1,6 @@
 //! The agent of a rank on A2.
 
-use crate::codes::{
-    Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_OK, VERIEP_PENDING, code, order,
-};
+use crate::codes::{Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_PENDING, code, order};
 use crate::context::{List, Outcome, awaited, context, report};
 use crate::fabric::NicTable;
 use crate::given::read;
@@ -42,8 +40,7 @@ pub unsafe extern "C" fn veriep_agent_new(
             return Err(VERIEP_E_REFUSED);
         }
         let env = AgentEnv::new(shape, RankId(rank), self::order(order)?);
-        objects::put(out, objects::Agent { env, rank, is_dead: false, agent: Agent::new() })?;
-        Ok(VERIEP_OK)
+        objects::put(out, objects::Agent { env, rank, is_dead: false, agent: Agent::new() })
     })())
 }
 

@@ -53,7 +53,7 @@ pub(crate) unsafe fn report(
     if !status.is_null() {
         let rank = rank.map_or(VERIEP_NONE, |RankId(rank)| rank);
         // SAFETY: the caller's.
-        unsafe { given::write(status) }?.write(veriep_status { steps, rank, code });
+        unsafe { given::fill(status, veriep_status { steps, rank, code }) }?;
     }
     Ok(said)
 }
@@ -119,7 +119,7 @@ pub(crate) unsafe fn context<'a>(
         let cx = read(cx)?;
         Text::new(cx.text, cx.text_len)?;
         if !status.is_null() {
-            given::write(status)?.write(veriep_status { steps: 0, rank: VERIEP_NONE, code: 0 });
+            given::fill(status, veriep_status { steps: 0, rank: VERIEP_NONE, code: 0 })?;
         }
         cx
     };

@@ -100,8 +100,7 @@ pub unsafe extern "C" fn veriep_core_new(
         let env = if shape.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
         let machine = Machine::begin(Operator::Dispatch, &env);
         let (needs, operator) = (choices.needs(shape), Operator::Dispatch);
-        objects::put(out, Core { env, rank, tp_rank, needs, operator, phase: Phase::Idle, machine })?;
-        Ok(VERIEP_OK)
+        objects::put(out, Core { env, rank, tp_rank, needs, operator, phase: Phase::Idle, machine })
     })())
 }
 

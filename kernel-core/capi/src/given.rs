@@ -2,6 +2,7 @@
 
 use crate::codes::{
     Said, VERIEP_E_ARGUMENT, VERIEP_E_NULL, VERIEP_MASK_NONE, VERIEP_MASK_PAIRS, VERIEP_MASK_TOKENS,
+    VERIEP_OK,
 };
 use crate::types::{veriep_bytes, veriep_inputs, veriep_operands};
 use core::mem::MaybeUninit;
@@ -27,6 +28,16 @@ pub(crate) unsafe fn write<'a, T>(to: *mut T) -> Said<&'a mut MaybeUninit<T>> {
     }
     // SAFETY: aligned, and otherwise the caller's.
     unsafe { to.cast::<MaybeUninit<T>>().as_mut() }.ok_or(VERIEP_E_NULL)
+}
+
+/// Writes what the caller asked for.
+///
+/// # Safety
+/// As of [`write`].
+pub(crate) unsafe fn fill<T>(to: *mut T, with: T) -> Said {
+    // SAFETY: the caller's.
+    unsafe { write(to) }?.write(with);
+    Ok(VERIEP_OK)
 }
 
 fn check<T>(data: *const T, len: usize) -> Said<bool> {

@@ -1,6 +1,6 @@
 //! What lives in opaque words of the caller's memory.
 
-use crate::codes::{Said, VERIEP_E_ORDER};
+use crate::codes::{Said, VERIEP_E_ORDER, VERIEP_OK};
 use crate::given;
 use crate::types::{veriep_core, veriep_expert_map, veriep_shape};
 use crate::vector::Unit;
@@ -89,13 +89,13 @@ impl Object for Agent {
 ///
 /// # Safety
 /// As of [`given::write`].
-pub(crate) unsafe fn put<T: Object>(to: *mut T::Words, object: T) -> Said<()> {
+pub(crate) unsafe fn put<T: Object>(to: *mut T::Words, object: T) -> Said {
     () = T::FITS;
     // SAFETY: the caller's.
     let words = unsafe { given::write(to) }?;
     // SAFETY: the words are as large and as aligned as `FITS` says.
     unsafe { words.as_mut_ptr().cast::<Marked<T>>().write(Marked { mark: T::MARK, object }) };
-    Ok(())
+    Ok(VERIEP_OK)
 }
 
 /// Marks the words as none of an object, if they are memory.

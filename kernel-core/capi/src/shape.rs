@@ -33,6 +33,20 @@ pub extern "C" fn veriep_abi_version() -> u32 {
     VERIEP_ABI_VERSION
 }
 
+/// Makes a configuration of what is given here, and of the numbers that `of` has by the same names.
+macro_rules! with_numbers {
+    ($of:ident => $config:ident { $($field:ident: $value:expr,)* }) => {
+        with_numbers! { $of => $config { $($field: $value,)* }
+            ep_world_size server_ranks tp_world_size moe_expert_num shared_expert_num shared_expert_rank_num
+            zero_expert_num copy_expert_num const_expert_num k h global_bs quant_mode comm_quant_mode
+            expert_token_nums_type hccl_buffsize_mb port_offset aiv_num norm_eps
+        }
+    };
+    ($of:ident => $config:ident { $($field:ident: $value:expr,)* } $($number:ident)*) => {
+        $config { $($field: $value,)* $($number: $of.$number,)* }
+    };
+}
+
 /// Fills in a configuration. `abi_version` is `VERIEP_ABI_VERSION`; with another one nothing is written.
 ///
 /// # Safety
@@ -43,78 +57,36 @@ pub unsafe extern "C" fn veriep_config_default(out: *mut veriep_config, abi_vers
         return VERIEP_E_VERSION;
     }
     let of = Config::default();
-    let bs = if let BatchSizes::Uniform(bs) = of.bs { bs } else { 0 };
-    let config = veriep_config {
-        abi_version,
+    let config = with_numbers! { of => veriep_config {
+        abi_version: abi_version,
         limits: codes::VERIEP_LIMITS_PRODUCT,
         comm_alg: codes::VERIEP_FULLMESH_V1,
         op: codes::VERIEP_OP_COMBINE,
         dtype: codes::VERIEP_BF16,
         given: 0,
-        ep_world_size: of.ep_world_size,
-        server_ranks: of.server_ranks,
-        tp_world_size: of.tp_world_size,
-        moe_expert_num: of.moe_expert_num,
-        shared_expert_num: of.shared_expert_num,
-        shared_expert_rank_num: of.shared_expert_rank_num,
-        zero_expert_num: of.zero_expert_num,
-        copy_expert_num: of.copy_expert_num,
-        const_expert_num: of.const_expert_num,
-        k: of.k,
-        h: of.h,
-        bs,
+        bs: if let BatchSizes::Uniform(bs) = of.bs { bs } else { 0 },
         bs_per_rank: ptr::null(),
         bs_per_rank_len: 0,
-        global_bs: of.global_bs,
-        quant_mode: of.quant_mode,
-        comm_quant_mode: of.comm_quant_mode,
-        expert_token_nums_type: of.expert_token_nums_type,
-        hccl_buffsize_mb: of.hccl_buffsize_mb,
-        port_offset: of.port_offset,
-        aiv_num: of.aiv_num,
-        norm_eps: of.norm_eps,
-    };
+    } };
     // SAFETY: the caller's.
-    code(unsafe { given::write(out) }.map(|out| {
-        out.write(config);
-        VERIEP_OK
-    }))
+    code(unsafe { given::fill(out, config) })
 }
 
 /// # Safety
 /// `bs_per_rank` has as many entries as it says.
 unsafe fn config(given: &veriep_config) -> Said<Config<'_>> {
-    Ok(Config {
+    Ok(with_numbers! { given => Config {
         comm_alg: codes::protocol(given.comm_alg)?,
         op: codes::op(given.op)?,
         dtype: codes::dtype(given.dtype)?,
-        ep_world_size: given.ep_world_size,
-        server_ranks: given.server_ranks,
-        tp_world_size: given.tp_world_size,
-        moe_expert_num: given.moe_expert_num,
-        shared_expert_num: given.shared_expert_num,
-        shared_expert_rank_num: given.shared_expert_rank_num,
-        zero_expert_num: given.zero_expert_num,
-        copy_expert_num: given.copy_expert_num,
-        const_expert_num: given.const_expert_num,
-        k: given.k,
-        h: given.h,
         bs: if given.bs_per_rank.is_null() {
             BatchSizes::Uniform(given.bs)
         } else {
             // SAFETY: the caller's.
             BatchSizes::PerRank(unsafe { slice(given.bs_per_rank, given.bs_per_rank_len) }?)
         },
-        global_bs: given.global_bs,
-        quant_mode: given.quant_mode,
-        comm_quant_mode: given.comm_quant_mode,
-        expert_token_nums_type: given.expert_token_nums_type,
-        hccl_buffsize_mb: given.hccl_buffsize_mb,
-        port_offset: given.port_offset,
-        aiv_num: given.aiv_num,
-        norm_eps: given.norm_eps,
         given: Given::from_bits(given.given).ok_or(VERIEP_E_ARGUMENT)?,
-    })
+    } })
 }
 
 /// Checks a configuration and makes a shape of it. The text has a line for each rule that is broken.
@@ -138,8 +110,7 @@ pub unsafe extern "C" fn veriep_shape_new(
         }
         let (config, limits) = (self::config(given)?, codes::limits(given.limits)?);
         let shape = Shape::check(&config, limits, &mut |violation| text.line(violation));
-        objects::put(out, shape.ok_or(VERIEP_E_CONFIG)?)?;
-        Ok(VERIEP_OK)
+        objects::put(out, shape.ok_or(VERIEP_E_CONFIG)?)
     })())
 }
 
@@ -162,8 +133,7 @@ pub unsafe extern "C" fn veriep_shape_survivors(
         let mut text = Text::new(text, text_len)?;
         let (whole, info) = (objects::get::<Shape>(whole)?, slice(elastic_info, len)?);
         let left = Elastic::check(whole, info, &mut |violation| text.line(violation));
-        objects::put(out, whole.survivors(left.as_ref().ok_or(VERIEP_E_CONFIG)?))?;
-        Ok(VERIEP_OK)
+        objects::put(out, whole.survivors(left.as_ref().ok_or(VERIEP_E_CONFIG)?))
     })())
 }
 
@@ -188,12 +158,11 @@ pub unsafe extern "C" fn veriep_shape_sizes(
     // SAFETY: the caller's.
     code((|| unsafe {
         let (shape, rank) = of_rank(shape, rank)?;
-        let out = given::write(out)?;
         let has_tp = shape.tp_world_size() > 1;
         let mut capacities = [0; VERIEP_TENSORS];
         let all = Tensor::ALL.iter().map(|&tensor| outputs::capacity(shape, rank, tensor));
         capacities.iter_mut().zip(all).for_each(|(to, capacity)| *to = capacity);
-        out.write(veriep_sizes {
+        let sizes = veriep_sizes {
             state: VERIEP_STATE_BYTES,
             window: shape.window_bytes(),
             window_out: shape.window_out_bytes(),
@@ -209,8 +178,8 @@ pub unsafe extern "C" fn veriep_shape_sizes(
             local_experts: shape.local_experts(rank),
             bs: shape.bs(rank),
             aiv_num: shape.aiv_num(),
-        });
-        Ok(VERIEP_OK)
+        };
+        given::fill(out, sizes)
     })())
 }
 
@@ -270,8 +239,7 @@ pub unsafe extern "C" fn veriep_fingerprints_new(
     code((|| unsafe {
         let shape = objects::get::<Shape>(shape)?;
         let all = Fingerprints::new(shape, codes::choices(choices)?).named(name(group_ep), name(group_tp));
-        given::write(out)?.write(veriep_fingerprints { words: all.0 });
-        Ok(VERIEP_OK)
+        given::fill(out, veriep_fingerprints { words: all.0 })
     })())
 }
 
@@ -300,7 +268,7 @@ pub unsafe extern "C" fn veriep_fingerprints_compare(
         let mut text = Text::new(text, text_len)?;
         let (own, other) = (Fingerprints(read(own)?.words), Fingerprints(read(other)?.words));
         if !whole.is_null() {
-            given::write(whole)?.write(own.whole());
+            given::fill(whole, own.whole())?;
         }
         own.first_difference(&other).map_or(Ok(VERIEP_OK), |name| {
             text.say(&name);
@@ -362,8 +330,7 @@ pub unsafe extern "C" fn veriep_expert_map_new(
         objects::forget::<ExpertMap<'static>>(out)?;
         let (shape, words) = (objects::get::<Shape>(shape)?, slice(words, len)?);
         let map = ExpertMap::check(shape, words, rows, &mut |violation| text.line(violation));
-        objects::put(out, map.ok_or(VERIEP_E_CONFIG)?)?;
-        Ok(VERIEP_OK)
+        objects::put(out, map.ok_or(VERIEP_E_CONFIG)?)
     })())
 }
 
@@ -495,7 +462,7 @@ pub unsafe extern "C" fn veriep_received_rows(
             if !is_held(at, len) {
                 return Err(VERIEP_E_ARGUMENT);
             }
-            given::write(results)?.write(veriep_rows { at: place(at), len });
+            given::fill(results, veriep_rows { at: place(at), len })?;
         }
         list.end()
     })())
