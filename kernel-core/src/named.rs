@@ -1,6 +1,6 @@
-//! Enums whose values have names: each value and its name stand in one line.
+//! Names of the values of enums.
 
-/// Declares an enum, the list of its values, and their names.
+/// Declares an enum, the list of its values, and their names: each value and its name stand in one line.
 macro_rules! named {
     ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $text:literal,)* }) => {
         $(#[$about])*
@@ -15,6 +15,35 @@ macro_rules! named {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+/// Names the phases of a machine, or of a part of one, prefixed with the part's name; that of the part itself, if it is
+/// given, is the name of its phase, or of the phase of the part within it that is named last.
+macro_rules! phase_names {
+    ($phase:ident: $($name:ident)*) => {
+        phase_names! { $phase of "": $($name)* }
+    };
+    ($phase:ident of $part:literal in $of:ident: $($name:ident)* $(; $within:ident)?) => {
+        phase_names! { $phase of $part: $($name)* }
+
+        impl $of {
+            pub(crate) const fn phase(&self) -> &'static str {
+                $(if let $phase::$within(part) = &self.phase {
+                    return part.phase();
+                })?
+                self.phase.name()
+            }
+        }
+    };
+    ($phase:ident of $part:literal: $($name:ident)*) => {
+        impl $phase {
+            pub(crate) const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => concat!($part, stringify!($name)),)*
+                }
             }
         }
     };

@@ -28,35 +28,6 @@
 //! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
-/// Names the phases of a machine, or of a part of one, prefixed with the part's name; that of the part itself, if it is
-/// given, is the name of its phase, or of the phase of the part within it that is named last.
-macro_rules! phase_names {
-    ($phase:ident: $($name:ident)*) => {
-        phase_names! { $phase of "": $($name)* }
-    };
-    ($phase:ident of $part:literal in $of:ident: $($name:ident)* $(; $within:ident)?) => {
-        phase_names! { $phase of $part: $($name)* }
-
-        impl $of {
-            pub(crate) const fn phase(&self) -> &'static str {
-                $(if let $phase::$within(part) = &self.phase {
-                    return part.phase();
-                })?
-                self.phase.name()
-            }
-        }
-    };
-    ($phase:ident of $part:literal: $($name:ident)*) => {
-        impl $phase {
-            pub(crate) const fn name(&self) -> &'static str {
-                match self {
-                    $(Self::$name { .. } => concat!($part, stringify!($name)),)*
-                }
-            }
-        }
-    };
-}
-
 /// Lets a machine, or a part of one, step to another phase.
 ///
 /// A phase carries where its step begins, and what only the phases after it need; the rest stands beside it. A part with

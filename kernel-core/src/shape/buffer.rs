@@ -33,17 +33,18 @@ pub struct Buffer {
     pub is_smallest: bool,
 }
 
-/// The bound on `max_bs`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// The range of `bs`.
-    Range,
-    /// The configured window.
-    Window,
-    /// The combine status slots, one per token and column (A3).
-    StatusSlots,
-    /// The relay area (A2 hierarchy).
-    RelayArea,
+named! {
+    /// The bound on `max_bs`.
+    Limit {
+        /// The range of `bs`.
+        Range = "the product's range of bs",
+        /// The configured window.
+        Window = "hccl_buffsize_mb",
+        /// The combine status slots, one per token and column (A3).
+        StatusSlots = "the combine status slots, bs * (K + S) of them",
+        /// The relay area (A2 hierarchy).
+        RelayArea = "the relay area",
+    }
 }
 
 /// The maximum number of factors of a term.
@@ -69,19 +70,6 @@ pub struct Factor {
     pub value: u64,
     /// The meaning of the symbol.
     pub meaning: &'static str,
-}
-
-impl Limit {
-    /// Returns the name of the bound.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Range => "the product's range of bs",
-            Self::Window => "hccl_buffsize_mb",
-            Self::StatusSlots => "the combine status slots, bs * (K + S) of them",
-            Self::RelayArea => "the relay area",
-        }
-    }
 }
 
 impl Term {

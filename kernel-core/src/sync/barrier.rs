@@ -39,15 +39,9 @@ pub(crate) enum Meeting {
     Barrier,
 }
 
-impl Meeting {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Quiet => "Quiet",
-            Self::Arrive => "Arrive",
-            Self::Barrier => "Barrier",
-        }
-    }
+phase_names! { Meeting: Quiet Arrive Barrier }
 
+impl Meeting {
     /// Advances by one step; returns [`Done`](Progress::Done) once all cores have arrived. `epoch` is the last barrier that
     /// was passed or arrived at.
     #[inline(always)]
