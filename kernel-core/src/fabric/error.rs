@@ -206,6 +206,9 @@ pub enum ProtocolError {
     Internal(&'static str),
 }
 
+/// The result of what may find that an operator cannot continue.
+pub(crate) type Result<T, E = ProtocolError> = core::result::Result<T, E>;
+
 impl From<Fault> for ProtocolError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)

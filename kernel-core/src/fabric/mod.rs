@@ -50,6 +50,7 @@ mod wait;
 mod watch;
 
 pub use error::ProtocolError;
+pub(crate) use error::Result;
 pub use wait::{Detail, Flag, Progress, Wait};
 pub use watch::Awaited;
 pub(crate) use watch::Watch;

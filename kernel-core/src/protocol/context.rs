@@ -1,7 +1,7 @@
 //! The context of a step: as a driver passes it, and as the machines take it.
 
 use super::{Operands, Scratch};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result};
 use crate::inputs::Inputs;
 use crate::shape::Shape;
 use crate::vector::Vector;
@@ -35,7 +35,7 @@ impl<E, F: Fabric + ?Sized> Context<'_, E, F> {
         &'s mut self,
         constants: &'s P,
         fingerprint: u64,
-    ) -> Result<Cx<'s, P, With<F, V>>, ProtocolError> {
+    ) -> Result<Cx<'s, P, With<F, V>>> {
         let Self { shape, fabric, inputs, operands, scratch, .. } = self;
         let env = Bound::new(shape, constants, fingerprint)?;
         Ok(Cx { env, fabric, inputs, operands, scratch: Scratch { words: scratch.words, row: scratch.row } })
@@ -69,7 +69,7 @@ impl<E> Deref for Bound<'_, E> {
 impl<'s, E> Bound<'s, E> {
     /// Refuses constants that were made for a shape with another `fingerprint`.
     #[inline(always)]
-    pub(crate) fn new(shape: &'s Shape, constants: &'s E, fingerprint: u64) -> Result<Self, ProtocolError> {
+    pub(crate) fn new(shape: &'s Shape, constants: &'s E, fingerprint: u64) -> Result<Self> {
         if shape.fingerprint() != fingerprint {
             return Err(ProtocolError::OtherShape { made_for: fingerprint, given: shape.fingerprint() });
         }
@@ -78,7 +78,7 @@ impl<'s, E> Bound<'s, E> {
 }
 
 /// The outcome of a step.
-pub(crate) type Outcome = Result<Progress, ProtocolError>;
+pub(crate) type Outcome = Result<Progress>;
 
 /// The types that a driver chooses.
 pub(crate) trait Types {

@@ -1,7 +1,7 @@
 //! The machine of any protocol.
 
 use super::{Choices, Context, Operator, Receive, Scratch, a2, a3, a3_v2, direct, hierarchy};
-use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
+use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Result, Watch};
 use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId};
 use crate::vector::Vector;
@@ -274,8 +274,8 @@ impl Machine {
 pub(super) fn drive(
     steps: u32,
     done: &mut u32,
-    mut step: impl FnMut() -> Result<Progress, ProtocolError>,
-) -> Result<Option<Progress>, ProtocolError> {
+    mut step: impl FnMut() -> Result<Progress>,
+) -> Result<Option<Progress>> {
     for n in *done..steps {
         match step() {
             Ok(Progress::Stepped) => {}

@@ -133,7 +133,7 @@ pub use handshake::Fingerprints;
 use machine::drive;
 pub use machine::{Env, Machine, Refused};
 
-use crate::fabric::ProtocolError;
+use crate::fabric::{ProtocolError, Result};
 use crate::place::Tensor;
 use crate::shape::{Protocol, Shape};
 use crate::units::{RankId, nth_piece};
@@ -177,13 +177,13 @@ impl<'a> Operands<'a> {
     }
 
     /// Returns a row of `y`.
-    fn result(&self, shape: &Shape, row: u32) -> Result<&'a [u8], ProtocolError> {
+    fn result(&self, shape: &Shape, row: u32) -> Result<&'a [u8]> {
         let y = nth_piece(self.y, row as usize, shape.row_bytes() as usize);
         y.ok_or(given("y is shorter than its rows"))
     }
 
     /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that the operands hold at most `held` rows.
-    fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
+    fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32> {
         let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
         let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));
         let max = held.min(shape.rows_max(rank));
@@ -195,7 +195,7 @@ impl<'a> Operands<'a> {
 }
 
 /// Checks that the number of rows announced to a rank, `seen`, is at most `max`.
-fn rows_within(seen: u64, max: u64) -> Result<(), ProtocolError> {
+fn rows_within(seen: u64, max: u64) -> Result<()> {
     if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(()) }
 }
 
@@ -218,13 +218,13 @@ const SHORT_BYTES: ProtocolError = given("scratch is shorter than scratch_bytes"
 
 /// Takes the next `len` words of the scratch.
 #[inline(always)]
-fn take<'u>(words: &mut &'u mut [u32], len: usize) -> Result<&'u mut [u32], ProtocolError> {
+fn take<'u>(words: &mut &'u mut [u32], len: usize) -> Result<&'u mut [u32]> {
     words.split_off_mut(..len).ok_or(SHORT_WORDS)
 }
 
 /// Returns the first `len` bytes of the scratch.
 #[inline(always)]
-fn room(row: &mut [u8], len: u64) -> Result<&mut [u8], ProtocolError> {
+fn room(row: &mut [u8], len: u64) -> Result<&mut [u8]> {
     row.get_mut(..len as usize).ok_or(SHORT_BYTES)
 }
 

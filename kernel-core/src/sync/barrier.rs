@@ -9,7 +9,7 @@
 //! A core uses its two words in turn: a core that has passed barrier `n` may arrive at `n + 1` while a slow one still reads
 //! the sums of `n`. It cannot arrive at `n + 2` before the slow one has arrived at `n + 1`.
 
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::core_word;
 use crate::plan::counts::ShareSum;
 use crate::units::{CoreId, RankId};
@@ -50,7 +50,7 @@ impl Meeting {
         CoreRef { rank, core, cores }: CoreRef,
         fabric: &mut F,
         epoch: &mut u32,
-    ) -> Result<Progress, ProtocolError> {
+    ) -> Result<Progress> {
         *self = match self {
             Self::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::QUIET)),
             Self::Quiet | Self::Arrive if cores == 1 => return Ok(Progress::Done),
@@ -73,7 +73,7 @@ impl Meeting {
 ///
 /// # Errors
 /// The words hold epochs that cannot follow each other, or the fabric refuses.
-pub(crate) fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
+pub(crate) fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32> {
     let (even, odd) = (fabric.observe(core_word(core, 0))?, fabric.observe(core_word(core, 1))?);
     last_of(even, odd).map_err(|epoch| ProtocolError::CoreWord {
         core,

@@ -1,6 +1,6 @@
 //! The words by which ranks announce to each other that rows have arrived.
 
-use crate::fabric::{Fabric, ProtocolError, Wait};
+use crate::fabric::{Fabric, Result, Wait};
 use crate::place::Place;
 
 pub use crate::layout::a2_window::FLAG as WINDOW_FLAG;
@@ -44,11 +44,7 @@ pub const fn dispatch(word: u64) -> Seen {
 /// # Errors
 /// The word is neither that nor empty, or the fabric refuses.
 #[inline(always)]
-pub(crate) fn missing<F: Fabric + ?Sized>(
-    fabric: &F,
-    at: Place,
-    awaited: Wait,
-) -> Result<Option<Wait>, ProtocolError> {
+pub(crate) fn missing<F: Fabric + ?Sized>(fabric: &F, at: Place, awaited: Wait) -> Result<Option<Wait>> {
     let seen = fabric.observe(at)?;
     match seen {
         0 => Ok(Some(awaited)),
@@ -62,11 +58,7 @@ pub(crate) fn missing<F: Fabric + ?Sized>(
 /// # Errors
 /// The word has no flag, or the fabric refuses.
 #[inline(always)]
-pub(crate) fn count<F: Fabric + ?Sized>(
-    fabric: &F,
-    at: Place,
-    awaited: Wait,
-) -> Result<Result<u32, Wait>, ProtocolError> {
+pub(crate) fn count<F: Fabric + ?Sized>(fabric: &F, at: Place, awaited: Wait) -> Result<Result<u32, Wait>> {
     let seen = fabric.observe(at)?;
     match dispatch(seen) {
         Seen::Empty => Ok(Err(awaited)),

@@ -4,7 +4,7 @@
 //! started, so all cores of all ranks agree on the partition of operator N. `docs/doubt/protocol.md` explains why reuse in
 //! operator N + 2 is safe; this module does not ensure it.
 
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::state::Partition;
 use crate::place::Place;
 
@@ -12,7 +12,7 @@ use crate::place::Place;
 ///
 /// # Errors
 /// The record holds neither 0 nor 1, or the fabric refuses.
-pub(crate) fn select<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
+pub(crate) fn select<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition> {
     let partition = selected(fabric, at)?;
     fabric.store(at, u64::from(partition.flipped().index()))?;
     Ok(partition)
@@ -22,7 +22,7 @@ pub(crate) fn select<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Pa
 ///
 /// # Errors
 /// Fails like [`select`].
-pub(crate) fn selected<F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<Partition, ProtocolError> {
+pub(crate) fn selected<F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<Partition> {
     match fabric.observe(at)? {
         0 => Ok(Partition::P0),
         1 => Ok(Partition::P1),

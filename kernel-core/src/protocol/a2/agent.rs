@@ -5,7 +5,7 @@
 //! for this peer in this half; just the length may be any that fits the window.
 
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Awaited, Flag, Progress, ProtocolError, Wait, Watch};
+use crate::fabric::{Awaited, Flag, Progress, ProtocolError, Result, Wait, Watch};
 use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, task_word};
 use crate::layout::a2_window::sent_bytes;
 use crate::layout::relay::gathered_bytes;
@@ -131,12 +131,7 @@ impl Agent {
     }
 
     /// Returns the task for `peer`, checked.
-    fn transfer<N: Nic + ?Sized>(
-        &self,
-        env: Bound<'_>,
-        nic: &N,
-        peer: RankId,
-    ) -> Result<Transfer, ProtocolError> {
+    fn transfer<N: Nic + ?Sized>(&self, env: Bound<'_>, nic: &N, peer: RankId) -> Result<Transfer> {
         let half = if self.served.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
         let mut words = [0; Task::WORDS as usize];
         for (word, i) in words.iter_mut().zip(0..) {

@@ -9,7 +9,7 @@
 
 use super::part::{Clear, Round, Send};
 use super::{Cx, Env, split_words};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result};
 use crate::layout::a2_window::{row, window_in};
 use crate::layout::state::{Operator, Partition};
 use crate::placement::Home;
@@ -150,7 +150,7 @@ impl<F: Fabric + ?Sized> Rows<F> for InWindows<'_> {
         fabric: &'f F,
         Pair { token, k }: Pair,
         home: Home,
-    ) -> Result<Value<'f>, ProtocolError> {
+    ) -> Result<Value<'f>> {
         let slots = self.sent.rows(ExpertId(home.rank.0 * shape.local_expert_num() + home.local_expert));
         let seen = entry(self.operands.expand_idx, (token.0 * shape.k() + k) as usize);
         let Some(slot) = u32::try_from(seen).ok().filter(|&slot| slot < slots) else {
@@ -163,7 +163,7 @@ impl<F: Fabric + ?Sized> Rows<F> for InWindows<'_> {
 
 impl Operands<'_> {
     /// Reads `ep_recv_counts` into `sums` and checks every entry. Returns the number of rows.
-    fn read_counts(&self, shape: &Shape, sums: &mut [u32]) -> Result<u32, ProtocolError> {
+    fn read_counts(&self, shape: &Shape, sums: &mut [u32]) -> Result<u32> {
         let mut min = 0;
         for (slot, to) in (0..).zip(sums.iter_mut()) {
             let seen = entry(self.ep_recv_counts, slot as usize);

@@ -36,7 +36,7 @@ pub use agent::{Agent, AgentEnv};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
-use crate::fabric::ProtocolError;
+use crate::fabric::Result;
 use crate::layout::state::Operator;
 use crate::plan::permute::{Cumsum, RecvCounts};
 use crate::plan::route;
@@ -132,7 +132,7 @@ struct Words<'u> {
 
 // Inlined, so that a step splits off only what it uses.
 #[inline(always)]
-fn split_words<'u, V>(env: Bound<'u, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'u, V>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
     let shape = env.shape;
     let slots = take(&mut words, route::share_len(&env.work.pairs) as usize)?;
     let sent = take(&mut words, shape.moe_expert_num() as usize + 1)?;

@@ -13,7 +13,7 @@
 
 use super::ring::DoorbellSequence;
 use super::{Bound, Cx, split_words};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, Result, Wait};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
@@ -39,7 +39,7 @@ impl Round {
     }
 
     /// Reads the half to use and the last barrier.
-    pub(super) fn begin(&mut self, cx: &Cx<'_, impl Types>) -> Result<(), ProtocolError> {
+    pub(super) fn begin(&mut self, cx: &Cx<'_, impl Types>) -> Result<()> {
         self.half = selector::selected(cx.fabric, buffer_chosen(cx.env.shape))?;
         self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
         Ok(())
@@ -53,7 +53,7 @@ impl Round {
         to: RankId,
         at: Offset,
         bytes: &[u8],
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<()> {
         if to == env.rank {
             fabric.put(to, window_in(env.shape, self.half, to, at), bytes, &[])?;
         } else {
@@ -64,12 +64,7 @@ impl Round {
 
     /// Returns whether the flag at `at` of the window from `source` has arrived.
     #[inline]
-    pub(super) fn flag_is_in(
-        &self,
-        cx: &Cx<'_, impl Types>,
-        source: RankId,
-        at: Offset,
-    ) -> Result<bool, ProtocolError> {
+    pub(super) fn flag_is_in(&self, cx: &Cx<'_, impl Types>, source: RankId, at: Offset) -> Result<bool> {
         Ok(flag::is_window_flag(cx.fabric.observe(window_in(cx.env.shape, self.half, source, at))?))
     }
 

@@ -4,7 +4,7 @@
 //! Quiet -> Barrier -> [core 0: (Flip -> Settle)? -> Ring] -> Rung
 //! ```
 
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::a2_message::doorbell;
 use crate::layout::state::Partition;
 use crate::place::Place;
@@ -69,7 +69,7 @@ impl DoorbellSequence {
 }
 
 /// Core 0 alone publishes to the doorbell, and has been quiet since the last time, so it reads its own value.
-fn ring<F: Fabric + ?Sized>(rank: RankId, fabric: &mut F, half: Partition) -> Result<(), ProtocolError> {
+fn ring<F: Fabric + ?Sized>(rank: RankId, fabric: &mut F, half: Partition) -> Result<()> {
     let rung = fabric.observe(doorbell())?;
     if rung % 2 != half.index().into() {
         let next = rung.saturating_add(1);

@@ -8,7 +8,7 @@
 use super::part::Round;
 use super::steps::{self, CHUNK, count_of, split_words};
 use super::{Bound, Cx};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, Result, Wait};
 use crate::layout::outputs;
 use crate::place::Tensor;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
@@ -62,7 +62,7 @@ impl Exchange {
         fabric: &F,
         epoch: u32,
         core: CoreId,
-    ) -> Result<ShareSum, ProtocolError> {
+    ) -> Result<ShareSum> {
         // The own word may not have landed yet.
         if core == env.core { Ok(self.sum) } else { barrier::sum_of(fabric, core, epoch) }
     }

@@ -2,7 +2,7 @@
 
 use super::part::Round;
 use super::{Bound, Cx};
-use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
@@ -27,7 +27,7 @@ pub(crate) fn chunk_of(own: &Range<u32>, first: u32) -> Range<u32> {
 }
 
 /// Plans the sends, and begins a round with the partition and the last barrier. It has one store.
-pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(), ProtocolError> {
+pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<()> {
     let env = cx.env;
     let epoch = barrier::current_epoch(cx.fabric, env.core)?;
     let share = &env.work.sends;
@@ -70,7 +70,7 @@ impl Signal {
         partition: Partition,
         first: u32,
         words: impl Iterator<Item = u64>,
-    ) -> Result<u32, ProtocolError> {
+    ) -> Result<u32> {
         let now = env.run_of(&env.work.destinations, first);
         for (destination, word) in now.clone().zip(words) {
             let home = route::destination_home(env.shape, destination);
@@ -89,8 +89,8 @@ impl Signal {
         fabric: &mut F,
         partition: Partition,
         own: &Range<u32>,
-        mut missing: impl FnMut(&F, Place, (u32, u32, RankId)) -> Result<Option<Wait>, ProtocolError>,
-    ) -> Result<Result<u32, Wait>, ProtocolError> {
+        mut missing: impl FnMut(&F, Place, (u32, u32, RankId)) -> Result<Option<Wait>>,
+    ) -> Result<Result<u32, Wait>> {
         let now = env.run_of(own, own.start);
         for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
             let at = self.at(env.shape, partition, local_expert, source);
@@ -105,11 +105,7 @@ impl Signal {
 
 /// Publishes flag and count to the next destinations of this core's share, as [`select`] counted them for the whole rank.
 /// Returns the destination to continue with.
-pub(crate) fn publish_counts(
-    cx: &mut Cx<'_, impl Types>,
-    partition: Partition,
-    first: u32,
-) -> Result<u32, ProtocolError> {
+pub(crate) fn publish_counts(cx: &mut Cx<'_, impl Types>, partition: Partition, first: u32) -> Result<u32> {
     let (_, send_status) = split_words(cx.scratch.words, &cx.env.work.sends)?;
     let left = first as usize..cx.env.work.destinations.end as usize;
     let counts = send_status.get(left).ok_or(internal("no such destination"))?;
@@ -127,7 +123,7 @@ pub(crate) fn publish_token_flags(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     first: u32,
-) -> Result<u32, ProtocolError> {
+) -> Result<u32> {
     Signal::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
@@ -153,8 +149,8 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
     fabric: &mut F,
     partition: Partition,
     own: &Range<u32>,
-    mut note: impl FnMut(u32, u32) -> Result<(), ProtocolError>,
-) -> Result<Result<u32, Wait>, ProtocolError> {
+    mut note: impl FnMut(u32, u32) -> Result<()>,
+) -> Result<Result<u32, Wait>> {
     Signal::Count.take(env, fabric, partition, own, |fabric, at, (slot, local_expert, source)| {
         let count = match flag::count(fabric, at, env.waits_for_count(source, local_expert))? {
             Ok(count) => count,
@@ -174,7 +170,7 @@ pub(crate) fn await_token_flags(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     own: &Range<u32>,
-) -> Result<Result<u32, Wait>, ProtocolError> {
+) -> Result<Result<u32, Wait>> {
     Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |fabric, at, (_, local_expert, source)| {
         flag::missing(fabric, at, Wait::new(Flag::Token, source, &[local_expert]))
     })
@@ -187,7 +183,7 @@ pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     own: &Range<u32>,
     slots: &[u32],
     pair: u32,
-) -> Result<Option<u32>, ProtocolError> {
+) -> Result<Option<u32>> {
     if pair >= own.end {
         return Ok(None);
     }
@@ -218,7 +214,7 @@ pub(crate) fn record<'r, V: Vector>(
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
     send: Send,
-) -> Result<(&'r [u8], Tail), ProtocolError> {
+) -> Result<(&'r [u8], Tail)> {
     let (row, scale) = payload(env.shape, env.vector, inputs, scratch, staged, send)?;
     Ok((row, Tail::new(env.shape, scale, triple(env, send))))
 }
@@ -237,7 +233,7 @@ pub(crate) fn payload<'r, V: Vector>(
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
     Send { pair, home, .. }: Send,
-) -> Result<(&'r [u8], f32), ProtocolError> {
+) -> Result<(&'r [u8], f32)> {
     if let Some(x) = unconverted(shape, inputs, pair.token) {
         return Ok((x, 0.0));
     }
@@ -261,7 +257,7 @@ pub(crate) fn write_payload<V: Vector>(
     row: &mut [u8],
     staged: &mut Option<Staged>,
     (token, home): (Token, Home),
-) -> Result<f32, ProtocolError> {
+) -> Result<f32> {
     let smooth = inputs.smooth(shape, shape.expert_row(home));
     let expert_row = smooth.map(|_| shape.expert_row(home));
     let scale = match *staged {
@@ -308,7 +304,7 @@ pub(crate) fn rows<V>(
     own: Range<u32>,
     index: u32,
     most: u32,
-) -> Result<(Rows, (u32, u32)), ProtocolError> {
+) -> Result<(Rows, (u32, u32))> {
     let mut rows = Rows::default();
     let mut index = index;
     let end_of_own = own.end;
@@ -340,7 +336,7 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized, V>(
     at: Place,
     source: RankId,
     (row, first): (u32, u32),
-) -> Result<u32, ProtocolError> {
+) -> Result<u32> {
     let bytes = copy_of(fabric, at)?;
     let triple = Expected::of(env, source).check(&bytes, (row, first))?;
     fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
@@ -354,7 +350,7 @@ pub(crate) fn copy_triples(
     rows: &Rows,
     (at, pitch): (impl Fn(&Stretch) -> Place, u64),
     (mut row, mut first): (u32, u32),
-) -> Result<u32, ProtocolError> {
+) -> Result<u32> {
     let fabric = &mut *cx.fabric;
     let mut seen: [&[u8]; ROWS as usize] = [&[]; ROWS as usize];
     let mut left = seen.iter_mut();
@@ -402,11 +398,7 @@ impl Expected {
 
     /// Returns the triple of `row`, if it is valid and, since tokens rise within a slot, not before token `first`.
     #[inline(always)]
-    fn check(
-        &self,
-        bytes: &[u8; Triple::BYTES as usize],
-        (row, first): (u32, u32),
-    ) -> Result<Triple, ProtocolError> {
+    fn check(&self, bytes: &[u8; Triple::BYTES as usize], (row, first): (u32, u32)) -> Result<Triple> {
         let triple = Triple::from_any(bytes);
         let is_one = triple.source == self.source
             && (first..self.tokens).contains(&triple.token.0)
@@ -416,11 +408,7 @@ impl Expected {
 }
 
 /// Writes the scale at `at` to `row` of the outputs.
-pub(crate) fn copy_scale<F: Fabric + ?Sized>(
-    fabric: &mut F,
-    at: Place,
-    row: u32,
-) -> Result<(), ProtocolError> {
+pub(crate) fn copy_scale<F: Fabric + ?Sized>(fabric: &mut F, at: Place, row: u32) -> Result<()> {
     let bytes = copy_of::<4, F>(fabric, at)?;
     fabric.write(outputs::element(Tensor::DynamicScales, row), &bytes)?;
     Ok(())
@@ -432,7 +420,7 @@ pub(crate) fn copy_scales<F: Fabric + ?Sized>(
     rows: &Rows,
     (at, pitch): (impl Fn(&Stretch) -> Place, u64),
     row: u32,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let mut scales = [[0; 4]; ROWS as usize];
     let mut left = scales.iter_mut();
     for stretch in &rows.stretches {
@@ -451,7 +439,7 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
     at: Place,
     entries: &[[u8; N]; ROWS as usize],
     count: u32,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let entries = entries.get(..count as usize).ok_or(internal("more rows than a write carries"))?;
     fabric.write(at, entries.as_flattened())?;
     Ok(())
@@ -464,7 +452,7 @@ pub(crate) fn tail_of<F: Fabric + ?Sized, V>(
     record: Place,
     source: RankId,
     rows: (u32, u32),
-) -> Result<Tail, ProtocolError> {
+) -> Result<Tail> {
     let bytes = copy_of(fabric, triple_of(env.shape, record))?;
     let triple = Expected::of(env, source).check(&bytes, rows)?;
     let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(env.shape, record))?);
@@ -476,16 +464,12 @@ pub(crate) fn tail_of<F: Fabric + ?Sized, V>(
 pub(crate) fn split_words<'u>(
     mut words: &'u mut [u32],
     share: &DispatchShare,
-) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
+) -> Result<(&'u mut [u32], &'u mut [u32])> {
     Ok((take(&mut words, route::share_len(share) as usize)?, words))
 }
 
 /// Returns the entry of the count table for a slot of the own share.
-pub(crate) fn count_of<'u, V>(
-    env: Bound<'_, V>,
-    counts: &'u mut [u32],
-    slot: u32,
-) -> Result<&'u mut u32, ProtocolError> {
+pub(crate) fn count_of<'u, V>(env: Bound<'_, V>, counts: &'u mut [u32], slot: u32) -> Result<&'u mut u32> {
     counts.get_mut((slot - env.work.slots.start) as usize).ok_or(SHORT_WORDS)
 }
 
@@ -498,7 +482,7 @@ pub(crate) fn write_sums<F: Fabric + ?Sized, V>(
     slots: Range<u32>,
     at: Place,
     mut rows: u32,
-) -> Result<u32, ProtocolError> {
+) -> Result<u32> {
     let len = slots.len();
     let mut sums = [0; CHUNK as usize];
     for (sum, slot) in sums.iter_mut().zip(slots) {
@@ -515,7 +499,7 @@ pub(crate) fn write_words<F: Fabric + ?Sized>(
     fabric: &mut F,
     at: Place,
     words: impl Iterator<Item = u32>,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let (bytes, len) = bytes_of(words);
     fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;
     Ok(())
@@ -533,14 +517,11 @@ pub(crate) fn bytes_of(words: impl Iterator<Item = u32>) -> ([u8; CHUNK as usize
 }
 
 /// Returns a copy of `N` bytes of the window, so that the checked bytes are the written ones.
-pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(
-    fabric: &F,
-    at: Place,
-) -> Result<[u8; N], ProtocolError> {
+pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<[u8; N]> {
     array_of(fabric.bytes(at, N as u64)?)
 }
 
 /// Converts what a fabric returned for `N` bytes.
-fn array_of<const N: usize>(bytes: &[u8]) -> Result<[u8; N], ProtocolError> {
+fn array_of<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
     bytes.try_into().map_err(|_| given("the fabric returned bytes of another length"))
 }

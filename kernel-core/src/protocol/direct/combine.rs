@@ -9,7 +9,7 @@
 //! experts. This requires the barrier, and makes pull combine wait for all ranks, though no token does.
 
 use super::ranks;
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::direct::{self, Area};
 use crate::layout::outputs;
 use crate::layout::row_table;
@@ -118,7 +118,7 @@ impl Combine {
     }
 
     /// Returns the wait for the results of `source`, unless they are ready.
-    fn missing<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<Option<Wait>, ProtocolError> {
+    fn missing<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<Option<Wait>> {
         flag::missing(fabric, results_ready(self.partition, source), Wait::new(Flag::Results, source, &[]))
     }
 
@@ -169,13 +169,7 @@ struct AtPeers<'a> {
 
 impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
     #[inline]
-    fn row<'f>(
-        &self,
-        shape: &Shape,
-        fabric: &'f F,
-        pair: Pair,
-        home: Home,
-    ) -> Result<Value<'f>, ProtocolError> {
+    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, home: Home) -> Result<Value<'f>> {
         let number = outputs::sent_row_number(shape, self.rank, pair);
         let seen = entry(self.operands.sent_rows, number as usize);
         let parts = direct::Parts::of(shape, home.rank, self.area);

@@ -1,7 +1,7 @@
 //! The course that both machines take: begin the operator, announce it to near ranks, then let the roles move by turns.
 
 use super::{Bound, Cx, Epoch, Now, Turn, split_bytes};
-use crate::fabric::{Progress, ProtocolError, Wait};
+use crate::fabric::{Progress, Result, Wait};
 use crate::layout::state::Operator;
 use crate::protocol::{Outcome, Types};
 use crate::units::RankId;
@@ -55,7 +55,7 @@ impl Course {
     pub(super) fn advance<'c, T: Types, W>(
         &mut self,
         cx: &'c mut Cx<'_, T>,
-        split: impl FnOnce(Bound<'c, T::Vector>, &'c mut [u32]) -> Result<W, ProtocolError>,
+        split: impl FnOnce(Bound<'c, T::Vector>, &'c mut [u32]) -> Result<W>,
         mut role: impl FnMut(usize, &mut Turn<'c, T, W>) -> Outcome,
     ) -> Outcome {
         let Cx { env, fabric, inputs, operands, scratch } = cx;

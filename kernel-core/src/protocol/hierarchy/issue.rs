@@ -5,7 +5,7 @@
 //! tasks. Agent, doorbell and barrier are those of the full mesh ([`a2`](crate::protocol::a2)).
 
 use super::{Bound, Now};
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, Result};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
 use crate::place::Place;
@@ -19,7 +19,7 @@ pub(super) fn record<V, F: Fabric + ?Sized>(
     fabric: &mut F,
     (server, record): (u32, u32),
     bytes: &[u8],
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let (shape, partition) = (env.shape, env.epoch.partition());
     match env.stage {
         Stage::Three => {
@@ -40,7 +40,7 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
     fabric: &mut F,
     (server, records): (u32, u32),
     step: u32,
-) -> Result<Option<u32>, ProtocolError> {
+) -> Result<Option<u32>> {
     let (shape, partition) = (env.shape, env.epoch.partition());
     let flag = relay::mark(env.epoch.number, records);
     if env.stage == Stage::Three {
@@ -76,7 +76,7 @@ impl Issued {
     }
 
     /// Creates the state before the first stream.
-    pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
+    pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self> {
         match env.stage {
             Stage::Two => {
                 let epoch = barrier::current_epoch(fabric, env.core)?;

@@ -23,7 +23,7 @@ use crate::protocol::{Operands, SHORT_BYTES, Stage, Types, room};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
-use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
 use crate::inputs::Inputs;
 use crate::layout::relay::{self, unmark};
 use crate::layout::state::{Operator, Partition};
@@ -139,7 +139,7 @@ impl<V> Now<'_, V> {
     }
 
     /// Returns the wait for the first near rank that has not begun this operator.
-    fn outside<F: Fabric + ?Sized>(self, fabric: &F) -> Result<Option<Wait>, ProtocolError> {
+    fn outside<F: Fabric + ?Sized>(self, fabric: &F) -> Result<Option<Wait>> {
         for near in 0..self.shape.server_ranks() {
             if fabric.observe(relay::entered(near))? < self.epoch.number {
                 return Ok(Some(Wait::new(Flag::Entered, self.near(near), &[])));
@@ -149,7 +149,7 @@ impl<V> Now<'_, V> {
     }
 
     /// Announces to near rank number `near` that this rank has begun the operator, and no longer reads its near area.
-    fn enter<F: Fabric + ?Sized>(self, fabric: &mut F, near: u32) -> Result<(), ProtocolError> {
+    fn enter<F: Fabric + ?Sized>(self, fabric: &mut F, near: u32) -> Result<()> {
         fabric.publish(self.near(near), relay::entered(self.work.number), self.epoch.number)?;
         Ok(())
     }
@@ -204,7 +204,7 @@ struct Buffers<'u> {
 // Inlined: a result in memory is read in wider pieces than it was written in, and such a load waits for all earlier stores,
 // among them those of the row that the step before has put.
 #[inline(always)]
-fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
+fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>> {
     let row_bytes = align_up(shape.row_bytes(), 32) as usize;
     let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT_BYTES)?;
     let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(SHORT_BYTES)?;
@@ -214,7 +214,7 @@ fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, Prot
 
 /// Returns the first `len` bytes of the row of a record or of a partial sum.
 #[inline(always)]
-fn row_of(record: &mut [u8], len: u64) -> Result<&mut [u8], ProtocolError> {
+fn row_of(record: &mut [u8], len: u64) -> Result<&mut [u8]> {
     room(record.get_mut(relay::ROW as usize..).unwrap_or_default(), len)
 }
 
@@ -232,11 +232,7 @@ impl Epoch {
     }
 
     /// Begins the next operator. It has one store.
-    fn begin<F: Fabric + ?Sized>(
-        kind: Operator,
-        fabric: &mut F,
-        core: CoreId,
-    ) -> Result<Self, ProtocolError> {
+    fn begin<F: Fabric + ?Sized>(kind: Operator, fabric: &mut F, core: CoreId) -> Result<Self> {
         let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
         fabric.store(relay::epoch(core), number)?;
         Ok(Self { number, kind })
@@ -247,17 +243,17 @@ impl Epoch {
     }
 
     /// Returns whether the data flag at `at` has arrived; refuses a later epoch, which no rank can have begun.
-    fn front<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<bool, ProtocolError> {
+    fn front<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<bool> {
         self.is(at, fabric.observe(at)?)
     }
 
     /// Returns the number beside the epoch at `at`, if that epoch has arrived.
-    fn number<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<Option<u32>, ProtocolError> {
+    fn number<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<Option<u32>> {
         let (epoch, number) = unmark(fabric.observe(at)?);
         Ok(self.is(at, epoch)?.then_some(number))
     }
 
-    fn is(self, at: Place, seen: u64) -> Result<bool, ProtocolError> {
+    fn is(self, at: Place, seen: u64) -> Result<bool> {
         if seen > self.number {
             return Err(ProtocolError::Epoch { at, seen, max: self.number });
         }

@@ -5,7 +5,7 @@
 //! records as one task, whose end flag is its last word: when that is seen, all records are complete.
 
 use super::{Epoch, Now};
-use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
 use crate::layout::relay;
 use crate::protocol::Stage;
 use crate::units::RankId;
@@ -27,7 +27,7 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
     fabric: &F,
     server: u32,
     record: u32,
-) -> Result<Next, ProtocolError> {
+) -> Result<Next> {
     let shape = env.shape;
     let source = shape.relay(env.rank, server);
     let flag = |number| env.epoch.front(fabric, env.record(server, number));
@@ -57,7 +57,7 @@ pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
     fabric: &F,
     server: u32,
     record: u32,
-) -> Result<(u32, u32), ProtocolError> {
+) -> Result<(u32, u32)> {
     let at = env.record(server, record);
     let word = fabric.observe(relay::behind(at, relay::TOKEN))?;
     Ok((word as u32, (word >> 32) as u32))

@@ -1,7 +1,7 @@
 //! The sums of combine: over a token's rows inside a server, and over the servers' partial sums.
 
 use super::Now;
-use crate::fabric::{Fabric, ProtocolError, prefetches};
+use crate::fabric::{Fabric, Result, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
 use crate::protocol::{given, internal};
@@ -17,7 +17,7 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
     (server, token, pairs): (u32, Token, u32),
     sums: &mut [u8],
     out: &mut [u8],
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let shape = env.shape;
     let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
     for position in 0..pairs {

@@ -1,7 +1,7 @@
 //! The receiving half: await windows, sum their counts, copy their rows out, clear their flags.
 
 use super::{Dispatch, Phase};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, window_in};
 use crate::layout::outputs;
 use crate::place::Tensor;
@@ -35,7 +35,7 @@ impl Dispatch {
         fabric: &F,
         source: RankId,
         mut each: impl FnMut(u32, u32),
-    ) -> Result<u32, ProtocolError> {
+    ) -> Result<u32> {
         let shape = env.shape;
         let mut rows = 0u32;
         for local_expert in (0..shape.local_expert_num()).step_by(2) {

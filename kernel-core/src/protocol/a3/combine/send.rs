@@ -1,7 +1,7 @@
 //! The sending half: take the partition, put each returned row at its owner and publish its flag.
 
 use super::{Combine, Phase};
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::result;
@@ -64,7 +64,7 @@ impl Combine {
 
     /// Publishes the flag of a row that has been put.
     #[inline(always)]
-    fn publish(&self, cx: &mut Cx<'_, impl Types>, triple: Triple) -> Result<(), ProtocolError> {
+    fn publish(&self, cx: &mut Cx<'_, impl Types>, triple: Triple) -> Result<()> {
         let slot = combine_slot(cx.env.shape, triple.token, triple.k);
         cx.fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
         Ok(())
@@ -72,7 +72,7 @@ impl Combine {
 
     /// Puts a row at its owner, and returns its triple.
     #[inline(always)]
-    fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple, ProtocolError> {
+    fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple> {
         let env = cx.env;
         let triple = cx.operands.triple(env.shape, env.rank, row)?;
         let y = cx.operands.result(env.shape, row)?;
@@ -99,7 +99,7 @@ impl Combine {
 impl Operands<'_> {
     /// Returns the triple of a row, checked.
     #[inline(always)]
-    fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
+    fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple> {
         let bytes = nth_piece(self.assist_info, row as usize, Triple::BYTES as usize);
         let triple = Triple::from_bytes(shape, bytes.unwrap_or(&[]))
             .map_err(|seen| ProtocolError::Triple { row, seen })?;
@@ -111,7 +111,7 @@ impl Operands<'_> {
 
     /// Returns the number of rows that `rank` returns, and with a TP domain the number of its peer's, which follow in `y`:
     /// the last entries of each rank's `ep_recv_counts`, checked.
-    fn rows(&self, shape: &Shape, rank: RankId) -> Result<(u32, u32), ProtocolError> {
+    fn rows(&self, shape: &Shape, rank: RankId) -> Result<(u32, u32)> {
         let held = div_floor(self.y.len() as u64, shape.row_bytes());
         let own = self.total(shape, rank, 1, held)?;
         let others = match shape.tp_world_size() {

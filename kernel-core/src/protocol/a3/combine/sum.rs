@@ -3,7 +3,7 @@
 //! The sum is computed straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32 stays
 //! in the scratch from one step to the next; computing it again would read all rows of the window again.
 
-use crate::fabric::{Fabric, ProtocolError, prefetches};
+use crate::fabric::{Fabric, Result, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::data::combine_row;
 use crate::layout::outputs;
@@ -46,7 +46,7 @@ pub(crate) fn write<T: Types>(
     cx: &mut Cx<'_, T>,
     (token, output): (Token, Output),
     rows: &impl Rows<T::Fabric>,
-) -> Result<Option<Output>, ProtocolError> {
+) -> Result<Option<Output>> {
     let (env, inputs) = (cx.env, cx.inputs);
     let (shape, dtype) = (env.shape, env.shape.dtype());
     let (row, sums) = split(shape, &mut cx.scratch)?;
@@ -88,13 +88,7 @@ pub(crate) fn write<T: Types>(
 /// The rows that experts returned for a token.
 pub(crate) trait Rows<F: ?Sized> {
     /// Returns the row of column `k`, from the expert at `home`.
-    fn row<'f>(
-        &self,
-        shape: &Shape,
-        fabric: &'f F,
-        pair: Pair,
-        home: Home,
-    ) -> Result<Value<'f>, ProtocolError>;
+    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, home: Home) -> Result<Value<'f>>;
 }
 
 /// The rows in the combine area of the own window.
@@ -103,7 +97,7 @@ pub(super) struct InWindow {
 }
 
 impl<F: Fabric + ?Sized> Rows<F> for InWindow {
-    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, _: Home) -> Result<Value<'f>, ProtocolError> {
+    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, _: Home) -> Result<Value<'f>> {
         let at = combine_row(shape, self.partition, pair.token, pair.k);
         Ok(returned(shape, fabric.bytes(at, shape.result_bytes())?))
     }
@@ -117,7 +111,7 @@ pub(crate) fn write_x_out<F: Fabric + ?Sized, V: Vector>(
     token: Token,
     rows: &impl Rows<F>,
     row: &mut [u8],
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     fill_output(fabric, outputs::x_out(shape, token), row, |fabric, out| {
         let mut terms = Terms::new();
         collect_terms((shape, rank), fabric, inputs, token, rows, &mut terms)?;
@@ -132,8 +126,8 @@ pub(crate) fn fill_output<F: Fabric + ?Sized>(
     fabric: &mut F,
     at: Place,
     scratch: &mut [u8],
-    fill: impl FnOnce(&F, &[Cell<u8>]) -> Result<(), ProtocolError>,
-) -> Result<(), ProtocolError> {
+    fill: impl FnOnce(&F, &[Cell<u8>]) -> Result<()>,
+) -> Result<()> {
     if let Some(lent) = fabric.lend(at, scratch.len() as u64) {
         return fill(fabric, lent);
     }
@@ -149,7 +143,7 @@ fn collect_terms<'a, F: Fabric + ?Sized>(
     token: Token,
     rows: &impl Rows<F>,
     terms: &mut Terms<'a>,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let weights = inputs.weights(shape, token);
     for k in 0..shape.combine_columns() {
         let pair = Pair { token, k };
@@ -186,15 +180,12 @@ pub(crate) fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
     }
 }
 
-fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<(), ProtocolError> {
+fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<()> {
     terms.push(term).map_err(|_| internal("more terms than K and S allow"))
 }
 
 /// Splits the scratch into a row of dtype and, for AddRmsNorm, one of f32.
-fn split<'u>(
-    shape: &Shape,
-    scratch: &'u mut Scratch<'_>,
-) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
+fn split<'u>(shape: &Shape, scratch: &'u mut Scratch<'_>) -> Result<(&'u mut [u8], &'u mut [u8])> {
     let len = shape.row_bytes() as usize;
     let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(SHORT_BYTES)?;
     match shape.op() {

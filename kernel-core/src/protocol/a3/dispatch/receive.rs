@@ -1,7 +1,7 @@
 //! The receiving half: compute the places of the own rows, copy the records out.
 
 use super::{Dispatch, Field, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, Progress, Result};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
@@ -21,7 +21,7 @@ impl Dispatch {
         &mut self,
         cx: &mut Cx<'_, impl Types>,
         exchange: &Exchange,
-    ) -> Result<Phase, ProtocolError> {
+    ) -> Result<Phase> {
         let (env, shape) = (cx.env, cx.env.shape);
         if shape.tp_world_size() > 1 || !split::copies_by_rows(shape, env.rank) {
             return Ok(first_record(env.work.slots.start, self.round.first_row));

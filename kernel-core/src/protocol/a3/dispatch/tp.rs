@@ -1,7 +1,7 @@
 //! TP = 2: every copied record also goes to the same row of the peer's; after the last, `Gather` brings the peer's rows.
 
 use super::{Dispatch, Field, Phase, first_to_send};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, Result};
 use crate::layout::record::Tail;
 use crate::layout::state::Operator;
 use crate::layout::tp;
@@ -24,7 +24,7 @@ impl Dispatch {
         cx: &mut Cx<'_, impl Types>,
         (record, tail): (Place, &Tail),
         row: u32,
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<()> {
         built()?;
         let shape = cx.env.shape;
         let len = shape.payload_bytes();
@@ -40,7 +40,7 @@ impl Dispatch {
     }
 
     /// Continues after the own share is copied out up to row `end`.
-    pub(super) fn copied<V>(&mut self, env: Bound<'_, V>, end: u32) -> Result<Progress, ProtocolError> {
+    pub(super) fn copied<V>(&mut self, env: Bound<'_, V>, end: u32) -> Outcome {
         let told = Rows { first: self.round.first_row, end };
         self.go(match env.shape.tp_world_size() {
             1 => Phase::Done,

@@ -14,7 +14,7 @@ pub(crate) use gather::Gather;
 
 use super::steps::copy_of;
 use super::{Bound, Cx};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::protocol::{Outcome, Types};
@@ -63,7 +63,7 @@ phase_names! { Phase of "Announce." in Announcement: PutFirst Tell Await Clear }
 go! { Announcement }
 
 /// Refuses features that this build lacks, so that the compiler drops the code after the call.
-pub(crate) const fn built() -> Result<(), ProtocolError> {
+pub(crate) const fn built() -> Result<()> {
     if cfg!(feature = "tp") {
         Ok(())
     } else {

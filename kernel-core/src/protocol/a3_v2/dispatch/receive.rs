@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Dispatch, Field, Phase};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
@@ -29,7 +29,7 @@ struct Left<'u> {
 
 impl<'u> Left<'u> {
     #[inline(always)]
-    fn new<V>(env: Bound<'_, V>, scratch: &'u mut Scratch<'_>) -> Result<Self, ProtocolError> {
+    fn new<V>(env: Bound<'_, V>, scratch: &'u mut Scratch<'_>) -> Result<Self> {
         let n = (env.work.slots.end - env.work.slots.start) as usize;
         let (_, mut table) = split_words(scratch.words, &env.work.sends)?;
         let (counts, copied) = (take(&mut table, n)?, take(&mut table, n)?);
@@ -40,7 +40,7 @@ impl<'u> Left<'u> {
 const OUTSIDE: ProtocolError = internal("slot outside the share");
 
 /// Resets the progress at the start of a round.
-pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<(), ProtocolError> {
+pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<()> {
     let Left { copied, tokens, .. } = Left::new(cx.env, &mut cx.scratch)?;
     copied.fill(0);
     tokens.fill(0);
@@ -83,7 +83,7 @@ impl Dispatch {
         fabric: &F,
         slot: u32,
         record: u32,
-    ) -> Result<Option<Wait>, ProtocolError> {
+    ) -> Result<Option<Wait>> {
         let (Home { local_expert, .. }, source) = ends(env, slot);
         let at = self.record_of(env, slot, record);
         for block in (0..block::count(env.shape)).rev() {

@@ -1,7 +1,7 @@
 //! Counts and grants: each is one table and one word for each ordered pair of ranks.
 
 use super::{CLEARS, Dispatch, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::{Direct, core_sums};
 use crate::place::Place;
 use crate::plan::{route, split};
@@ -193,7 +193,7 @@ impl Dispatch {
         env: Bound<'_, V>,
         fabric: &F,
         source: RankId,
-    ) -> Result<impl Iterator<Item = u32>, ProtocolError> {
+    ) -> Result<impl Iterator<Item = u32>> {
         let at = Direct::Counts.entry(env.shape, self.round.partition, source, 0);
         let told = fabric.bytes(at, u64::from(env.shape.local_experts(env.rank)) * 4)?.as_chunks().0;
         let max = env.shape.rows_from(source, env.rank);
@@ -210,7 +210,7 @@ impl Dispatch {
         fabric: &F,
         source: RankId,
         sums: &mut [u32],
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<()> {
         for (sum, count) in sums.iter_mut().zip(self.counts_of(env, fabric, source)?) {
             *sum = sum.saturating_add(count);
         }
@@ -219,10 +219,7 @@ impl Dispatch {
 }
 
 /// Splits the table into the counts of the own slots and one entry for each local expert.
-fn sums_of<'t, V>(
-    env: Bound<'_, V>,
-    table: &'t mut [u32],
-) -> Result<(&'t mut [u32], &'t mut [u32]), ProtocolError> {
+fn sums_of<'t, V>(env: Bound<'_, V>, table: &'t mut [u32]) -> Result<(&'t mut [u32], &'t mut [u32])> {
     let (counts, rest) = table.split_at_mut_checked(env.work.slots.len()).ok_or(SHORT_WORDS)?;
     let sums = rest.get_mut(..env.shape.local_experts(env.rank) as usize).ok_or(SHORT_WORDS)?;
     Ok((counts, sums))
@@ -240,7 +237,7 @@ fn put<F: Fabric + ?Sized>(
     to: RankId,
     at: Place,
     (table, piece): (&[u32], u32),
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let first = piece * CHUNK;
     let Some(words) = table.get(first as usize..).filter(|words| !words.is_empty()) else { return Ok(()) };
     let (bytes, len) = bytes_of(words.iter().copied().take(CHUNK as usize));

@@ -16,7 +16,7 @@ mod receive;
 mod send;
 
 use super::ranks;
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, Result, Wait};
 use crate::layout::direct::{Area, INFO};
 use crate::layout::state::Direct;
 use crate::place::Place;
@@ -159,7 +159,7 @@ impl Dispatch {
         fabric: &F,
         what: Direct,
         source: RankId,
-    ) -> Result<Option<Wait>, ProtocolError> {
+    ) -> Result<Option<Wait>> {
         let flag = match what {
             Direct::Counts => Flag::Counts,
             Direct::Grants => Flag::Grant,

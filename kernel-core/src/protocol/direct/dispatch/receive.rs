@@ -2,7 +2,7 @@
 
 use super::exchange::first_slots;
 use super::{Dispatch, Phase};
-use crate::fabric::{Progress, ProtocolError};
+use crate::fabric::{Progress, Result};
 use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
@@ -71,7 +71,7 @@ fn rows_from<V>(
     scratch: &mut Scratch<'_>,
     slot: u32,
     index: u32,
-) -> Result<(Rows, (u32, u32)), ProtocolError> {
+) -> Result<(Rows, (u32, u32))> {
     let (_, counts) = split_words(scratch.words, &env.work.sends)?;
     steps::rows(env, (counts, env.work.slots.start), slot..env.work.slots.end, index, ROWS)
 }

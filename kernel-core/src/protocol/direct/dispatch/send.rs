@@ -1,7 +1,7 @@
 //! The sending half: publish counts, put each row where it was granted, publish flags.
 
 use super::{Dispatch, Info, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::direct::{self, Parts};
 use crate::layout::outputs;
 use crate::layout::state::Direct;
@@ -26,7 +26,7 @@ impl Dispatch {
         fabric: &F,
         send: Send,
         parts: &Parts,
-    ) -> Result<Result<u32, Wait>, ProtocolError> {
+    ) -> Result<Result<u32, Wait>> {
         let Home { rank: source, local_expert } = send.home;
         if let Some(wait) = self.missing(env, fabric, Direct::Grants, source)? {
             return Ok(Err(wait));

@@ -16,7 +16,7 @@ mod tokens;
 use super::course::Course;
 use super::issue::Issued;
 use super::{Bound, Cx, Env, Now};
-use crate::fabric::ProtocolError;
+use crate::fabric::{ProtocolError, Result};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
@@ -55,17 +55,13 @@ struct Words<'u> {
 }
 
 impl Words<'_> {
-    fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
+    fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32])> {
         let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
         let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
         stream.and_then(<[u32]>::split_first_mut).ok_or(SHORT_WORDS)
     }
 
-    fn stream<V>(
-        &mut self,
-        env: Now<'_, V>,
-        server: u32,
-    ) -> Result<(&mut [u32; HEAD], &mut [u32]), ProtocolError> {
+    fn stream<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut [u32; HEAD], &mut [u32])> {
         let len = HEAD + bitmap_words(env.shape);
         let start = (server - env.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
@@ -75,7 +71,7 @@ impl Words<'_> {
 
 // Inlined for the same reason as `split_bytes`.
 #[inline(always)]
-fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
     let followed = take(&mut words, env.shape.servers() as usize * (1 + tokens))?;
     Ok(Words { followed, streams: words })
@@ -131,7 +127,7 @@ struct Row<'a> {
 
 impl<'a> Operands<'a> {
     /// Returns the number of rows to return: the last entry of `ep_recv_counts`.
-    fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
+    fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32> {
         let room = |tensor: &[u8], row: u64| div_floor(tensor.len() as u64, row);
         let held = room(self.y, shape.row_bytes())
             .min(room(self.assist_info, Triple::BYTES))
@@ -139,7 +135,7 @@ impl<'a> Operands<'a> {
         self.total(shape, rank, 1, held)
     }
 
-    fn relayed_row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {
+    fn relayed_row(&self, shape: &Shape, row: u32) -> Result<Row<'a>> {
         let (Some(y), Some(info), Some(weight)) = (
             nth_piece(self.y, row as usize, shape.row_bytes() as usize),
             nth_piece(self.assist_info, row as usize, Triple::BYTES as usize),

@@ -5,7 +5,7 @@ use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
 use super::super::{Buffers, Now, row_of, sum};
 use super::{ENDED, Turn};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::relay;
 use crate::protocol::{Outcome, Types, room};
 use crate::units::Token;
@@ -74,7 +74,7 @@ fn summable<F: Fabric + ?Sized, V>(
     server: u32,
     (bitmap, first): (&[u32], u32),
     all_returned: bool,
-) -> Result<Option<(Token, u32)>, ProtocolError> {
+) -> Result<Option<(Token, u32)>> {
     let max = relay::pairs_max(env.shape);
     for token in unsent(env, server, bitmap, first) {
         let flag =
@@ -142,7 +142,7 @@ fn send<F: Fabric + ?Sized, V: Vector>(
     server: u32,
     record: u32,
     (token, pairs): (Token, u32),
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let message = room(buffers.send, relay::partial_bytes(env.shape))?;
     let out = row_of(message, env.shape.result_bytes())?;
     sum::partial(env, fabric, (server, token, pairs), buffers.sums, out)?;

@@ -3,7 +3,7 @@
 use super::super::stream::{self, Next};
 use super::super::{Buffers, Now, sum};
 use super::{ENDED, Turn};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
+use crate::fabric::{Fabric, Flag, Progress, Result, Wait, prefetches};
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
@@ -57,7 +57,7 @@ impl Tokens {
     }
 
     /// Returns the wait of the next token.
-    fn missing(&self, cx: &mut Turn<'_, impl Types>) -> Result<Option<Wait>, ProtocolError> {
+    fn missing(&self, cx: &mut Turn<'_, impl Types>) -> Result<Option<Wait>> {
         let Turn { env, fabric, inputs, words, .. } = cx;
         let (env, fabric) = (*env, &**fabric);
         let (shape, token) = (env.shape, Token(self.token));
@@ -81,7 +81,7 @@ impl Tokens {
         Ok(None)
     }
 
-    fn sum(&self, cx: &mut Turn<'_, impl Types>) -> Result<(), ProtocolError> {
+    fn sum(&self, cx: &mut Turn<'_, impl Types>) -> Result<()> {
         let Turn { env, fabric, inputs, words, buffers, .. } = cx;
         let (env, fabric) = (*env, &mut **fabric);
         let (shape, token) = (env.shape, Token(self.token));
@@ -119,7 +119,7 @@ fn number_of<V>(env: Now<'_, V>, numbers: &[u32], token: Token) -> u32 {
 }
 
 /// Processes all records of a stream that have arrived, and its end. Returns the wait if there is nothing to process.
-fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>, ProtocolError> {
+fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>> {
     let Turn { env, fabric, inputs, words, .. } = cx;
     let (env, fabric) = (*env, &**fabric);
     let shape = env.shape;

@@ -7,7 +7,7 @@ use super::super::stream::{self, Next};
 use super::super::{Bound, Now, row_of};
 use super::send::{write_lists, write_record};
 use super::{ENDED, Turn, word};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetch, prefetches};
+use crate::fabric::{Fabric, Progress, Result, Wait, prefetch, prefetches};
 use crate::layout::relay::{self, Part, ROW, Tail, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps;
@@ -92,7 +92,7 @@ fn rows_for<'u, V>(
     rows: &'u mut [u32],
     server: u32,
     near_expert: u32,
-) -> Result<&'u mut u32, ProtocolError> {
+) -> Result<&'u mut u32> {
     let number = server * plan::near_experts(env.shape) + near_expert;
     word(rows, number.wrapping_sub(env.work.forwards.start))
 }
@@ -101,7 +101,7 @@ fn rows_for<'u, V>(
 type Found = Result<Option<Phase>, Wait>;
 
 /// Searches the streams, beginning with `first`, and copies a complete record into the buffer.
-fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolError> {
+fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found> {
     let Turn { env, fabric, inputs, words, buffers, .. } = cx;
     let (env, fabric, held) = (*env, &**fabric, &mut *buffers.held);
     let mut missing = None;
@@ -156,7 +156,7 @@ fn pass<F: Fabric + ?Sized, V>(
     fabric: &F,
     server: u32,
     record: &mut u32,
-) -> Result<Result<Option<u32>, Wait>, ProtocolError> {
+) -> Result<Result<Option<u32>, Wait>> {
     let shape = env.shape;
     loop {
         match stream::next(env, fabric, server, *record)? {
@@ -190,17 +190,14 @@ fn hold<F: Fabric + ?Sized, V>(
     held: &mut [u8],
     server: u32,
     record: u32,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let end = relay::token_bytes(env.shape);
     let bytes = fabric.bytes(behind(env.record(server, record), ROW), end - ROW)?;
     prefetch::copy_in(bytes, row_of(held, bytes.len() as u64)?, prefetches(fabric));
     Ok(())
 }
 
-fn row(
-    cx: &mut Turn<'_, impl Types>,
-    (server, token, position): (u32, Token, u32),
-) -> Result<Phase, ProtocolError> {
+fn row(cx: &mut Turn<'_, impl Types>, (server, token, position): (u32, Token, u32)) -> Result<Phase> {
     let Turn { env, fabric, inputs, words, buffers, .. } = cx;
     let (env, held) = (*env, &*buffers.held);
     let shape = env.shape;

@@ -15,7 +15,7 @@ mod send;
 use super::course::Course;
 use super::issue::Issued;
 use super::{Bound, Cx, Env};
-use crate::fabric::ProtocolError;
+use crate::fabric::Result;
 use crate::layout::state::Operator;
 use crate::plan::route;
 use crate::protocol::{Outcome, SHORT_WORDS, Types, take};
@@ -50,13 +50,13 @@ struct Words<'u> {
 }
 
 /// Returns the word with that number, or an error if the scratch is too short.
-fn word(words: &mut [u32], number: u32) -> Result<&mut u32, ProtocolError> {
+fn word(words: &mut [u32], number: u32) -> Result<&mut u32> {
     words.get_mut(number as usize).ok_or(SHORT_WORDS)
 }
 
 // Inlined for the same reason as `split_bytes`.
 #[inline(always)]
-fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
     let servers = env.shape.servers() as usize;
     let slots = take(&mut words, route::share_len(&env.work.pairs) as usize)?;
     let sent = take(&mut words, route::destinations(env.shape) as usize)?;

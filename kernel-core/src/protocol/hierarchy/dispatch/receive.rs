@@ -5,7 +5,7 @@
 
 use super::super::{Bound, Now};
 use super::Turn;
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
@@ -140,13 +140,7 @@ impl Receive {
         (local_expert, RankId(source))
     }
 
-    fn take<V>(
-        &mut self,
-        env: Bound<'_, V>,
-        local_expert: u32,
-        source: RankId,
-        rows: u32,
-    ) -> Result<(), ProtocolError> {
+    fn take<V>(&mut self, env: Bound<'_, V>, local_expert: u32, source: RankId, rows: u32) -> Result<()> {
         let max = env.shape.bs(source);
         if rows > max {
             return Err(ProtocolError::Count { source, local_expert, seen: rows, max });
@@ -172,7 +166,7 @@ impl Receive {
         fabric: &mut F,
         at: Place,
         (i, source, first): (u32, RankId, u32),
-    ) -> Result<u32, ProtocolError> {
+    ) -> Result<u32> {
         let row = self.before + i;
         let bytes = steps::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
         let (from, token, _) =

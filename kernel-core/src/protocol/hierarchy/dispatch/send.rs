@@ -4,7 +4,7 @@ use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
 use super::super::{Bound, row_of};
 use super::{Turn, word};
-use crate::fabric::{Progress, ProtocolError};
+use crate::fabric::{Progress, Result};
 use crate::inputs::Inputs;
 use crate::layout::relay;
 use crate::placement::Home;
@@ -87,11 +87,7 @@ impl Send {
         Ok(Progress::Stepped)
     }
 
-    fn record(
-        &mut self,
-        cx: &mut Turn<'_, impl Types>,
-        (token, server): (u32, u32),
-    ) -> Result<(), ProtocolError> {
+    fn record(&mut self, cx: &mut Turn<'_, impl Types>, (token, server): (u32, u32)) -> Result<()> {
         let Turn { env, fabric, inputs, words, buffers, .. } = cx;
         let (env, buffer) = (*env, &mut *buffers.send);
         let pairs = plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server);
@@ -112,7 +108,7 @@ pub(super) fn write_record<V: Vector>(
     staged: &mut Option<Staged>,
     record: &mut [u8],
     token: Token,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let shape = env.shape;
     let row = row_of(record, shape.payload_bytes())?;
     // A hierarchy has no smooth scales, so a token is the same for all experts.
@@ -128,7 +124,7 @@ pub(super) fn write_lists<V>(
     record: &mut [u8],
     token: Token,
     scale: f32,
-) -> Result<(), ProtocolError> {
+) -> Result<()> {
     let shape = env.shape;
     let field = |from: u64, to: u64| from as usize..to as usize;
     let (ids, weights) = (relay::record_ids(shape), relay::record_weights(shape));
