@@ -5,6 +5,8 @@ use super::order::{Path, SendOrder};
 use super::route;
 use super::split;
 use crate::inputs::Inputs;
+use crate::layout::record::Triple;
+use crate::placement::Home;
 use crate::shape::Shape;
 use crate::units::{CoreId, Pair, RankId, Token};
 
@@ -27,22 +29,14 @@ pub fn received<'a>(
 ) -> impl Iterator<Item = Received> {
     let sources = shape.ep_world_size();
     let slots = (0..shape.local_experts(rank)).flat_map(move |e| (0..sources).map(move |s| (e, RankId(s))));
-    let columns = match shape.shared_expert_of(rank) {
-        Some(j) => shape.k() + j..shape.k() + j + 1,
-        None => 0..shape.k(),
-    };
     slots.flat_map(move |(local_expert, source)| {
         let inputs = inputs(source);
-        let columns = columns.clone();
+        let columns = Triple::columns_on(shape, rank, source);
         let tokens = (0..shape.bs(source)).map(Token);
         let pairs = tokens.flat_map(move |token| columns.clone().map(move |k| Pair { token, k }));
         pairs.filter_map(move |pair| {
             let home = route::home(shape, source, &inputs, pair)?;
-            (home.rank == rank && home.local_expert == local_expert).then_some(Received {
-                local_expert,
-                source,
-                pair,
-            })
+            (home == Home { rank, local_expert }).then_some(Received { local_expert, source, pair })
         })
     })
 }

@@ -85,15 +85,12 @@ impl Exchange {
     }
 
     fn await_count(&mut self, round: &Round, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
-        let (env, shape, end) = (cx.env, cx.env.shape, cx.env.work.slots.end);
+        let (shape, end) = (cx.env.shape, cx.env.work.slots.end);
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let next = steps::await_counts(env, cx.fabric, round.partition, &(slot..end), |slot, count| {
-            *count_of(env, counts, slot)? = count;
+        let next = steps::await_counts(cx, round.partition, &(slot..end), |slot, count| {
             self.sum = self.sum.with(shape, slot, end, count);
-            Ok(())
         })?;
         match next {
             Ok(slot) => self.go(Phase::Await { slot }),
@@ -132,9 +129,7 @@ impl Exchange {
         if now.is_empty() {
             return Ok(Progress::Done);
         }
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let at = outputs::element(Tensor::EpRecvCounts, slot);
-        let sum = steps::write_sums(env, cx.fabric, counts, now, at, rows)?;
+        let sum = steps::write_sums(cx, now, outputs::element(Tensor::EpRecvCounts, slot), rows)?;
         // With a TP domain the entries count both peers' rows, so they are written once those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {

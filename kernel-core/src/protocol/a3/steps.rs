@@ -141,17 +141,18 @@ pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item
     })
 }
 
-/// Awaits and clears the counts of the first of `own` slots, and passes them to `note` with their slots. Returns the slot
-/// to continue with, or the wait if the first one's count is missing.
+/// Awaits and clears the counts of the first of `own` slots, and stores each in the count table. `note` gets them with their
+/// slots. Returns the slot to continue with, or the wait if the first one's count is missing.
 #[inline]
-pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
-    fabric: &mut F,
+pub(crate) fn await_counts(
+    cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     own: &Range<u32>,
-    mut note: impl FnMut(u32, u32) -> Result<()>,
+    mut note: impl FnMut(u32, u32),
 ) -> Result<Result<u32, Wait>> {
-    Signal::Count.take(env, fabric, partition, own, |fabric, at, (slot, local_expert, source)| {
+    let env = cx.env;
+    let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
+    Signal::Count.take(env, cx.fabric, partition, own, |fabric, at, (slot, local_expert, source)| {
         let count = match flag::count(fabric, at, env.waits_for_count(source, local_expert))? {
             Ok(count) => count,
             Err(wait) => return Ok(Some(wait)),
@@ -160,7 +161,8 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }
-        note(slot, count)?;
+        *count_of(env, counts, slot)? = count;
+        note(slot, count);
         Ok(None)
     })
 }
@@ -446,17 +448,12 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
 }
 
 /// Returns the tail of a record, read back. Its triple is checked again, since other ranks can still write there.
-pub(crate) fn tail_of<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
-    fabric: &F,
-    record: Place,
-    source: RankId,
-    rows: (u32, u32),
-) -> Result<Tail> {
-    let bytes = copy_of(fabric, triple_of(env.shape, record))?;
-    let triple = Expected::of(env, source).check(&bytes, rows)?;
-    let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(env.shape, record))?);
-    Ok(Tail::new(env.shape, scale, triple))
+pub(crate) fn tail_of(cx: &Cx<'_, impl Types>, at: Place, source: RankId, rows: (u32, u32)) -> Result<Tail> {
+    let (shape, fabric) = (cx.env.shape, &*cx.fabric);
+    let bytes = copy_of(fabric, triple_of(shape, at))?;
+    let triple = Expected::of(cx.env, source).check(&bytes, rows)?;
+    let scale = f32::from_le_bytes(copy_of(fabric, scale_of(shape, at))?);
+    Ok(Tail::new(shape, scale, triple))
 }
 
 /// Splits the scratch words into the slots of the share and the table of counts.
@@ -475,22 +472,21 @@ pub(crate) fn count_of<'u, V>(env: Bound<'_, V>, counts: &'u mut [u32], slot: u3
 
 /// Writes the running sums of the counts of some slots, at most [`CHUNK`], starting from `rows`: entries of
 /// `ep_recv_counts`. Returns the last sum.
-pub(crate) fn write_sums<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
-    fabric: &mut F,
-    counts: &mut [u32],
+pub(crate) fn write_sums(
+    cx: &mut Cx<'_, impl Types>,
     slots: Range<u32>,
     at: Place,
     mut rows: u32,
 ) -> Result<u32> {
+    let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
     let len = slots.len();
     let mut sums = [0; CHUNK as usize];
     for (sum, slot) in sums.iter_mut().zip(slots) {
         // This cannot overflow: the sums of all cores are within the capacity.
-        rows = rows.saturating_add(*count_of(env, counts, slot)?);
+        rows = rows.saturating_add(*count_of(cx.env, counts, slot)?);
         *sum = rows;
     }
-    write_words(fabric, at, sums.iter().copied().take(len))?;
+    write_words(cx.fabric, at, sums.iter().copied().take(len))?;
     Ok(rows)
 }
 

@@ -149,7 +149,7 @@ impl Dispatch {
             Field::Peer => {
                 // `token` is one above the record's own.
                 let rows = (row, token.saturating_sub(1));
-                let tail = steps::tail_of(cx.env, cx.fabric, at(one), one.source, rows)?;
+                let tail = steps::tail_of(cx, at(one), one.source, rows)?;
                 self.put_at_peer(cx, (at(one), &tail), row)?;
                 self.go(next)
             }

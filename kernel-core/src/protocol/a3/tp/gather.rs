@@ -156,9 +156,8 @@ impl Gather {
         }
         let now = steps::chunk_of(own, slot);
         let end = now.end;
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         let at = outputs::element(Tensor::EpRecvCounts, env.shape.ep_world_size() + slot);
-        let rows = steps::write_sums(env, cx.fabric, counts, now, at, rows)?;
+        let rows = steps::write_sums(cx, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })
     }
 }
