@@ -1,6 +1,6 @@
 //! The outcome of a step, and the wait of a machine that did not move.
 
-use super::ProtocolError;
+use super::{ProtocolError, Result};
 use crate::units::{CoreId, RankId};
 use core::fmt;
 
@@ -13,6 +13,14 @@ pub enum Progress {
     Pending(Wait),
     /// The operator has ended.
     Done,
+}
+
+impl Progress {
+    /// Returns what `next` returns if a part has ended, and otherwise the part's progress.
+    #[inline(always)]
+    pub(crate) fn then(self, next: impl FnOnce() -> Result<Self>) -> Result<Self> {
+        if let Self::Done = self { next() } else { Ok(self) }
+    }
 }
 
 /// The word or event that a pending machine waits for.

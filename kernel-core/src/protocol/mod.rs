@@ -45,22 +45,6 @@ macro_rules! go {
     };
 }
 
-/// Lets a machine step to the phase that follows a part.
-macro_rules! then {
-    ($of:ident) => {
-        impl $of {
-            /// Steps to `after` if the part has ended; otherwise the part's progress is the machine's.
-            #[inline(always)]
-            fn then(&mut self, part: $crate::fabric::Progress, after: Phase) -> $crate::protocol::Outcome {
-                match part {
-                    $crate::fabric::Progress::Done => self.go(after),
-                    progress => Ok(progress),
-                }
-            }
-        }
-    };
-}
-
 /// Implements the interface of a single machine, where [`Env`] is its protocol's. Phases that are parts are given with the
 /// names of their phases.
 macro_rules! machine {

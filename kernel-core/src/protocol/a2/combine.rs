@@ -66,24 +66,18 @@ impl Combine {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Reorder { row, end } => self.reorder(cx, row, end),
-            Phase::Send(ref mut send) => {
-                let progress = send.step(&mut self.round, cx)?;
-                self.then(progress, Phase::Rows { source: cx.env.work.ranks.start })
-            }
+            Phase::Send(ref mut send) => send
+                .step(&mut self.round, cx)?
+                .then(|| self.go(Phase::Rows { source: cx.env.work.ranks.start })),
             Phase::Rows { source } => self.await_rows(cx, source),
-            Phase::Barrier(ref mut meeting) => {
-                let progress = meeting.step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?;
-                self.then(progress, Phase::Sum { token: Token(cx.env.work.tokens.start) })
-            }
+            Phase::Barrier(ref mut meeting) => meeting
+                .step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?
+                .then(|| self.go(Phase::Sum { token: Token(cx.env.work.tokens.start) })),
             Phase::Sum { token } => self.sum(cx, token),
-            Phase::Summed(ref mut meeting) => {
-                let progress = meeting.step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?;
-                self.then(progress, Phase::Clear(Clear::new(cx.env)))
-            }
-            Phase::Clear(ref mut clear) => {
-                let progress = clear.step(&self.round, cx)?;
-                self.then(progress, Phase::Done)
-            }
+            Phase::Summed(ref mut meeting) => meeting
+                .step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?
+                .then(|| self.go(Phase::Clear(Clear::new(cx.env)))),
+            Phase::Clear(ref mut clear) => clear.step(&self.round, cx)?.then(|| self.go(Phase::Done)),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -115,8 +109,7 @@ impl Combine {
             return self.go(Phase::Barrier(Meeting::Arrive));
         }
         let rows = split_words(cx.env, cx.scratch.words)?.rows_from(Operator::Combine, RankId(source));
-        let progress = self.round.await_rows(cx, RankId(source), rows)?;
-        self.then(progress, Phase::Rows { source: source + 1 })
+        self.round.await_rows(cx, RankId(source), rows)?.then(|| self.go(Phase::Rows { source: source + 1 }))
     }
 
     /// Computes the weighted sum of a token's rows straight from the windows.
@@ -133,7 +126,6 @@ impl Combine {
     }
 }
 
-then! { Combine }
 machine! { Combine(self): Phase::Send(send) => send.phase() }
 
 /// The rows in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).

@@ -84,10 +84,9 @@ impl Combine {
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },
                 })
             }
-            Phase::Meet(ref mut meeting) => {
-                let progress = meeting.step(cx.env.core_ref(), cx.fabric, &mut self.epoch)?;
-                self.then(progress, Phase::Clear { source: ranks(cx.env).start })
-            }
+            Phase::Meet(ref mut meeting) => meeting
+                .step(cx.env.core_ref(), cx.fabric, &mut self.epoch)?
+                .then(|| self.go(Phase::Clear { source: ranks(cx.env).start })),
             Phase::Clear { source } => self.clear(cx, source),
             Phase::Done => Ok(Progress::Done),
         }
@@ -156,7 +155,6 @@ impl Combine {
     }
 }
 
-then! { Combine }
 machine! { Combine(self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
 
 /// The rows where experts wrote them, at the ranks of those experts.

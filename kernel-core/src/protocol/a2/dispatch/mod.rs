@@ -81,30 +81,25 @@ impl Dispatch {
             Phase::Select => self.select(cx),
             Phase::Reorder { next } => self.reorder(cx, next),
             Phase::Head { to } => self.head(cx, to),
-            Phase::Send(ref mut send) => {
-                let progress = send.step(&mut self.round, cx)?;
-                self.then(progress, Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start })
-            }
+            Phase::Send(ref mut send) => send
+                .step(&mut self.round, cx)?
+                .then(|| self.go(Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start })),
             Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
             Phase::Counts { source } => self.await_counts(cx, source),
-            Phase::Rows { source, rows } => {
-                let progress = self.round.await_rows(cx, RankId(source), rows)?;
-                self.then(progress, Phase::Counts { source: source + 1 })
-            }
-            Phase::Barrier(ref mut meeting) => {
-                let progress = meeting.step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?;
-                self.then(progress, Phase::Matrix { source: 0 })
-            }
+            Phase::Rows { source, rows } => self
+                .round
+                .await_rows(cx, RankId(source), rows)?
+                .then(|| self.go(Phase::Counts { source: source + 1 })),
+            Phase::Barrier(ref mut meeting) => meeting
+                .step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?
+                .then(|| self.go(Phase::Matrix { source: 0 })),
             Phase::Matrix { source } => self.matrix(cx, source),
             Phase::RecvCounts { slot } => self.recv_counts(cx, slot),
             Phase::TokenNums { local_expert } => self.token_nums(cx, local_expert),
             Phase::CopyOut { source, local_expert, index, scale } => {
                 self.copy_out(cx, (source, local_expert, index), scale)
             }
-            Phase::Clear(ref mut clear) => {
-                let progress = clear.step(&self.round, cx)?;
-                self.then(progress, Phase::Done)
-            }
+            Phase::Clear(ref mut clear) => clear.step(&self.round, cx)?.then(|| self.go(Phase::Done)),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -162,5 +157,4 @@ impl Dispatch {
     }
 }
 
-then! { Dispatch }
 machine! { Dispatch(self): Phase::Send(send) => send.phase() }

@@ -73,7 +73,7 @@ impl Combine {
                 built()?;
                 let progress = add.step(cx, (rows, others))?;
                 self.lent = Some(add.partition());
-                self.then(progress, Phase::Put { item: 0 })
+                progress.then(|| self.go(Phase::Put { item: 0 }))
             }
             Phase::Put { item } => self.send(cx, item, None),
             Phase::Publish { item, triple } => self.send(cx, item, Some(triple)),
@@ -92,7 +92,6 @@ impl Combine {
     }
 }
 
-then! { Combine }
 machine! { Combine(self):
     Phase::Lend { add, .. } => add.phase(),
     Phase::Write { output, .. } => output.name()

@@ -100,8 +100,7 @@ impl Dispatch {
             }
             Phase::Gather(ref mut gather) => {
                 built()?;
-                let progress = gather.step(cx)?;
-                self.then(progress, Phase::Done)
+                gather.step(cx)?.then(|| self.go(Phase::Done))
             }
             Phase::Done => Ok(Progress::Done),
         }
@@ -126,7 +125,6 @@ impl Dispatch {
     }
 }
 
-then! { Dispatch }
 machine! { Dispatch(self): Phase::Part(part) => part.phase(), Phase::Gather(gather) => gather.phase() }
 
 fn first_to_send<V>(env: Bound<'_, V>) -> Phase {

@@ -69,10 +69,7 @@ impl Add {
             }
             Phase::Announce(ref mut announcement) => {
                 // The peer splits the same rows in the same way.
-                match announcement.step(cx, own.into(), Some(share(own).into()))? {
-                    Progress::Done => self.go(Phase::Done),
-                    progress => Ok(progress),
-                }
+                announcement.step(cx, own.into(), Some(share(own).into()))?.then(|| self.go(Phase::Done))
             }
             Phase::Done => Ok(Progress::Done),
         }
