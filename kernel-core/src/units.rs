@@ -2,8 +2,8 @@
 //!
 //! Ids count from 0. A byte distance is an [`Offset`]; addresses never leave a backend.
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident,)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(transparent)]
@@ -22,24 +22,18 @@ macro_rules! id {
                 self.0.fmt(f)
             }
         }
-    };
+    )*};
 }
 
-id! {
+ids! {
     /// One die in the expert-parallel domain (seed: `epRankId`).
-    RankId
-}
-id! {
+    RankId,
     /// One AIV vector core of a rank.
-    CoreId
-}
-id! {
+    CoreId,
     /// A MoE expert by its global number (seed: an entry of `expertIds`).
-    ExpertId
-}
-id! {
+    ExpertId,
     /// A token by its row in `x` on its own rank.
-    Token
+    Token,
 }
 
 /// A token and one of its experts.
