@@ -419,6 +419,8 @@ impl Named {
         let (rows, all) = ((Row, most), (Row, most * shape.tp_world_size()));
         let to_peer = shape.bs_max() * shape.k().min(shape.local_expert_num());
         let (positions, lengths) = ((Position, to_peer), (Index::Rows, to_peer + 1));
+        let (blocks, entries) =
+            ((Index::Block, block::count(shape)), (LocalExpert, shape.local_expert_num()));
         let parts =
             |n| direct::Parts::of(shape, rank, direct::Area { number: n, overwritten: mode.overwritten });
         let counter = |word: Place| Direct::Counts.word(shape, HALF, RankId(0)).offset.abs_diff(word.offset);
@@ -432,8 +434,8 @@ impl Named {
                 state::dispatch_status(half(p), state::dispatch_slot(shape, e, RankId(s)))
             }),
             Self::DirectRecords => {
-                let entries = 8 * u64::from(shape.local_expert_num());
-                let used = counter(Direct::Counts.entry(shape, HALF, RankId(0), 0)) + entries;
+                let tables = 8 * u64::from(shape.local_expert_num());
+                let used = counter(Direct::Counts.entry(shape, HALF, RankId(0), 0)) + tables;
                 told(&[halves, sources], used, &|[p, s, ..]| Direct::Counts.word(shape, half(p), RankId(s)))
             }
             Self::CombineStatus => told(&[halves, tokens, columns], word, &|[p, t, k, ..]| {
@@ -525,23 +527,13 @@ impl Named {
                 let dims = [servers, tokens, (Position, relay::pairs_max(shape))];
                 told(&dims, used, &|[server, t, n, ..]| relay::combine_slot(shape, server, Token(t), n))
             }
-            Self::Blocks => {
-                let dims = [(Index::Block, block::count(shape))];
-                told(&dims, block::PAYLOAD, &|[n, ..]| block::block(at(0), n))
-            }
-            Self::BlockFlags => {
-                let dims = [(Index::Block, block::count(shape))];
-                told(&dims, 8, &|[n, ..]| block::flag(at(0), n))
-            }
+            Self::Blocks => told(&[blocks], block::PAYLOAD, &|[n, ..]| block::block(at(0), n)),
+            Self::BlockFlags => told(&[blocks], 8, &|[n, ..]| block::flag(at(0), n)),
             Self::CountTable | Self::GrantTable => {
                 let table = if self == Self::CountTable { Direct::Counts } else { Direct::Grants };
-                told(&[(LocalExpert, shape.local_expert_num())], 4, &|[e, ..]| {
-                    at(counter(table.entry(shape, HALF, RankId(0), e)))
-                })
+                told(&[entries], 4, &|[e, ..]| at(counter(table.entry(shape, HALF, RankId(0), e))))
             }
-            Self::SumTable => {
-                told(&[(LocalExpert, shape.local_expert_num())], 4, &|[e, ..]| at(4 * u64::from(e)))
-            }
+            Self::SumTable => told(&[entries], 4, &|[e, ..]| at(4 * u64::from(e))),
             Self::WindowCounts => told(&[experts], 4, &|[e, ..]| at(4 * u64::from(e))),
             Self::WindowRecords => {
                 told(&[positions], shape.window_record(), &|[n, ..]| at(a2_window::record(shape, n)))
