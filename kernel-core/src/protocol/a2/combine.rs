@@ -12,11 +12,12 @@ use super::{Cx, Env, split_words};
 use crate::fabric::{Fabric, Progress, ProtocolError, Result};
 use crate::layout::a2_window::{row, window_in};
 use crate::layout::state::{Operator, Partition};
+use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route;
 use crate::plan::split::{self, DispatchShare};
-use crate::protocol::a3::combine::sum::{Rows, write_x_out};
+use crate::protocol::a3::combine::sum::write_x_out;
 use crate::protocol::{Operands, Outcome, Types, entry, room, rows_within};
 use crate::shape::Shape;
 use crate::sync::barrier::Meeting;
@@ -119,41 +120,36 @@ impl Combine {
         }
         let env = cx.env;
         let words = split_words(env, cx.scratch.words)?;
-        let rows = InWindows { half: self.round.half, sent: words.cumsum(), operands: cx.operands };
-        let row = room(cx.scratch.row, env.shape.row_bytes())?;
-        write_x_out((env.shape, env.rank, env.vector), cx.fabric, cx.inputs, token, &rows, row)?;
+        let (operands, half, sent) = (cx.operands, self.round.half, words.cumsum());
+        let (core, len) = ((env.shape, env.rank, env.vector), env.shape.row_bytes());
+        let row = room(cx.scratch.row, len)?;
+        write_x_out(core, cx.fabric, cx.inputs, token, row, |fabric, pair, home| {
+            Ok(Value::Row(fabric.bytes(operands.returned_at(half, sent, pair, home)?, len)?))
+        })?;
         self.go(Phase::Sum { token: Token(token.0 + 1) })
     }
 }
 
 machine! { Combine(self): Phase::Send(send) => send.phase() }
 
-/// The rows in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).
-struct InWindows<'a> {
-    half: Partition,
-    sent: Cumsum<'a>,
-    operands: &'a Operands<'a>,
-}
-
-impl<F: Fabric + ?Sized> Rows<F> for InWindows<'_> {
-    fn row<'f>(
+impl Operands<'_> {
+    /// Returns the place of the row of a pair in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).
+    fn returned_at(
         &self,
-        shape: &Shape,
-        fabric: &'f F,
+        half: Partition,
+        sent: Cumsum<'_>,
         Pair { token, k }: Pair,
         home: Home,
-    ) -> Result<Value<'f>> {
-        let slots = self.sent.rows(ExpertId(home.rank.0 * shape.local_expert_num() + home.local_expert));
-        let seen = entry(self.operands.expand_idx, (token.0 * shape.k() + k) as usize);
+    ) -> Result<Place> {
+        let shape = sent.shape;
+        let slots = sent.rows(ExpertId(home.rank.0 * shape.local_expert_num() + home.local_expert));
+        let seen = entry(self.expand_idx, (token.0 * shape.k() + k) as usize);
         let Some(slot) = u32::try_from(seen).ok().filter(|&slot| slot < slots) else {
             return Err(ProtocolError::ExpandIdx { token: token.0, k, seen: seen.into(), slots });
         };
-        let at = window_in(shape, self.half, home.rank, row(shape, self.sent.position(home, slot)));
-        Ok(Value::Row(fabric.bytes(at, shape.row_bytes())?))
+        Ok(window_in(shape, half, home.rank, row(shape, sent.position(home, slot))))
     }
-}
 
-impl Operands<'_> {
     /// Reads `ep_recv_counts` into `sums` and checks every entry. Returns the number of rows.
     fn read_counts(&self, shape: &Shape, sums: &mut [u32]) -> Result<u32> {
         let mut min = 0;

@@ -14,9 +14,10 @@ use crate::layout::direct::{self, Area};
 use crate::layout::outputs;
 use crate::layout::row_table;
 use crate::layout::state::{Operator, Partition, results_ready, selector};
+use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::a3::combine::receive::next_pair;
-use crate::protocol::a3::combine::sum::{self, Output, Rows};
+use crate::protocol::a3::combine::sum::{self, Output};
 use crate::protocol::a3::{Cx, Env};
 use crate::protocol::{Operands, Outcome, Types, entry, given};
 use crate::shape::Shape;
@@ -77,8 +78,11 @@ impl Combine {
             Phase::Ready { to } => self.ready(cx, to),
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Write { token, output } => {
-                let rows = AtPeers { rank: cx.env.rank, area: self.area, operands: cx.operands };
-                let next = sum::write(cx, (token, output), &rows)?;
+                let (env, operands, area) = (cx.env, cx.operands, self.area);
+                let next = sum::write(cx, (token, output), |fabric, pair, home| {
+                    let at = operands.result_at(env.shape, env.rank, area, pair, home)?;
+                    Ok(Value::Row(fabric.peer_bytes(home.rank, at, env.shape.row_bytes())?))
+                })?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },
@@ -157,24 +161,15 @@ impl Combine {
 
 machine! { Combine(self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
 
-/// The rows where experts wrote them, at the ranks of those experts.
-struct AtPeers<'a> {
-    /// The tokens' owner.
-    rank: RankId,
-    area: Area,
-    operands: &'a Operands<'a>,
-}
-
-impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
+impl Operands<'_> {
+    /// Returns the place where the expert at `home` wrote its result for a pair of `rank`'s.
     #[inline]
-    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, home: Home) -> Result<Value<'f>> {
-        let number = outputs::sent_row_number(shape, self.rank, pair);
-        let seen = entry(self.operands.sent_rows, number as usize);
-        let parts = direct::Parts::of(shape, home.rank, self.area);
+    fn result_at(&self, shape: &Shape, rank: RankId, area: Area, pair: Pair, home: Home) -> Result<Place> {
+        let number = outputs::sent_row_number(shape, rank, pair);
+        let seen = entry(self.sent_rows, number as usize);
+        let parts = direct::Parts::of(shape, home.rank, area);
         match u32::try_from(seen) {
-            Ok(row) if parts.has(row) => {
-                Ok(Value::Row(fabric.peer_bytes(home.rank, parts.result(row), shape.row_bytes())?))
-            }
+            Ok(row) if parts.has(row) => Ok(parts.result(row)),
             _ => {
                 let max = shape.rows_max(home.rank);
                 Err(ProtocolError::SentRow { token: pair.token.0, k: pair.k, seen: seen.into(), max })

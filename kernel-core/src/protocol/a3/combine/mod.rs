@@ -13,14 +13,15 @@ pub(crate) mod sum;
 
 use super::tp::{Add, built};
 use super::{Cx, Env};
-use crate::fabric::Progress;
+use crate::fabric::{Fabric, Progress};
+use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::plan::order::Path;
 use crate::protocol::{Outcome, Types};
 use crate::units::Token;
 use core::ops::Range;
-use sum::{InWindow, Output};
+use sum::Output;
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,8 +81,11 @@ impl Combine {
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Clear { token, k } => self.clear(cx, token, k),
             Phase::Write { token, output } => {
-                let rows = InWindow { partition: self.partition };
-                let next = sum::write(cx, (token, output), &rows)?;
+                let (shape, partition) = (cx.env.shape, self.partition);
+                let next = sum::write(cx, (token, output), |fabric, pair, _| {
+                    let at = combine_row(shape, partition, pair.token, pair.k);
+                    Ok(sum::travelled(shape, fabric.bytes(at, shape.result_bytes())?))
+                })?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },

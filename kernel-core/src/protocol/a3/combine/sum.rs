@@ -5,10 +5,8 @@
 
 use crate::fabric::{Fabric, Result, prefetches};
 use crate::inputs::Inputs;
-use crate::layout::data::combine_row;
 use crate::layout::outputs;
 use crate::layout::result;
-use crate::layout::state::Partition;
 use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
@@ -40,25 +38,25 @@ pub(crate) enum Output {
 phase_names! { Output: Sum Add Rstd Norm }
 
 /// Writes an output of a token, and returns the next one, if there is one. For AddRmsNorm the unrounded row stays in the
-/// scratch.
+/// scratch. `returned` returns the row of a pair, from the expert at its home.
 #[inline]
 pub(crate) fn write<T: Types>(
     cx: &mut Cx<'_, T>,
     (token, output): (Token, Output),
-    rows: &impl Rows<T::Fabric>,
+    returned: impl Fn(&T::Fabric, Pair, Home) -> Result<Value<'_>>,
 ) -> Result<Option<Output>> {
     let (env, inputs) = (cx.env, cx.inputs);
     let (shape, dtype) = (env.shape, env.shape.dtype());
     let (row, sums) = split(shape, &mut cx.scratch)?;
     Ok(match output {
         Output::Sum if shape.op() == Op::Combine => {
-            write_x_out((shape, env.rank, env.vector), cx.fabric, inputs, token, rows, row)?;
+            write_x_out((shape, env.rank, env.vector), cx.fabric, inputs, token, row, returned)?;
             None
         }
         Output::Sum => {
             {
                 let mut terms = Terms::new();
-                collect_terms((shape, env.rank), &*cx.fabric, inputs, token, rows, &mut terms)?;
+                collect_terms((shape, env.rank), &*cx.fabric, inputs, token, returned, &mut terms)?;
                 sums.fill(0);
                 env.vector.accumulate(dtype, &terms, prefetches(cx.fabric), sums);
             }
@@ -85,36 +83,18 @@ pub(crate) fn write<T: Types>(
     })
 }
 
-/// The rows that experts returned for a token.
-pub(crate) trait Rows<F: ?Sized> {
-    /// Returns the row of column `k`, from the expert at `home`.
-    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, home: Home) -> Result<Value<'f>>;
-}
-
-/// The rows in the combine area of the own window.
-pub(super) struct InWindow {
-    pub(super) partition: Partition,
-}
-
-impl<F: Fabric + ?Sized> Rows<F> for InWindow {
-    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, _: Home) -> Result<Value<'f>> {
-        let at = combine_row(shape, self.partition, pair.token, pair.k);
-        Ok(returned(shape, fabric.bytes(at, shape.result_bytes())?))
-    }
-}
-
-/// Writes the weighted sum of a token's rows to `x_out`.
+/// Writes the weighted sum of a token's rows to `x_out`. `returned` is as for [`write`].
 pub(crate) fn write_x_out<F: Fabric + ?Sized, V: Vector>(
     (shape, rank, vector): (&Shape, RankId, V),
     fabric: &mut F,
     inputs: &Inputs<'_>,
     token: Token,
-    rows: &impl Rows<F>,
     row: &mut [u8],
+    returned: impl Fn(&F, Pair, Home) -> Result<Value<'_>>,
 ) -> Result<()> {
     fill_output(fabric, outputs::x_out(shape, token), row, |fabric, out| {
         let mut terms = Terms::new();
-        collect_terms((shape, rank), fabric, inputs, token, rows, &mut terms)?;
+        collect_terms((shape, rank), fabric, inputs, token, returned, &mut terms)?;
         vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
         Ok(())
     })
@@ -141,7 +121,7 @@ fn collect_terms<'a, F: Fabric + ?Sized>(
     fabric: &'a F,
     inputs: &'a Inputs<'_>,
     token: Token,
-    rows: &impl Rows<F>,
+    returned: impl Fn(&F, Pair, Home) -> Result<Value<'_>>,
     terms: &mut Terms<'a>,
 ) -> Result<()> {
     let weights = inputs.weights(shape, token);
@@ -149,7 +129,7 @@ fn collect_terms<'a, F: Fabric + ?Sized>(
         let pair = Pair { token, k };
         let Some(source) = route::source(shape, rank, inputs, pair) else { continue };
         let value = match source {
-            Source::Home(home) => rows.row(shape, fabric, pair, home)?,
+            Source::Home(home) => returned(fabric, pair, home)?,
             Source::Zero => continue,
             Source::Copy => Value::Row(inputs.row(shape, token)),
             Source::Const(i) => {
@@ -170,7 +150,7 @@ fn collect_terms<'a, F: Fabric + ?Sized>(
 }
 
 /// Returns a returned row as a value, in the format in which it travels.
-pub(crate) fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
+pub(crate) fn travelled<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
     match shape.result_format().scale {
         Some(_) => {
             let (data, scales) = result::split(shape, row);
