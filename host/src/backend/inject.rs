@@ -118,10 +118,11 @@ pub struct Inject {
     pub receive: Receive,
 }
 
-/// The fabric of [`Inject`]. It is made for every turn of a core: what a rank does wrong is looked up when it writes.
+/// The fabric or the agent's interface of [`Inject`]. It is made for every turn of a core: what a rank does wrong is looked up
+/// when it writes.
 #[derive(Debug)]
-pub struct InjectFabric<'b, F> {
-    inner: F,
+pub struct Injected<'b, T> {
+    inner: T,
     inject: &'b Inject,
     rank: RankId,
 }
@@ -159,11 +160,11 @@ impl Stray {
 impl Layer for Inject {
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
-        InjectFabric { inner, inject: self, rank }
+        Injected { inner, inject: self, rank }
     }
 
     fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
-        InjectNic { inner, inject: self, rank }
+        Injected { inner, inject: self, rank }
     }
 
     fn hears(&self, rank: RankId, _core: CoreId, told: Told) {
@@ -175,15 +176,7 @@ impl Layer for Inject {
     }
 }
 
-/// The agent's interface of [`Inject`].
-#[derive(Debug)]
-pub struct InjectNic<'b, N> {
-    inner: N,
-    inject: &'b Inject,
-    rank: RankId,
-}
-
-impl<N: Nic> Nic for InjectNic<'_, N> {
+impl<N: Nic> Nic for Injected<'_, N> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.inner.observe(at)
     }
@@ -208,7 +201,7 @@ impl<N: Nic> Nic for InjectNic<'_, N> {
     }
 }
 
-impl<F: Fabric> Middleware for InjectFabric<'_, F> {
+impl<F: Fabric> Middleware for Injected<'_, F> {
     veriep_core::around! { inner: F, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {

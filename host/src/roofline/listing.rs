@@ -278,11 +278,11 @@ impl Layer for Listing<'_> {
     const INLINED: bool = false;
 
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {
-        ListingFabric { inner, listing: self, rank, core }
+        Listed { inner, listing: self, rank, actor: core.0 }
     }
 
     fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
-        ListingNic { inner, listing: self, rank }
+        Listed { inner, listing: self, rank, actor: self.shape.aiv_num() }
     }
 
     fn hears(&self, rank: RankId, core: CoreId, told: Told) {
@@ -296,22 +296,27 @@ impl Layer for Listing<'_> {
     }
 }
 
-/// The fabric of [`Listing`].
+/// The fabric or the agent's interface of [`Listing`].
 #[derive(Debug)]
-pub(super) struct ListingFabric<'b, F> {
-    inner: F,
+pub(super) struct Listed<'b, T> {
+    inner: T,
     listing: &'b Listing<'b>,
     rank: RankId,
-    core: CoreId,
+    /// As of [`Entry`].
+    actor: u32,
 }
 
-impl<F> ListingFabric<'_, F> {
+impl<T> Listed<'_, T> {
     fn add(&self, len: u64, copied: Copied) {
-        self.listing.add(self.rank, self.core.0, len, copied);
+        self.listing.add(self.rank, self.actor, len, copied);
+    }
+
+    fn source(&self, bytes: &[u8]) -> Source {
+        self.listing.source(self.rank, CoreId(self.actor), bytes)
     }
 }
 
-impl<F: Fabric> Middleware for ListingFabric<'_, F> {
+impl<F: Fabric> Middleware for Listed<'_, F> {
     veriep_core::around! { inner: F }
 
     /// Nothing is lent: what is written there would not be seen.
@@ -324,16 +329,12 @@ impl<F: Fabric> Middleware for ListingFabric<'_, F> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.add(
-            row.len() as u64,
-            Copied::Put { to, at, from: self.listing.source(self.rank, self.core, row) },
-        );
+        self.add(row.len() as u64, Copied::Put { to, at, from: self.source(row) });
         self.inner.put(to, at, row, tail)
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let from = self.listing.source(self.rank, self.core, message);
-        self.add(message.len() as u64, Copied::Sent { to, at, from });
+        self.add(message.len() as u64, Copied::Sent { to, at, from: self.source(message) });
         self.inner.send(to, at, message)
     }
 
@@ -348,8 +349,7 @@ impl<F: Fabric> Middleware for ListingFabric<'_, F> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        let from = self.listing.source(self.rank, self.core, bytes);
-        self.add(bytes.len() as u64, Copied::Written { at, from });
+        self.add(bytes.len() as u64, Copied::Written { at, from: self.source(bytes) });
         self.inner.write(at, bytes)
     }
 
@@ -359,15 +359,7 @@ impl<F: Fabric> Middleware for ListingFabric<'_, F> {
     }
 }
 
-/// The agent's interface of [`Listing`].
-#[derive(Debug)]
-pub(super) struct ListingNic<'b, N> {
-    inner: N,
-    listing: &'b Listing<'b>,
-    rank: RankId,
-}
-
-impl<N: Nic> Nic for ListingNic<'_, N> {
+impl<N: Nic> Nic for Listed<'_, N> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.inner.observe(at)
     }
@@ -375,8 +367,7 @@ impl<N: Nic> Nic for ListingNic<'_, N> {
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let post = self.inner.post(transfer)?;
         if post == Post::Posted {
-            let agent = self.listing.shape.aiv_num();
-            self.listing.add(self.rank, agent, transfer.len, Copied::Posted(*transfer));
+            self.add(transfer.len, Copied::Posted(*transfer));
         }
         Ok(post)
     }

@@ -25,7 +25,7 @@ use prices::{Cluster, Ps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use timed::{Clock, OldSplit, Paces, Priced, PricedNic, Prices, Timed};
+use timed::{Clock, OldSplit, Paces, Priced, Prices, Timed};
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
@@ -211,8 +211,8 @@ impl World<Mapped, Timed> for Scene<'_> {
     fn through_nic(&self, actor: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
         let inner = &mut Recorder { inner: Borrowed(nic), actor, book: log };
-        let answer =
-            step(&mut PricedNic { inner, rank: actor.member, clock: &self.clock, prices: self.prices });
+        let (clock, prices) = (&*self.clock, self.prices);
+        let answer = step(&mut Priced { inner, actor, clock, prices, vector: [false; 2], zeros: &[] });
         self.stepped(actor, answer)
     }
 }

@@ -453,11 +453,11 @@ impl Chooser for Timed {
     }
 }
 
-/// A fabric whose calls take time.
+/// A fabric or an agent's interface whose calls take time.
 pub struct Priced<'f, F: ?Sized> {
-    /// The fabric behind it.
+    /// The one behind it.
     pub inner: &'f mut F,
-    /// Whose core it is.
+    /// Whose it is.
     pub actor: Actor,
     /// Where the time passes.
     pub clock: &'f Clock,
@@ -562,19 +562,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
     }
 }
 
-/// An interface whose calls take time.
-pub struct PricedNic<'n> {
-    /// The interface behind it.
-    pub inner: &'n mut dyn Nic,
-    /// Whose agent it is.
-    pub rank: RankId,
-    /// Where the time passes.
-    pub clock: &'n Clock,
-    /// What a call costs.
-    pub prices: Prices,
-}
-
-impl Nic for PricedNic<'_> {
+impl<N: Nic + ?Sized> Nic for Priced<'_, N> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.clock.looks(self.prices.agent_word);
         self.inner.observe(at)
@@ -584,7 +572,7 @@ impl Nic for PricedNic<'_> {
         self.clock.add(self.prices.agent_task);
         let post = self.inner.post(transfer)?;
         if post == Post::Posted {
-            self.clock.sends(self.rank, transfer.to, transfer.len);
+            self.clock.sends(self.actor.member, transfer.to, transfer.len);
         }
         Ok(post)
     }

@@ -9,16 +9,17 @@ use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::Place;
 use veriep_core::units::{CoreId, RankId};
 
-/// A core's view of memory of which some is far.
+/// A core's fabric over memory of which some is far, or an agent's interface to it.
 #[derive(Debug)]
-pub struct FarFabric<'b, F, B, W> {
-    pub(super) inner: F,
+pub struct Far<'b, T, B, W> {
+    pub(super) inner: T,
     pub(super) memory: &'b FarMemory<B, W>,
     pub(super) own: RankId,
+    /// The core; of an agent [`AGENT`](veriep_core::sim::chooser::AGENT).
     pub(super) core: CoreId,
 }
 
-impl<F, B: Backend, W: Wire> FarFabric<'_, F, B, W> {
+impl<F, B: Backend, W: Wire> Far<'_, F, B, W> {
     /// Sends the bytes of `parts` as one entry if the memory is far, and returns whether it is. Puts and publishes must stay
     /// inside a server, messages must leave it.
     fn sends(
@@ -39,7 +40,7 @@ impl<F, B: Backend, W: Wire> FarFabric<'_, F, B, W> {
     }
 }
 
-impl<F: Fabric, B: Backend, W: Wire> Middleware for FarFabric<'_, F, B, W> {
+impl<F: Fabric, B: Backend, W: Wire> Middleware for Far<'_, F, B, W> {
     veriep_core::around! { inner: F }
 
     /// Nobody reads what is not mapped.
@@ -71,15 +72,7 @@ impl<F: Fabric, B: Backend, W: Wire> Middleware for FarFabric<'_, F, B, W> {
     }
 }
 
-/// The interface of a rank's agent to memory of which some is far.
-#[derive(Debug)]
-pub struct FarNic<'b, N, B, W> {
-    pub(super) inner: N,
-    pub(super) memory: &'b FarMemory<B, W>,
-    pub(super) own: RankId,
-}
-
-impl<N: Nic, B: Backend, W: Wire> Nic for FarNic<'_, N, B, W> {
+impl<N: Nic, B: Backend, W: Wire> Nic for Far<'_, N, B, W> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.inner.observe(at)
     }

@@ -12,7 +12,7 @@ mod stream;
 mod tests;
 mod wire;
 
-pub use fabric::{FarFabric, FarNic};
+pub use fabric::Far;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use tests::MemoryWire;
 pub use wire::Wire;
@@ -33,6 +33,7 @@ use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp::{self, TP_STATE_BYTES};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::shape::Shape;
+use veriep_core::sim::chooser::AGENT;
 use veriep_core::units::{CoreId, RankId};
 
 /// Bytes of entries in a chunk: with its head below the 64 KiB up to which MPIs send without asking the receiver.
@@ -353,11 +354,11 @@ impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
     const WAITS: bool = B::WAITS;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
-        FarFabric { inner: self.inner.fabric(rank, core, batch), memory: self, own: rank, core }
+        Far { inner: self.inner.fabric(rank, core, batch), memory: self, own: rank, core }
     }
 
     fn nic(&self, rank: RankId) -> impl Nic {
-        FarNic { inner: self.inner.nic(rank), memory: self, own: rank }
+        Far { inner: self.inner.nic(rank), memory: self, own: rank, core: AGENT }
     }
 
     fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
