@@ -87,7 +87,7 @@ impl Request {
         let outcome = simulate::run(&self.plan, &self.cluster, self.rows, log.clone())?;
         record::end(&args.record, log, |timeline| {
             timeline.links.clone_from(&outcome.busy);
-            (told::placed(&outcome), told::about(args, self, &outcome))
+            (outcome.path.clone(), told::about(args, self, &outcome))
         })?;
         Ok(outcome)
     }

@@ -19,8 +19,9 @@ pub struct Part {
     /// From then on, in units of the timeline.
     pub from: u64,
     pub to: u64,
+    /// The rank that was busy, or the one that something was on its way to.
     pub rank: u32,
-    /// Of which core; none of its agent, and of what is on its way to the rank.
+    /// Its core; none of its agent, or on the way.
     pub core: Option<u32>,
     pub what: &'static str,
 }

@@ -2,9 +2,10 @@
 //! last one.
 
 use super::prices::Ps;
+use crate::events::chrome::Part;
+use crate::events::core_of;
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::{Actor, FlightId};
 
 /// What made a step possible.
@@ -68,18 +69,6 @@ pub struct History {
     kinds: HashMap<&'static str, Ps>,
 }
 
-/// A part of the critical path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// The rank that was busy, or the one that something was on its way to.
-    pub rank: u32,
-    /// Its core; none of its agent, or on the way.
-    pub core: Option<u32>,
-    /// How long.
-    pub took: Ps,
-    pub what: &'static str,
-}
-
 impl History {
     pub fn steps(&mut self, actor: Actor, at: Ps) {
         let cause = self.causes.of(actor).take().unwrap_or(Cause::Begin);
@@ -130,26 +119,26 @@ impl History {
     /// The critical path of a run that the step `last` ended at `end`, from there back to time 0: its parts add up to `end`.
     pub fn path(&self, last: usize, end: Ps) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        let mut add = |rank, core, took, what| match parts.last_mut() {
-            Some(last) if (last.rank, last.core, last.what) == (rank, core, what) => last.took += took,
-            _ => parts.push(Part { rank, core, took, what }),
+        let mut add = |rank, core, (from, to), what| match parts.last_mut() {
+            Some(last) if (last.rank, last.core, last.what) == (rank, core, what) => last.from = from,
+            _ => parts.push(Part { from, to, rank, core, what }),
         };
         let (mut until, mut next) = (end, Some(last));
         while let Some(step) = next.and_then(|step| self.steps.get(step)) {
             let rank = step.actor.member.0;
-            let core = (step.actor.core != AGENT).then_some(step.actor.core.0);
-            add(rank, core, until - step.at, "works");
+            let core = core_of(step.actor);
+            add(rank, core, (step.at, until), "works");
             until = step.at;
             next = match step.cause {
                 Cause::Begin => {
                     if until > 0 {
-                        add(rank, core, until, "begins late");
+                        add(rank, core, (0, until), "begins late");
                     }
                     None
                 }
                 Cause::Step(before) => Some(before),
                 Cause::Sent(before, sent) => {
-                    add(rank, None, until - sent, "waits for what is on its way");
+                    add(rank, None, (sent, until), "waits for what is on its way");
                     until = sent;
                     Some(before)
                 }

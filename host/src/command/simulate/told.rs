@@ -3,12 +3,12 @@
 use super::Request;
 use super::grid::Point;
 use crate::cli::SimulateArgs;
-use crate::events::chrome;
+use crate::events::chrome::Part;
 use crate::events::page::About;
 use crate::report::{cell, items, objects, pairs, with};
+use crate::simulate::Outcome;
 use crate::simulate::path::longest_first;
 use crate::simulate::prices::{Cluster, Ps};
-use crate::simulate::{Outcome, path};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use veriep_core::shape::{Product, Protocol, Shape};
@@ -141,18 +141,6 @@ pub(super) fn point(point: &Point, outcomes: &[[Ps; 2]]) -> Vec<Value> {
     if outcomes.is_empty() { Vec::new() } else { (0..2).map(of).collect() }
 }
 
-/// The critical path, backwards, with the time at which each part stands.
-pub(super) fn placed(outcome: &Outcome) -> Vec<chrome::Part> {
-    let mut to = outcome.end;
-    let place = |part: &path::Part| {
-        let from = to - part.took;
-        let placed = chrome::Part { from, to, rank: part.rank, core: part.core, what: part.what };
-        to = from;
-        placed
-    };
-    outcome.path.iter().map(place).collect()
-}
-
 /// What stands above a page.
 pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -> About {
     let mut facts: Vec<(String, String)> = Vec::new();
@@ -190,8 +178,8 @@ fn told(
     })
 }
 
-fn part(part: &path::Part) -> Value {
-    json!({"rank": part.rank, "core": part.core, "us": us(part.took), "what": part.what})
+fn part(part: &Part) -> Value {
+    json!({"rank": part.rank, "core": part.core, "us": us(part.to - part.from), "what": part.what})
 }
 
 fn links(outcome: &Outcome) -> Vec<Value> {
