@@ -156,7 +156,7 @@ impl Plan {
         };
         let joined = joins.join(rendezvous, goes_on).map_err(|error| match error {
             NotJoined::Interrupted => Error::Interrupted("while others were waited for".to_owned()),
-            NotJoined::Missing(ref them) => {
+            NotJoined::Missing { ref processes, .. } => {
                 let missing = |&process: &usize| Missing {
                     rank: rank.0,
                     operator: "join",

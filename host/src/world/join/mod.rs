@@ -11,7 +11,6 @@ pub(super) use seats::{Identity, Seats};
 use super::board::{Board, OfGroup};
 use super::processes::GroupMemory;
 use super::{Peers, World};
-use core::fmt;
 use core::hash::{BuildHasher, Hasher};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -100,30 +99,22 @@ pub enum NotJoined {
     #[error("{0}")]
     Refused(String),
     /// Some have not come.
-    #[error("{0}")]
-    Missing(Missing),
+    #[error("of {of} processes {} did not join within {} s", listed(.processes), .after.as_secs_f64())]
+    Missing {
+        /// Numbers of processes.
+        processes: Vec<usize>,
+        /// How many were to come.
+        of: usize,
+        /// How long they were waited for.
+        after: Duration,
+    },
     /// The caller has had enough.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Who has not come.
-#[derive(Clone, Debug)]
-pub struct Missing {
-    /// Numbers of processes.
-    pub processes: Vec<usize>,
-    /// How many were to come.
-    pub of: usize,
-    /// How long they were waited for.
-    pub after: Duration,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { processes, of, after } = self;
-        let list = processes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-        write!(f, "of {of} processes {list} did not join within {} s", after.as_secs_f64())
-    }
+fn listed(processes: &[usize]) -> String {
+    processes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What the first comer tells the others.
@@ -356,7 +347,7 @@ impl Joins {
     }
 
     fn missing(&self, processes: Vec<usize>) -> NotJoined {
-        NotJoined::Missing(Missing { processes, of: self.processes, after: self.patience })
+        NotJoined::Missing { processes, of: self.processes, after: self.patience }
     }
 }
 
