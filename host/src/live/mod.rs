@@ -29,11 +29,11 @@ use std::thread;
 use std::time::Instant;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
-use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::place::Tensor;
 use veriep_core::protocol::{self, Choices, Fingerprints, Operands};
 use veriep_core::shape::{Given, Limits, Op, Shape};
 use veriep_core::sim::cluster::Returned;
-use veriep_core::units::{ExpertId, RankId};
+use veriep_core::units::{CoreId, ExpertId, RankId};
 use veriep_core::vector::Any;
 
 /// Batches in flight that two partitions of each kind are proved to bear.
@@ -164,7 +164,7 @@ impl Plan {
                     source_rank: Some(process as u32),
                     ..Missing::default()
                 };
-                let missing = them.processes.iter().map(missing).collect();
+                let missing = processes.iter().map(missing).collect();
                 Error::NoProgress { line: error.to_string(), missing }
             }
             _ => Error::Request(error.to_string()),
@@ -298,11 +298,8 @@ impl Member {
         let memory = self.memory.clone();
         let given = (&inputs, &Operands::default());
         self.run(&*memory, (protocol::Operator::Dispatch, slot, round), given, goes_on)?;
-        let read = |at: Place, len, read: &mut dyn FnMut(&[u8])| {
-            let Region::Output(tensor) = at.region else { return Ok(()) };
-            memory.read_output(self.rank, slot, tensor, len as usize, read);
-            Ok(())
-        };
+        let fabric = memory.fabric(self.rank, CoreId(0), slot);
+        let read = expert::reading(&*memory, &fabric, self.rank, slot);
         let ends = expert::expert_ends(&plan.shape, self.ep_rank(), &read);
         let rows = match ends {
             Ok(ends) => ends.last().copied().unwrap_or(0),
