@@ -22,11 +22,11 @@ use crate::vector::Unit;
 use core::cell::RefCell;
 use network::{Carried, Network};
 use path::ByActor;
-use prices::{Cluster, Ps};
+use prices::{Cluster, Costs, Ps, ps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use timed::{Clock, OldSplit, Paces, Priced, Prices, Timed};
+use timed::{Clock, OldSplit, Paces, Priced, Timed};
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
@@ -111,7 +111,7 @@ struct Scene<'p> {
     /// None if rows are not kept.
     expected: Option<Expected<'p>>,
     clock: Rc<Clock>,
-    prices: Prices,
+    costs: &'p Costs,
     /// The last dispatch that a core has planned.
     planned: RefCell<ByActor<usize>>,
     /// A row, if rows are not kept.
@@ -189,7 +189,7 @@ impl World<Mapped, Timed> for Scene<'_> {
         // A core makes its plan in its first step.
         if planned.is_dispatch() && planned_for.of(core).replace(planned.round) != Some(planned.round) {
             let pairs = u64::from(shape.bs(core.member) * shape.k());
-            self.clock.add(pairs * self.prices.pair);
+            self.clock.add(pairs * ps(self.costs.pair_ns));
         }
         if let Some(log) = &self.clock.log {
             log.steps(core, planned, phase);
@@ -199,21 +199,21 @@ impl World<Mapped, Timed> for Scene<'_> {
     fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
         let inner = &mut Recorder { inner: Borrowed(fabric), actor, book: log };
-        let (clock, prices, shape) = (&*self.clock, self.prices, &self.plan.case.shape);
+        let (clock, costs, shape) = (&*self.clock, self.costs, &self.plan.case.shape);
         // Of the rows of combine nothing but their sum is looked at.
         let (vector, zeros) = match self.clock.operators.borrow()[actor.member.index()] {
             Operator::Dispatch => ([shape.row_format().element != RowElement::Dtype, false], &[][..]),
             Operator::Combine => ([shape.result_bytes() != shape.row_bytes(), true], &self.zeros[..]),
         };
-        let answer = step(&mut Priced { inner, actor, clock, prices, vector, zeros });
+        let answer = step(&mut Priced { inner, actor, clock, costs, vector, zeros });
         self.stepped(actor, answer)
     }
 
     fn through_nic(&self, actor: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         let log = self.clock.log.as_deref();
         let inner = &mut Recorder { inner: Borrowed(nic), actor, book: log };
-        let (clock, prices) = (&*self.clock, self.prices);
-        let answer = step(&mut Priced { inner, actor, clock, prices, vector: [false; 2], zeros: &[] });
+        let (clock, costs) = (&*self.clock, self.costs);
+        let answer = step(&mut Priced { inner, actor, clock, costs, vector: [false; 2], zeros: &[] });
         self.stepped(actor, answer)
     }
 }
@@ -262,7 +262,7 @@ pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) ->
         batch: Batch::new(case),
         expected: rows.then(|| Expected::of(case)),
         clock,
-        prices: Prices::new(&cluster.costs),
+        costs: &cluster.costs,
         planned: RefCell::default(),
         zeros: vec![0; if rows { 0 } else { shape.row_bytes() as usize }],
         began: zeros(),

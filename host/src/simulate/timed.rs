@@ -190,7 +190,7 @@ pub struct Timed {
     pub history: History,
     /// By slot of a flight.
     waits: Vec<Waits>,
-    prices: Prices,
+    costs: Costs,
     paces: Paces,
     jitter: Dice,
     split: OldSplit,
@@ -219,43 +219,6 @@ struct Waits {
     free: bool,
 }
 
-/// The costs of a cluster in picoseconds.
-#[derive(Clone, Copy, Debug)]
-pub struct Prices {
-    step: Ps,
-    word: Ps,
-    effect: Ps,
-    copy_mbs: u64,
-    /// How often the bytes of a row take time that is copied from one place to another.
-    passes: u64,
-    agent_word: Ps,
-    agent_task: Ps,
-    poll: Ps,
-    agent_poll: Ps,
-    /// For each token and expert of a rank that plans a dispatch.
-    pub pair: Ps,
-    vector_mbs: u64,
-}
-
-impl Prices {
-    /// Those of a cluster.
-    pub fn new(costs: &Costs) -> Self {
-        Self {
-            step: ps(costs.step_ns),
-            word: ps(costs.word_ns),
-            effect: ps(costs.effect_ns),
-            copy_mbs: mbs(costs.copy_gbs),
-            passes: costs.copies.passes(),
-            agent_word: ps(costs.agent_word_ns),
-            agent_task: ps(costs.agent_task_ns),
-            poll: ps(costs.poll_ns),
-            agent_poll: ps(costs.agent_poll_ns),
-            pair: ps(costs.pair_ns),
-            vector_mbs: mbs(costs.vector_gbs),
-        }
-    }
-}
-
 impl Timed {
     /// Time 0 on a network.
     pub fn new(clock: Rc<Clock>, cluster: &Cluster, network: Network, paces: Paces, split: OldSplit) -> Self {
@@ -265,7 +228,7 @@ impl Timed {
             network,
             history: History::default(),
             waits: Vec::new(),
-            prices: Prices::new(&cluster.costs),
+            costs: cluster.costs.clone(),
             jitter: Dice(paces.seed),
             paces,
             split,
@@ -363,7 +326,7 @@ impl Chooser for Timed {
                     };
                     self.clock.set(now, slow * (WHOLE + jitter) / WHOLE);
                     if actor.core != AGENT {
-                        self.clock.add(self.prices.step);
+                        self.clock.add(ps(self.costs.step_ns));
                     }
                     return Some(Choice::Step(actor));
                 }
@@ -425,11 +388,11 @@ impl Chooser for Timed {
     }
 
     fn may_step(&mut self, actor: Actor) {
-        let poll = if actor.core == AGENT { self.prices.agent_poll } else { self.prices.poll };
+        let poll = if actor.core == AGENT { self.costs.agent_poll_ns } else { self.costs.poll_ns };
         let mut at = self.clock.time();
         if let Some(since) = self.history.wakes(actor, at) {
             // What has changed during the step that saw nothing is seen by the next one.
-            at = at.max(since) + poll;
+            at = at.max(since) + ps(poll);
             self.loses = self.loses.map(|left| left.wrapping_sub(1));
             if self.loses == Some(0) {
                 return;
@@ -464,18 +427,18 @@ pub struct Priced<'f, F: ?Sized> {
     /// Which rows are work for a vector unit: those that have an effect, and those that are read.
     pub vector: [bool; 2],
     /// What a call costs.
-    pub prices: Prices,
+    pub costs: &'f Costs,
     /// What is read in place of a row that is not kept.
     pub zeros: &'f [u8],
 }
 
 impl<F: ?Sized> Priced<'_, F> {
     fn copies(&self, bytes: u64) {
-        self.clock.add(transfer(bytes, self.prices.copy_mbs));
+        self.clock.add(transfer(bytes, mbs(self.costs.copy_gbs)));
     }
 
     fn has_effect(&self, bytes: u64) {
-        self.clock.add(self.prices.effect);
+        self.clock.add(ps(self.costs.effect_ns));
         self.copies(bytes);
         self.works(0, bytes);
     }
@@ -483,13 +446,13 @@ impl<F: ?Sized> Priced<'_, F> {
     /// A core copies bytes from one place to another.
     fn carries(&self, bytes: u64) {
         self.has_effect(bytes);
-        (1..self.prices.passes).for_each(|_| self.copies(bytes));
+        (1..self.costs.copies.passes()).for_each(|_| self.copies(bytes));
     }
 
     /// A vector unit works on bytes that have an effect (0) or are read (1), if they are a row of that kind.
     fn works(&self, way: usize, bytes: u64) {
         if self.vector[way] && bytes >= ROW_MIN {
-            self.clock.add(transfer(bytes, self.prices.vector_mbs));
+            self.clock.add(transfer(bytes, mbs(self.costs.vector_gbs)));
         }
     }
 }
@@ -516,12 +479,12 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        self.clock.add(self.prices.word);
+        self.clock.add(ps(self.costs.word_ns));
         self.inner.quiet()
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.clock.looks(self.prices.word);
+        self.clock.looks(ps(self.costs.word_ns));
         self.inner.observe(at)
     }
 
@@ -543,7 +506,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
         if rank == own {
             self.copies(len);
         } else {
-            self.clock.add(self.prices.effect);
+            self.clock.add(ps(self.costs.effect_ns));
             self.clock.moves(own, (rank, own), len);
             let read = Read { actor: self.actor, from: rank, place: at, bytes: len, at: self.clock.time() };
             self.clock.reads.borrow_mut().push(read);
@@ -564,12 +527,12 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
 impl<N: Nic + ?Sized> Nic for Priced<'_, N> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.clock.looks(self.prices.agent_word);
+        self.clock.looks(ps(self.costs.agent_word_ns));
         self.inner.observe(at)
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        self.clock.add(self.prices.agent_task);
+        self.clock.add(ps(self.costs.agent_task_ns));
         let post = self.inner.post(transfer)?;
         if post == Post::Posted {
             self.clock.sends(self.actor.member, transfer.to, transfer.len);
