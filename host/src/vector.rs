@@ -3,6 +3,8 @@
 
 use crate::error::Error;
 use core::cell::Cell;
+#[cfg(target_arch = "x86_64")]
+use std::is_x86_feature_detected as has;
 use veriep_core::shape::Dtype;
 use veriep_core::vector::{Any, NotFinite, Term, Vector};
 
@@ -43,28 +45,21 @@ impl Unit {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 fn avx2() -> Option<Any> {
-    use std::is_x86_feature_detected as has;
-    // SAFETY: the features that the unit asks for have just been found.
-    (has!("avx2") && has!("f16c")).then(|| Any::Avx2(unsafe { veriep_core::vector::x86::Avx2::new() }))
-}
-
-#[cfg(target_arch = "x86_64")]
-fn avx512() -> Option<Any> {
-    use std::is_x86_feature_detected as has;
-    let all = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("f16c");
-    // SAFETY: as above.
-    all.then(|| Any::Avx512(unsafe { veriep_core::vector::x86::Avx512::new() }))
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn avx2() -> Option<Any> {
+    #[cfg(target_arch = "x86_64")]
+    if has!("avx2") && has!("f16c") {
+        // SAFETY: the features that the unit asks for have just been found.
+        return Some(Any::Avx2(unsafe { veriep_core::vector::x86::Avx2::new() }));
+    }
     None
 }
 
-#[cfg(not(target_arch = "x86_64"))]
 fn avx512() -> Option<Any> {
+    #[cfg(target_arch = "x86_64")]
+    if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("f16c") {
+        // SAFETY: as above.
+        return Some(Any::Avx512(unsafe { veriep_core::vector::x86::Avx512::new() }));
+    }
     None
 }
 
