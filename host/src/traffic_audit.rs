@@ -2,12 +2,13 @@
 //! once, and only to one that has an expert of it; a relay forwards a row only to whom it belongs; sums come back
 //! likewise. On the full mesh every window holds the rows that its receiver is to get.
 
-use crate::backend::count::{Bytes, Counts, Load, Posted};
+use crate::backend::count::{Bytes, Counts, Load};
 use crate::batch::Batch;
 use crate::driver::{Failure, Unit};
 use crate::world::World;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use veriep_core::fabric::nic::Transfer;
 use veriep_core::layout::a2_window::sent_bytes;
 use veriep_core::layout::relay as layout;
 use veriep_core::plan::relay;
@@ -132,7 +133,7 @@ impl Audit<'_> {
     }
 
     /// What an agent posted for an operator: one task for each peer.
-    fn posted(&self, number: usize, rank: RankId) -> Result<&[Posted], String> {
+    fn posted(&self, number: usize, rank: RankId) -> Result<&[Transfer], String> {
         let peers = self.peers();
         let all = &self.counts.agents[rank.index()];
         let due = peers * self.counts.cores[rank.index() * self.shape.aiv_num() as usize].bytes.len();
@@ -245,7 +246,7 @@ impl Audit<'_> {
     /// In stage 2 a task carries the records that were gathered for it, and their end flag.
     fn gathered(&self, number: usize, kind: Operator, records: &[Record]) -> Result<(), String> {
         for rank in self.here() {
-            for &Posted { to, len } in self.posted(number, rank)? {
+            for &Transfer { to, len, .. } in self.posted(number, rank)? {
                 let n = records.iter().filter(|&&(from, dest, _)| from == rank && dest == to).count();
                 let due = layout::gathered_bytes(self.shape, kind, n as u32);
                 if len != due {
@@ -275,7 +276,7 @@ impl Audit<'_> {
         let (mut across, mut inside, mut most) = (0, 0, 0);
         for rank in self.here() {
             let mut own = 0;
-            for &Posted { to, len } in self.posted(number, rank)? {
+            for &Transfer { to, len, .. } in self.posted(number, rank)? {
                 let due = planned[rank.index() * ranks + to.index()];
                 if len != sent_bytes(shape, kind, due) {
                     return Err(format!("the window of rank {rank} to rank {to} has not {due} rows"));

@@ -64,15 +64,6 @@ pub struct Log {
     pub bytes: Vec<Bytes>,
 }
 
-/// A task that an agent has posted.
-#[derive(Clone, Copy, Debug)]
-pub struct Posted {
-    /// To whom.
-    pub to: RankId,
-    /// How many bytes.
-    pub len: u64,
-}
-
 /// The layer that counts.
 #[derive(Debug)]
 pub struct Counted {
@@ -81,7 +72,7 @@ pub struct Counted {
     /// By rank, then core.
     cores: Vec<Mutex<Log>>,
     /// By rank.
-    agents: Vec<Mutex<Vec<Posted>>>,
+    agents: Vec<Mutex<Vec<Transfer>>>,
 }
 
 /// All that ranks did.
@@ -90,7 +81,7 @@ pub struct Counts {
     /// By rank, then core.
     pub cores: Vec<Log>,
     /// By rank: what its agent has posted.
-    pub agents: Vec<Vec<Posted>>,
+    pub agents: Vec<Vec<Transfer>>,
 }
 
 impl Counted {
@@ -244,7 +235,7 @@ impl<F: Fabric> Middleware for CountedFabric<'_, F> {
 #[derive(Debug)]
 pub struct CountedNic<'b, N> {
     inner: N,
-    posted: Option<MutexGuard<'b, Vec<Posted>>>,
+    posted: Option<MutexGuard<'b, Vec<Transfer>>>,
 }
 
 impl<N: Nic> Nic for CountedNic<'_, N> {
@@ -257,7 +248,7 @@ impl<N: Nic> Nic for CountedNic<'_, N> {
         if let Some(posted) = &mut self.posted
             && post == Post::Posted
         {
-            posted.push(Posted { to: transfer.to, len: transfer.len });
+            posted.push(*transfer);
         }
         Ok(post)
     }
