@@ -9,22 +9,16 @@ use crate::result::{self, Outputs, RankResult};
 use crate::store::{Tensor, TensorFile};
 use std::collections::HashMap;
 use veriep_core::place::Tensor as Output;
+use veriep_core::protocol::Operator;
 use veriep_core::reference::{Cluster, numerics};
 use veriep_core::units::{RankId, Token};
-
-/// The operators that were asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Both,
-    Dispatch,
-    Combine,
-}
 
 /// The outputs of all ranks, owned.
 #[derive(Debug)]
 pub struct Expected<'c> {
     case: &'c Case,
-    asked: Asked,
+    /// The operator that was asked about; none if it was both.
+    asked: Option<Operator>,
     ranks: Vec<Outputs>,
 }
 
@@ -32,12 +26,12 @@ impl<'c> Expected<'c> {
     /// Asks the oracle for every rank.
     pub fn of(case: &'c Case) -> Self {
         let batch = Batch::new(case);
-        Self::each(case, Asked::Both, |cluster, rank| compare::expected(cluster, &batch, rank))
+        Self::each(case, None, |cluster, rank| compare::expected(cluster, &batch, rank))
     }
 
     /// Asks for dispatch alone.
     pub fn dispatched(case: &'c Case) -> Self {
-        Self::each(case, Asked::Dispatch, |cluster, rank| {
+        Self::each(case, Some(Operator::Dispatch), |cluster, rank| {
             let dispatched = cluster.dispatch(case.name(rank));
             Output::ALL.map(|tensor| dispatched.bytes(tensor))
         })
@@ -50,14 +44,18 @@ impl<'c> Expected<'c> {
     /// A tensor is missing, or its type or shape is another.
     pub fn combined(case: &'c Case, returned: &mut TensorFile) -> Result<Self, Error> {
         let rows = Returned::read(case, returned)?;
-        Ok(Self::each(case, Asked::Combine, |cluster, rank| {
+        Ok(Self::each(case, Some(Operator::Combine), |cluster, rank| {
             let name = case.name(rank);
             let take = |token, k, row: &mut Vec<u8>| rows.take(name, token, k, row);
             compare::combined(cluster, name, &mut { take }).0
         }))
     }
 
-    fn each(case: &'c Case, asked: Asked, of: impl Fn(&Cluster<'_>, RankId) -> Outputs + Sync) -> Self {
+    fn each(
+        case: &'c Case,
+        asked: Option<Operator>,
+        of: impl Fn(&Cluster<'_>, RankId) -> Outputs + Sync,
+    ) -> Self {
         let mut ranks = vec![Default::default(); case.ranks.len()];
         Batch::new(case).with_cluster(|cluster| {
             parallel::each(&mut ranks, |rank, outputs| *outputs = of(cluster, RankId(rank as u32)));
@@ -78,10 +76,8 @@ impl<'c> Expected<'c> {
             let outputs: &Outputs = outputs;
             RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
         };
-        let is_asked = |output: Output| match self.asked {
-            Asked::Both => true,
-            Asked::Dispatch => !output.is_of_combine(),
-            Asked::Combine => output.is_of_combine(),
+        let is_asked = |output: Output| {
+            self.asked.is_none_or(|asked| output.is_of_combine() == (asked == Operator::Combine))
         };
         let results: Vec<_> = (0..).map(RankId).zip(&self.ranks).map(result).collect();
         result::tensors(shape, &results, &is_asked)
