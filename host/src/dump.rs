@@ -8,11 +8,11 @@ use crate::config::{self, FILE_NAME};
 use crate::error::Error;
 use crate::stderr::{complain, note};
 use crate::{global_rank, interrupt};
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use veriep_core::place::Region;
 use veriep_core::protocol::{Choices, Receive, Stage};
@@ -152,20 +152,20 @@ impl<'a> Dump<'a> {
     /// # Errors
     /// Those of the group; else a file that cannot be written.
     pub(crate) fn around<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        let has_ended = AtomicBool::new(false);
+        // Dropped when the group ends, also if it panics: then nobody asks any more.
+        let (running, ended) = channel::<()>();
         let ran = thread::scope(|scope| {
-            scope.spawn(|| {
-                while !has_ended.load(Ordering::Relaxed) {
+            scope.spawn(move || {
+                while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                     if interrupt::take_dump() {
                         match self.write() {
                             Ok(()) => note(&format!("note: {}: dumped", self.folder.display())),
                             Err(error) => complain(&error.to_string()),
                         }
                     }
-                    thread::sleep(LOOK);
                 }
             });
-            let _stop = SetOnDrop(&has_ended);
+            let _running = running;
             run()
         });
         match (ran, self.write()) {
@@ -202,15 +202,6 @@ impl<'a> Dump<'a> {
             |path: &Path, text: &str| fs::write(path, text).map_err(|e| Error::io(path, "write", &e));
         written(&folder.join(OPTIONS_NAME), &options)?;
         written(&config, &self.case.config.to_toml()?)
-    }
-}
-
-/// Sets a flag also when the thread panics.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
