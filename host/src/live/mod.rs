@@ -149,7 +149,6 @@ impl Plan {
         let joins = Joins {
             process: rank.index(),
             processes: self.members(),
-            ranks: global_rank::count(&self.shape),
             bytes: self.bytes,
             fingerprints: Fingerprints::new(&self.shape, self.options.choices),
             patience,

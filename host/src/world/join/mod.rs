@@ -63,10 +63,8 @@ pub enum Rendezvous<'a> {
 pub struct Joins {
     /// The number of this process, and how many there are.
     pub process: usize,
-    /// How many there are.
+    /// How many there are, each with one rank of the group.
     pub processes: usize,
-    /// Ranks of the group.
-    pub ranks: u32,
     /// Bytes of the group's memory behind its board.
     pub bytes: u64,
     /// What all must have alike.
@@ -155,7 +153,7 @@ impl Joins {
             Rendezvous::File(path) => self.at_file(path, until, goes_on)?,
             Rendezvous::Store(store) => self.in_store(store, until, goes_on)?,
         };
-        let world = World::seated(&table.memory, (self.process, self.processes), 1, self.ranks);
+        let world = World::seated(&table.memory, (self.process, self.processes), 1, self.processes as u32);
         let peers = Peers::watch(&world).map_err(|e| NotJoined::System("watching peers".to_owned(), e))?;
         Ok(Joined { memory: table.memory, world, peers })
     }

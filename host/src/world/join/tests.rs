@@ -20,7 +20,7 @@ fn joins(process: usize, processes: usize, set: &str) -> Joins {
     config.set(set).unwrap();
     let shape = Shape::new(&config.as_core(Given::empty()), Limits::Product).unwrap();
     let fingerprints = Fingerprints::new(&shape, Choices::default());
-    Joins { process, processes, ranks: processes as u32, bytes: 4096, fingerprints, patience: LONG }
+    Joins { process, processes, bytes: 4096, fingerprints, patience: LONG }
 }
 
 fn member(process: usize, processes: usize) -> Joins {
