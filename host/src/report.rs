@@ -6,7 +6,7 @@ use crate::world::Gone;
 use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -200,6 +200,23 @@ fn every(period: Duration, ended: &Receiver<()>, tell: impl Fn()) {
     }
 }
 
+/// A report whose fields, unlike those of a [`Value`], keep their order.
+#[derive(Clone, Debug)]
+pub struct Fields(pub Vec<(&'static str, Value)>);
+
+impl Fields {
+    /// Some of the fields as [`fields`] has them.
+    pub fn rows<'n>(&self, names: &[&'n str]) -> Vec<(&'n str, String)> {
+        fields(&self.0.iter().cloned().collect(), names)
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
 /// A two-column table without borders. Values may be names that a user chose.
 pub fn pairs(rows: &[(&str, String)]) -> String {
     let mut table = plain_table();
@@ -219,10 +236,20 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     table.trim_fmt()
 }
 
+/// Fields of an object for [`pairs`], each named as a column of [`objects`] is.
+pub fn fields<'n>(item: &Value, names: &[&'n str]) -> Vec<(&'n str, String)> {
+    names.iter().map(|name| titled(name)).map(|(title, field)| (title, cell(item, field))).collect()
+}
+
+/// The title of a field, and its name.
+fn titled(name: &str) -> (&str, &str) {
+    name.split_once('=').unwrap_or((name, name))
+}
+
 /// A table of objects. A column is a field's name, or its title and then the name; `a.b` is a field of a field, and `a..` a
 /// range.
 pub fn objects<'v>(columns: &[&str], items: impl IntoIterator<Item = &'v Value>) -> String {
-    let of: Vec<_> = columns.iter().map(|of| of.split_once('=').unwrap_or((of, of))).collect();
+    let of: Vec<_> = columns.iter().map(|name| titled(name)).collect();
     let header: Vec<_> = of.iter().map(|(title, _)| title.trim_end_matches('.')).collect();
     let row = |item| of.iter().map(|(_, field)| cell(item, field)).collect();
     self::columns(&header, &items.into_iter().map(row).collect::<Vec<_>>())

@@ -6,22 +6,8 @@ use crate::cli::{GenArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::expected::Expected;
-use crate::report::{Report, note, pairs, progress};
-use serde::Serialize;
+use crate::report::{Fields, Report, note, pairs, progress};
 use std::path::Path;
-
-#[derive(Serialize)]
-struct Made {
-    ok: bool,
-    case: String,
-    source: String,
-    set: Vec<String>,
-    routing: String,
-    seed: u64,
-    ranks: usize,
-    tokens: usize,
-    bytes: u64,
-}
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
@@ -33,33 +19,27 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     let (case, source) = make_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = args.expected.then(|| Expected::of(&case));
     case.save_with(&args.out, expected.as_ref().map(Expected::tensors).transpose()?)?;
-    let bytes = std::fs::read_dir(&args.out)
+    let bytes: u64 = std::fs::read_dir(&args.out)
         .map(|entries| entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|m| m.len()).sum())
         .unwrap_or_default();
     let k = case.shape.k() as usize;
-    let made = Made {
-        ok: true,
-        case: args.out.display().to_string(),
-        source: source.name,
-        set: args.config.set.clone(),
-        routing: name_of(source.routing),
-        seed: args.seed,
-        ranks: case.ranks.len(),
-        tokens: case.ranks.iter().map(|rank| rank.expert_ids.len() / k).sum(),
-        bytes,
-    };
-    report.emit(&made, table)
-}
-
-fn table(made: &Made) -> String {
-    let mut rows = vec![("case", made.case.clone()), ("source", made.source.clone())];
-    rows.extend(made.set.iter().map(|assignment| ("set", assignment.clone())));
-    rows.push(("routing", made.routing.clone()));
-    rows.push(("seed", made.seed.to_string()));
-    rows.push(("ranks", made.ranks.to_string()));
-    rows.push(("tokens", made.tokens.to_string()));
-    rows.push(("bytes", made.bytes.to_string()));
-    pairs(&rows)
+    let tokens: usize = case.ranks.iter().map(|rank| rank.expert_ids.len() / k).sum();
+    let made = Fields(vec![
+        ("ok", true.into()),
+        ("case", args.out.display().to_string().into()),
+        ("source", source.name.into()),
+        ("set", args.config.set.clone().into()),
+        ("routing", name_of(source.routing).into()),
+        ("seed", args.seed.into()),
+        ("ranks", case.ranks.len().into()),
+        ("tokens", tokens.into()),
+        ("bytes", bytes.into()),
+    ]);
+    report.emit(&made, |made| {
+        let set = args.config.set.iter().map(|assignment| ("set", assignment.clone()));
+        let rest = made.rows(&["routing", "seed", "ranks", "tokens", "bytes"]);
+        pairs(&[made.rows(&["case", "source"]), set.collect(), rest].concat())
+    })
 }
 
 /// Whether `out` may become a case: absent, empty, a case already, or forced.

@@ -10,42 +10,12 @@ use crate::events::log::Log;
 use crate::events::witness::Calls;
 use crate::events::{Sinks, Unit, story};
 use crate::interrupt;
-use crate::report::{Report, note, progress, styled};
+use crate::report::{Fields, Report, note, progress, styled};
 use anstyle::AnsiColor;
 use indicatif::ProgressBar;
-use serde::Serialize;
 use std::sync::OnceLock;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_verify::schedule::{Answer, Product, Question, Subject, Timeline, Traffic, Witness, answer};
-
-const MACHINES: &str = "machines";
-
-#[derive(Serialize)]
-struct Verdict {
-    safe: bool,
-    states: usize,
-    traffic_matrices: usize,
-    /// The traffic that the search allowed, in the words of CLAIMS.md.
-    traffic: &'static str,
-    complete: bool,
-    counterexample: Vec<String>,
-    operators: String,
-    product: &'static str,
-    model: &'static str,
-    receive: &'static str,
-    /// Whether experts overwrite.
-    overwrite: bool,
-    partitions: Vec<u32>,
-    ranks: u32,
-    /// Of each rank.
-    cores: u32,
-    tokens: u32,
-    experts: u32,
-    /// Of the hierarchy; `null`: there are no servers.
-    server_ranks: Option<u32>,
-    /// `null`: for ever.
-    rounds: Option<u32>,
-}
 
 pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error> {
     let question = question(args)?;
@@ -70,17 +40,16 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     } else {
         tell(args, &question, &answer, &calls)?;
     }
-    let verdict = verdict(&question, answer);
-    let last = verdict.counterexample.last().map_or("", String::as_str);
+    let last = answer.counterexample.last().map_or("", String::as_str);
     let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);
-    let outcome = match verdict {
-        Verdict { safe: false, .. } => Err(Error::Unsafe(line)),
-        Verdict { complete: false, states, .. } if interrupt::is_asked() => {
-            Err(Error::Interrupted(format!("after {states} states")))
+    let outcome = match answer.safe {
+        false => Err(Error::Unsafe(line)),
+        true if !answer.complete && interrupt::is_asked() => {
+            Err(Error::Interrupted(format!("after {} states", answer.states)))
         }
-        _ => Ok(()),
+        true => Ok(()),
     };
-    report.judge(&verdict, text, outcome)
+    report.judge(&verdict(&question, &answer), |_| text(&question, &answer), outcome)
 }
 
 /// Writes the story of a counterexample as it is asked for.
@@ -223,81 +192,83 @@ fn count_and_ask() -> bool {
     interrupt::is_asked()
 }
 
-fn verdict(question: &Question, answer: Answer) -> Verdict {
-    let [dispatch, combine] = question.partitions;
-    Verdict {
-        safe: answer.safe,
-        states: answer.states,
-        traffic_matrices: answer.traffic_matrices,
-        traffic: answer.traffic.name(),
-        complete: answer.complete,
-        counterexample: answer.counterexample,
-        operators: question.operators.clone(),
-        product: match question.product {
-            Product::A3 => "a3",
-            Product::A2 | Product::Hierarchy => "a2",
-        },
-        model: match question.subject {
-            Subject::Machines => MACHINES,
-            Subject::Windows => "windows",
-        },
-        receive: question.receive.name(),
-        overwrite: question.receive.overwrites(),
-        partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
-        ranks: question.ranks,
-        cores: 1,
-        tokens: 1,
-        experts: 1,
-        server_ranks: (question.product == Product::Hierarchy).then_some(question.server_ranks),
-        rounds: question.rounds,
-    }
+fn verdict(question: &Question, answer: &Answer) -> Fields {
+    Fields(vec![
+        ("safe", answer.safe.into()),
+        ("states", answer.states.into()),
+        ("traffic_matrices", answer.traffic_matrices.into()),
+        // The traffic that the search allowed, in the words of CLAIMS.md.
+        ("traffic", answer.traffic.name().into()),
+        ("complete", answer.complete.into()),
+        ("counterexample", answer.counterexample.clone().into()),
+        ("operators", question.operators.clone().into()),
+        ("product", if question.product == Product::A3 { "a3" } else { "a2" }.into()),
+        ("model", if question.subject == Subject::Machines { "machines" } else { "windows" }.into()),
+        ("receive", question.receive.name().into()),
+        // Whether experts overwrite.
+        ("overwrite", question.receive.overwrites().into()),
+        ("partitions", partitions(question).into()),
+        ("ranks", question.ranks.into()),
+        // Of each rank.
+        ("cores", 1.into()),
+        ("tokens", 1.into()),
+        ("experts", 1.into()),
+        // Of the hierarchy; null: there are no servers.
+        ("server_ranks", server_ranks(question).into()),
+        // Null: for ever.
+        ("rounds", question.rounds.into()),
+    ])
 }
 
-fn text(verdict: &Verdict) -> String {
-    let partitions: Vec<_> = verdict.partitions.iter().map(u32::to_string).collect();
-    let often = match verdict.rounds {
+/// Those of dispatch and of combine, once if they are as many.
+fn partitions(question: &Question) -> &[u32] {
+    let [dispatch, combine] = question.partitions;
+    &question.partitions[usize::from(dispatch == combine)..]
+}
+
+fn server_ranks(question: &Question) -> Option<u32> {
+    (question.product == Product::Hierarchy).then_some(question.server_ranks)
+}
+
+fn text(question: &Question, answer: &Answer) -> String {
+    let Question { ranks, operators, .. } = question;
+    let partitions: Vec<_> = partitions(question).iter().map(u32::to_string).collect();
+    let often = match question.rounds {
         None => "for ever".to_owned(),
         Some(1) => "once".to_owned(),
         Some(n) => format!("{n} times"),
     };
-    let servers = verdict
-        .server_ranks
-        .map_or_else(String::new, |ranks| format!(" in {} servers", verdict.ranks / ranks.max(1)));
+    let servers = server_ranks(question).map(|of_one| format!(" in {} servers", ranks / of_one.max(1)));
     let head = format!(
-        "{}: {} on {} ranks{servers} with {} partition{}, {often}",
-        match (verdict.safe, verdict.complete) {
+        "{}: {operators} on {ranks} ranks{} with {} partition{}, {often}",
+        match (answer.safe, answer.complete) {
             (true, true) => styled(AnsiColor::Green, "SAFE"),
             (true, false) => styled(AnsiColor::Yellow, "SAFE SO FAR"),
             (false, _) => styled(AnsiColor::Red, "UNSAFE"),
         },
-        verdict.operators,
-        verdict.ranks,
+        servers.unwrap_or_default(),
         partitions.join(" and "),
-        if verdict.partitions == [1] { "" } else { "s" },
+        if partitions == ["1"] { "" } else { "s" },
     );
-    if !verdict.safe {
-        let lines: Vec<_> = verdict
-            .counterexample
-            .iter()
-            .enumerate()
-            .map(|(i, line)| format!("{:>4}  {line}", i + 1))
-            .collect();
-        return format!("{head}\n{}", lines.join("\n"));
+    if !answer.safe {
+        let lines = (1..).zip(&answer.counterexample).map(|(i, line)| format!("\n{i:>4}  {line}"));
+        return head + &lines.collect::<String>();
     }
-    let extent = if verdict.complete { "every state" } else { "nothing bad in some, not all states" };
-    let narrower = match verdict.traffic {
-        traffic if traffic == Traffic::All.name() => String::new(),
-        "given" => ", one given receiver for each token".to_owned(),
-        traffic => format!(", {traffic}"),
+    let extent = if answer.complete { "every state" } else { "nothing bad in some, not all states" };
+    let narrower = match answer.traffic {
+        Traffic::All => String::new(),
+        Traffic::Given(_) => ", one given receiver for each token".to_owned(),
+        traffic => format!(", {}", traffic.name()),
     };
-    let bound =
-        format!("{extent} of {} ranks x 1 core, one token and one expert a rank{narrower}", verdict.ranks);
-    let of = match (verdict.model, verdict.product, verdict.server_ranks) {
-        (MACHINES, "a3", _) => "the real machines over weak memory",
-        (MACHINES, _, Some(_)) => "the real machines, near words and far messages over weak memory",
-        (MACHINES, ..) => "the real machines, agents and transfers over weak memory",
-        _ => "an abstract model of the windows, not of the machines",
+    let bound = format!("{extent} of {ranks} ranks x 1 core, one token and one expert a rank{narrower}");
+    let of = match (question.subject, question.product) {
+        (Subject::Machines, Product::A3) => "the real machines over weak memory",
+        (Subject::Machines, Product::Hierarchy) => {
+            "the real machines, near words and far messages over weak memory"
+        }
+        (Subject::Machines, Product::A2) => "the real machines, agents and transfers over weak memory",
+        (Subject::Windows, _) => "an abstract model of the windows, not of the machines",
     };
-    let Verdict { states, traffic_matrices, .. } = verdict;
+    let Answer { states, traffic_matrices, .. } = answer;
     format!("{head}\n{bound}: {of}, {states} states, {traffic_matrices} traffic matrices")
 }

@@ -11,9 +11,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, pairs, with};
+use crate::report::{Fields, Report, pairs, with};
 use core::ops::Range;
-use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::io::Write as _;
 use std::path::Path;
@@ -27,16 +26,6 @@ use veriep_core::units::{CoreId, RankId};
 
 /// What anybody may do with what is written.
 const LICENSE: &str = "CC0-1.0";
-
-#[derive(Serialize)]
-struct Written {
-    ok: bool,
-    config: String,
-    folder: String,
-    files: Vec<String>,
-    maps: usize,
-    events: usize,
-}
 
 /// A map, and which ranks have it.
 #[derive(Debug)]
@@ -69,22 +58,19 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(case) = &case {
         files.push(routing::write(&args.out, case, &|rank| ranks.contains(&rank))?.to_owned());
     }
-    let written = Written {
-        ok: true,
-        config: source.name,
-        folder: args.out.display().to_string(),
-        files,
-        maps: exported.maps.len(),
-        events: events(&exported.shape, exported.choices.mode()).count(),
-    };
+    let written = Fields(vec![
+        ("ok", true.into()),
+        ("config", source.name.into()),
+        ("folder", args.out.display().to_string().into()),
+        ("files", files.clone().into()),
+        ("maps", exported.maps.len().into()),
+        ("events", events(&exported.shape, exported.choices.mode()).count().into()),
+    ]);
     report.emit(&written, |written| {
-        pairs(&[
-            ("source", written.config.clone()),
-            ("folder", written.folder.clone()),
-            ("files", written.files.join(", ")),
-            ("maps", written.maps.to_string()),
-            ("events", written.events.to_string()),
-        ])
+        let files = vec![("files", files.join(", "))];
+        pairs(
+            &[written.rows(&["source=config", "folder"]), files, written.rows(&["maps", "events"])].concat(),
+        )
     })
 }
 
