@@ -198,20 +198,19 @@ struct HintSearch<'a> {
     may_break: MayBreak,
 }
 
-impl<'a> HintSearch<'a> {
+impl HintSearch<'_> {
     fn cures(&self) -> Vec<Cure> {
         let parameter = self.violation.parameter;
-        let mut cures = match self.violation.seen {
-            Seen::Present => self.without(parameter),
-            Seen::Word(_) => self.word(),
-            Seen::NotFinite(_) => self.real(),
+        let mut cures: Vec<_> = match self.violation.seen {
+            Seen::Present => self.without(parameter).into_iter().collect(),
+            Seen::Word(_) => self.word().into_iter().collect(),
+            Seen::NotFinite(_) => self.real().into_iter().collect(),
             Seen::List(entries) => {
                 let ranks = i64::try_from(entries).unwrap_or(i64::MAX);
-                [self.one_size(), self.number("ep_world_size", ranks)].concat()
+                self.one_size().into_iter().chain(self.number("ep_world_size", ranks)).collect()
             }
             Seen::Number(_) if matches!(self.config.bs, BatchSizes::PerRank(_)) && parameter == "bs" => {
-                let entry = self.entry();
-                if entry.is_empty() { self.one_size() } else { entry }
+                self.entry().or_else(|| self.one_size()).into_iter().collect()
             }
             Seen::Number(seen) => self.near(parameter, seen),
         };
@@ -227,55 +226,29 @@ impl<'a> HintSearch<'a> {
         cures
     }
 
-    /// Whether `config`, in which `changed` was changed, no longer has the violation, nor one that was not there
-    /// before, as far as it matters.
-    fn is_cured(&self, changed: &str, config: &Config<'_>) -> bool {
-        let mut is_cured = true;
+    /// The cure that makes `config`, in which `parameter` was changed, with what that breaks; none if the violation is still
+    /// there, or one that was not there before, as far as it matters.
+    fn tried(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Option<Cure> {
+        let (mut is_cured, mut breaks) = (true, Vec::new());
         Shape::check(config, self.limits, &mut |found| {
             let was_there = self.all.iter().any(|other| is_same(found, other));
             is_cured &= !is_same(found, self.violation)
-                && self.may_break.forgives(was_there, found.parameter, changed);
+                && self.may_break.forgives(was_there, found.parameter, parameter);
+            if is_cured && !was_there {
+                breaks.push(told_of((found.parameter, found.rule.to_string())));
+            }
         });
-        is_cured
+        is_cured.then(|| Cure { parameter: parameter.to_owned(), value: Some(value.into()), breaks })
     }
 
-    /// The configuration with another number.
-    fn with(&self, parameter: &str, value: i64) -> Config<'a> {
+    /// The same with another number.
+    fn number(&self, parameter: &str, value: i64) -> Option<Cure> {
         let mut config = self.config;
         match number_of(&mut config, parameter) {
             Some(place) => *place = value,
             None => config.bs = BatchSizes::Uniform(value),
         }
-        config
-    }
-
-    fn cures_with(&self, parameter: &str, value: i64) -> bool {
-        self.is_cured(parameter, &self.with(parameter, value))
-    }
-
-    /// The cure that makes `config`, if it is one.
-    fn tried(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Vec<Cure> {
-        let is_cured = self.is_cured(parameter, config);
-        is_cured.then(|| self.cure(parameter, value, config)).into_iter().collect()
-    }
-
-    /// The change that makes `config`, with what that breaks.
-    fn cure(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Cure {
-        let mut breaks = Vec::new();
-        Shape::check(config, self.limits, &mut |found| {
-            if !self.all.iter().any(|other| is_same(found, other)) {
-                breaks.push(told_of((found.parameter, found.rule.to_string())));
-            }
-        });
-        Cure { parameter: parameter.to_owned(), value: Some(value.into()), breaks }
-    }
-
-    fn set(&self, parameter: &str, value: i64) -> Cure {
-        self.cure(parameter, value, &self.with(parameter, value))
-    }
-
-    fn number(&self, parameter: &str, value: i64) -> Vec<Cure> {
-        self.tried(parameter, value, &self.with(parameter, value))
+        self.tried(parameter, value, &config)
     }
 
     /// The nearest value on either side, the upper one first.
@@ -284,38 +257,38 @@ impl<'a> HintSearch<'a> {
             Rule::Range { min, max } => seen.clamp(min, max),
             _ => seen.clamp(0, LARGEST),
         };
-        let works = |value: &i64| *value != seen && self.cures_with(parameter, *value);
-        let numbers = self.violation.numbers.map(|(_, number)| number);
+        let tried = |value: i64| if value == seen { None } else { self.number(parameter, value) };
         let beside = |up: bool| {
             // One number alone does not do it: the least it can be leaves the most to the others.
-            if !up && seen > 0 && self.may_break != MayBreak::Nothing && works(&0) {
-                return Some(0);
+            let is_least = !up && seen > 0 && self.may_break != MayBreak::Nothing;
+            if let Some(least) = is_least.then(|| tried(0)).flatten() {
+                return Some(least);
             }
             let on_side = |value: &i64| (*value > seen) == up;
             let step = if up { 1 } else { -1 };
             let neighbours = (0..NEIGHBOURS).map(|distance| start.saturating_add(step * distance));
-            if let Some(found) = neighbours.filter(|n| *n >= 0 && on_side(n)).find(works) {
+            if let Some(found) = neighbours.filter(|n| *n >= 0 && on_side(n)).find_map(tried) {
                 return Some(found);
             }
             // The rule may name the very number; else halving finds where it begins to hold.
-            let mut named: Vec<_> = numbers.iter().copied().filter(on_side).filter(works).collect();
-            named.sort_unstable();
-            let named = if up { named.first() } else { named.last() };
-            let halved = || self.halve(parameter, start, if up { LARGEST } else { 0 }).filter(on_side);
-            named.copied().or_else(halved)
+            let mut named: Vec<_> = self.violation.numbers.iter().map(|(_, number)| *number).collect();
+            named.retain(on_side);
+            named.sort_unstable_by_key(|value| value.abs_diff(seen));
+            let halved = || {
+                let found = self.halve(parameter, start, if up { LARGEST } else { 0 });
+                found.filter(on_side).and_then(|value| self.number(parameter, value))
+            };
+            named.into_iter().find_map(tried).or_else(halved)
         };
-        let sides = [beside(true), beside(false)];
-        sides.into_iter().flatten().map(|value| self.set(parameter, value)).collect()
+        [beside(true), beside(false)].into_iter().flatten().collect()
     }
 
     /// The value nearest to `wrong`, which does not work, on the way to `right`, if that works.
     fn halve(&self, parameter: &str, mut wrong: i64, mut right: i64) -> Option<i64> {
-        if !self.cures_with(parameter, right) {
-            return None;
-        }
+        self.number(parameter, right)?;
         while wrong.abs_diff(right) > 1 {
             let middle = wrong.midpoint(right);
-            if self.cures_with(parameter, middle) {
+            if self.number(parameter, middle).is_some() {
                 right = middle;
             } else {
                 wrong = middle;
@@ -325,38 +298,35 @@ impl<'a> HintSearch<'a> {
     }
 
     /// One size for all ranks instead of a list, or a smaller one: the largest that works.
-    fn one_size(&self) -> Vec<Cure> {
+    fn one_size(&self) -> Option<Cure> {
         let largest = match self.config.bs {
             BatchSizes::Uniform(bs) => bs.saturating_sub(1),
             BatchSizes::PerRank(list) => list.iter().copied().max().unwrap_or(1).max(1),
         };
-        let from = largest.clamp(1, NEIGHBOURS);
-        let found = (1..=from).rev().find(|&bs| self.cures_with("bs", bs));
-        found.map(|bs| self.set("bs", bs)).into_iter().collect()
+        (1..=largest.clamp(1, NEIGHBOURS)).rev().find_map(|bs| self.number("bs", bs))
     }
 
     /// The one wrong entry of a list, else as large as the others.
-    fn entry(&self) -> Vec<Cure> {
+    fn entry(&self) -> Option<Cure> {
         let (BatchSizes::PerRank(list), Rule::Range { min, max }) = (self.config.bs, self.violation.rule)
         else {
-            return Vec::new();
+            return None;
         };
         let legal = |bs: &i64| (min..=max).contains(bs);
-        let Some(rank) = list.iter().position(|bs| !legal(bs)) else { return Vec::new() };
+        let rank = list.iter().position(|bs| !legal(bs))?;
         let others = list.iter().copied().filter(legal).max();
         let cure = |value: i64| {
             let mut entries = list.to_vec();
             entries[rank] = value;
             let config = Config { bs: BatchSizes::PerRank(&entries), ..self.config };
-            let is_cured = self.is_cured("bs", &config);
-            is_cured.then(|| self.cure(&format!("bs[{rank}]"), value, &config))
+            let cure = self.tried("bs", value, &config)?;
+            Some(Cure { parameter: format!("bs[{rank}]"), ..cure })
         };
-        let candidates = [Some(list[rank].clamp(min, max)), others];
-        candidates.into_iter().flatten().find_map(cure).into_iter().collect()
+        [Some(list[rank].clamp(min, max)), others].into_iter().flatten().find_map(cure)
     }
 
     /// The one word that the rule names; for `fullmesh_v2` the layout that leaves nothing out.
-    fn word(&self) -> Vec<Cure> {
+    fn word(&self) -> Option<Cure> {
         let (config, word) = match self.violation.rule {
             Rule::Word(word) => (Config { op: Op::Combine, ..self.config }, word),
             _ => (Config { comm_alg: Protocol::FullmeshV1, ..self.config }, "fullmesh_v1"),
@@ -364,12 +334,12 @@ impl<'a> HintSearch<'a> {
         self.tried(self.violation.parameter, word, &config)
     }
 
-    fn real(&self) -> Vec<Cure> {
+    fn real(&self) -> Option<Cure> {
         let norm_eps = UserConfig::default().norm_eps;
         self.tried("norm_eps", norm_eps, &Config { norm_eps: norm_eps as f32, ..self.config })
     }
 
-    fn without(&self, tensor: &str) -> Vec<Cure> {
+    fn without(&self, tensor: &str) -> Option<Cure> {
         let flags = match tensor {
             "scales" => Given::SCALES,
             "x_active_mask" => Given::MASK_1D | Given::MASK_2D,
@@ -379,8 +349,7 @@ impl<'a> HintSearch<'a> {
             _ => Given::empty(),
         };
         let config = Config { given: self.config.given - flags, ..self.config };
-        let cures = self.tried(tensor, Value::Null, &config).into_iter();
-        cures.map(|cure| Cure { value: None, ..cure }).collect()
+        self.tried(tensor, Value::Null, &config).map(|cure| Cure { value: None, ..cure })
     }
 }
 
