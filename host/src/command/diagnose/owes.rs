@@ -117,13 +117,19 @@ pub(super) const fn at_position(position: u64, in_flight: u64) -> (Operator, u64
 }
 
 /// How many dispatches and combines have begun where the last operator is at that position.
-pub(super) const fn begun_at(position: u64, in_flight: u64) -> [u64; 2] {
+const fn begun_at(position: u64, in_flight: u64) -> [u64; 2] {
     let (groups, rest) = (position / (2 * in_flight), position % (2 * in_flight));
     let dispatches = if rest < in_flight { rest } else { in_flight };
     [in_flight * groups + dispatches, in_flight * groups + rest - dispatches]
 }
 
 impl Seen {
+    /// A rank whose last operator is at that position; 0 if it has begun none.
+    pub(super) fn at(position: u64, in_flight: u64) -> Self {
+        let last = (position > 0).then(|| at_position(position, in_flight));
+        Self { begun: begun_at(position, in_flight), last, ..Self::default() }
+    }
+
     pub(super) const fn has_begun(&self, operator: Operator, number: u64) -> bool {
         self.begun[operator as usize] >= number
     }

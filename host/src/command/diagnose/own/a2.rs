@@ -2,8 +2,8 @@
 //! window are cleared once all windows have come, so a rank that still has those of its window to itself waits.
 
 use super::super::memory::Memory;
-use super::super::owes::{Seen, at_position, begun_at};
-use super::{Group, Refused, partition};
+use super::super::owes::Seen;
+use super::{Group, Last, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::a2_message::doorbell;
 use veriep_core::layout::a2_window::{FLAG1, buffer_chosen, tail_flag, window_in, window_out};
@@ -20,36 +20,24 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         if chosen > 1 {
             return Err(format!("bufferChosen: {chosen:#x}: must be 0 or 1"));
         }
-        if rung == 0 {
-            return Ok(Seen { is_numbered: true, ..Seen::default() });
-        }
-        let (operator, number) = at_position(rung, group.in_flight);
-        let mut seen = Seen {
-            begun: begun_at(rung, group.in_flight),
-            is_numbered: true,
-            last: Some((operator, number)),
-            ..Seen::default()
-        };
-        Windows { group, member, memory, rung, half: partition(rung), seen: &mut seen }
-            .look(operator, number);
-        Ok(seen)
+        let seen = Seen { is_numbered: true, ..Seen::at(rung, group.in_flight) };
+        let Some(last) = Last::of(group, member, seen.clone()) else { return Ok(seen) };
+        Ok(Windows { last, memory, rung, half: partition(rung) }.look())
     })
 }
 
 /// The windows that one rank has received in its last operator.
 struct Windows<'a> {
-    group: &'a Group<'a>,
-    member: u32,
+    last: Last<'a>,
     memory: &'a Memory,
     rung: u64,
     half: Partition,
-    seen: &'a mut Seen,
 }
 
 impl Windows<'_> {
-    fn look(&mut self, operator: Operator, number: u64) {
-        let shape = self.group.shape;
-        let own = RankId(self.member);
+    fn look(mut self) -> Seen {
+        let (shape, operator) = (self.last.group.shape, self.last.operator);
+        let own = RankId(self.last.member);
         let is_cleared = match operator {
             Operator::Dispatch => !self.has(own, FLAG1),
             Operator::Combine => {
@@ -57,8 +45,7 @@ impl Windows<'_> {
             }
         };
         if is_cleared {
-            self.seen.phase = Some("has all rows");
-            return;
+            return Seen { phase: Some("has all rows"), ..self.last.seen };
         }
         for core in 0..shape.aiv_num() {
             for source in split::ranks(shape, CoreId(core)).map(RankId) {
@@ -78,26 +65,26 @@ impl Windows<'_> {
                     }),
                 };
                 if let Some(wait) = missing {
-                    let lack = self.group.lack((self.member, core), (operator, number), 0, wait);
-                    self.seen.waits.push(lack);
+                    self.last.waits(core, 0, wait);
                 }
             }
         }
+        self.last.seen
     }
 
     fn has(&self, source: RankId, at: u64) -> bool {
-        let word = self.memory.word(window_in(self.group.shape, self.half, source, at));
+        let word = self.memory.word(window_in(self.last.group.shape, self.half, source, at));
         word.is_some_and(flag::is_window_flag)
     }
 
     /// Whether the last flag of the window of `source` is there, behind one of these numbers of rows.
     fn has_end(&self, source: RankId, operator: Operator, mut rows: core::ops::RangeInclusive<u32>) -> bool {
-        rows.any(|rows| self.has(source, tail_flag(self.group.shape, operator, rows)))
+        rows.any(|rows| self.has(source, tail_flag(self.last.group.shape, operator, rows)))
     }
 
     /// The sum of the counts at the head of a window.
     fn counted(&self, head: Place) -> u32 {
-        let shape = self.group.shape;
+        let shape = self.last.group.shape;
         let mut bytes = [0; FLAG1 as usize];
         self.memory.read(head, &mut bytes);
         let counts = bytes.as_chunks().0.iter().take(shape.local_expert_num() as usize);
@@ -108,17 +95,18 @@ impl Windows<'_> {
     /// The rows that come back from `source` in combine: as many as were sent there, by the other half, while its dispatch was
     /// the operator before. Else any number.
     fn rows_of_combine(&self, source: RankId) -> Option<core::ops::RangeInclusive<u32>> {
-        let shape = self.group.shape;
+        let Last { group, member, .. } = self.last;
+        let shape = group.shape;
         let half = partition(self.rung - 1);
-        let head = if source.0 == self.member {
+        let head = if source.0 == member {
             window_in(shape, half, source, 0)
         } else {
             window_out(shape, half, source, 0)
         };
-        if self.group.in_flight == 1 && self.memory.has(head.region) {
+        if group.in_flight == 1 && self.memory.has(head.region) {
             let rows = self.counted(head);
             return Some(rows..=rows);
         }
-        Some(0..=shape.rows_to_peer_max(RankId(self.member)))
+        Some(0..=shape.rows_to_peer_max(RankId(member)))
     }
 }

@@ -3,8 +3,8 @@
 //! have begun it.
 
 use super::super::memory::Memory;
-use super::super::owes::{Seen, at_position, begun_at, position};
-use super::{Group, Refused, a3_words, batch, direct, results};
+use super::super::owes::{Seen, at_position, position};
+use super::{Group, Last, Refused, a3_words, batch, direct, results};
 use std::collections::BTreeSet;
 use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::Region;
@@ -53,12 +53,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
             let rank = rank.as_ref()?;
             let at = place(rank, rank.foremost.unwrap_or(0));
             let behind = (0..).zip(&rank.at).filter(|(_, core)| place(rank, **core) != at);
-            Some(Seen {
-                begun: begun_at(at, group.in_flight),
-                last: (at > 0).then(|| at_position(at, group.in_flight)),
-                behind: behind.map(|(core, _)| core).collect(),
-                ..Seen::default()
-            })
+            Some(Seen { behind: behind.map(|(core, _)| core).collect(), ..Seen::at(at, group.in_flight) })
         })
         .collect();
     if !group.choices.receive.is_direct() {
@@ -66,25 +61,16 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
     }
     for member in 0..seen.len() {
         let (Some(own), Some(rank)) = (seen[member].clone(), &ranks[member]) else { continue };
-        let (number, member) = (member, member as u32);
-        let found = match own.last {
-            None => own,
-            Some((Operator::Dispatch, last)) if group.choices.receive.is_direct() => {
-                direct::dispatch(group, member, last, own)
-            }
-            Some((Operator::Dispatch, last)) => a3_words::dispatch(group, member, last, &rank.cores, own)
-                .map_err(|why| (Some((member, Region::State)), why))?,
-            Some((Operator::Combine, last)) if group.choices.receive.is_direct() => {
-                direct::combine(group, member, last, own)
-            }
-            Some((Operator::Combine, last)) => results::combine(
-                group,
-                member,
-                last,
-                (own, &seen, &|of| ranks[of as usize].as_ref().map_or(&[][..], |rank| &rank.cores)),
-            ),
+        let Some(last) = Last::of(group, member as u32, own) else { continue };
+        let cores = |of: u32| ranks[of as usize].as_ref().map_or(&[][..], |rank| &rank.cores);
+        let found = match (last.operator, group.choices.receive.is_direct()) {
+            (Operator::Dispatch, true) => direct::dispatch(last),
+            (Operator::Dispatch, false) => a3_words::dispatch(last, &rank.cores)
+                .map_err(|why| (Some((member as u32, Region::State)), why))?,
+            (Operator::Combine, true) => direct::combine(last),
+            (Operator::Combine, false) => results::combine(last, &seen, &cores),
         };
-        seen[number] = Some(found);
+        seen[member] = Some(found);
     }
     Ok(seen)
 }
@@ -128,7 +114,8 @@ fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, String> {
         ([0, 0], 1) => at(Operator::Combine, 2),
         ([0, 0], _) => {
             let waits = if group.choices.receive.is_direct() {
-                !direct::dispatch(group, member, 2, Seen::default()).waits.is_empty()
+                let (operator, seen) = (Operator::Dispatch, Seen::default());
+                !direct::dispatch(Last { group, member, operator, number: 2, seen }).waits.is_empty()
             } else {
                 core.epoch != 0
             };

@@ -2,11 +2,11 @@
 
 use super::super::owes::Seen;
 use super::a3::Core;
-use super::{Group, Taken, lacking, partition, tp, word};
+use super::{Group, Last, Taken, lacking, partition};
 use core::ops::Range;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
-use veriep_core::layout::state::{Operator, core_word};
+use veriep_core::layout::state::core_word;
 use veriep_core::layout::{block, data};
 use veriep_core::place::Region;
 use veriep_core::placement::Home;
@@ -27,26 +27,17 @@ const TP: u32 = 2;
 const BARRIERS: u32 = 2;
 
 /// One core of a rank in a dispatch.
-struct Own<'a> {
-    group: &'a Group<'a>,
-    member: u32,
+struct Own<'l, 'a> {
+    last: &'l mut Last<'a>,
     core: u32,
-    number: u64,
     /// Core barriers of this dispatch at which it has arrived; none if there are no others to meet.
     barriers: Option<u32>,
-    seen: &'a mut Seen,
 }
 
-/// Dispatch `number` of a member, whose cores are these.
-pub(super) fn dispatch(
-    group: &Group<'_>,
-    member: u32,
-    number: u64,
-    cores: &[Core],
-    mut seen: Seen,
-) -> Result<Seen, String> {
+/// The dispatch of a member, whose cores are these.
+pub(super) fn dispatch(mut last: Last<'_>, cores: &[Core]) -> Result<Seen, String> {
     for (core, words) in (0..).zip(cores) {
-        let before = (u64::from(BARRIERS) * (number - 1) % 4) as u32;
+        let before = (u64::from(BARRIERS) * (last.number - 1) % 4) as u32;
         let barriers = (cores.len() > 1).then(|| (words.epoch + 4 - before) % 4);
         if barriers.is_some_and(|barriers| barriers > BARRIERS) {
             return Err(format!(
@@ -54,12 +45,12 @@ pub(super) fn dispatch(
                 words.epoch
             ));
         }
-        Own { group, member, core, number, barriers, seen: &mut seen }.look();
+        Own { last: &mut last, core, barriers }.look();
     }
-    if seen.waits.is_empty() && seen.doubts.is_empty() {
-        seen.phase = Some("has all flags");
+    if last.seen.waits.is_empty() && last.seen.doubts.is_empty() {
+        last.seen.phase = Some("has all flags");
     }
-    Ok(seen)
+    Ok(last.seen)
 }
 
 /// How many flags of dispatch `number` a member has.
@@ -70,7 +61,7 @@ pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
         let records = 0..group.shape.ep_world_size();
         let told = |source: &u32| {
             let at = [partition(number).index(), *source, 0, 0, 0];
-            word(group, member, (Named::DirectRecords, "counts told"), at).is_some_and(|word| word != 0)
+            group.word(member, (Named::DirectRecords, "counts told"), at).is_some_and(|word| word != 0)
         };
         return records.filter(told).count();
     }
@@ -81,14 +72,14 @@ pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
 fn has(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: &str) -> bool {
     let (expert, source) = (slot / group.shape.ep_world_size(), slot % group.shape.ep_world_size());
     let at = [partition(number).index(), expert, source, 0, 0];
-    word(group, member, (Named::DispatchStatus, field), at).is_some_and(|word| word != 0)
+    group.word(member, (Named::DispatchStatus, field), at).is_some_and(|word| word != 0)
 }
 
-impl Own<'_> {
+impl Own<'_, '_> {
     fn look(&mut self) {
-        let shape = self.group.shape;
-        let is_separate = self.group.choices.flags == Flags::Separate;
-        let slots = split::slots(shape, self.group.ep(self.member), CoreId(self.core));
+        let Group { shape, choices, .. } = self.last.group;
+        let is_separate = choices.flags == Flags::Separate;
+        let slots = split::slots(shape, self.last.group.ep(self.last.member), CoreId(self.core));
         // Joint flags are awaited behind the first barrier, counts alone in front of it.
         let counts = match (self.barriers, is_separate) {
             (None, _) => Taken::Perhaps,
@@ -112,13 +103,12 @@ impl Own<'_> {
         if shape.protocol() == Protocol::FullmeshV2 {
             self.blocks(slots, counts == Taken::All);
         }
-        let operator = (Operator::Dispatch, self.number);
-        tp(self.group, (self.member, self.core), operator, TP, self.seen);
+        self.last.tp(self.core, TP);
     }
 
     /// Words of slots, of that field.
     fn slots(&mut self, own: &Range<u32>, field: &str, taken: Taken, (level, flag): (u32, Flag)) {
-        let (group, member, number) = (self.group, self.member, self.number);
+        let Last { group, member, number, .. } = *self.last;
         let (sure, doubt) = lacking(own.clone(), taken, |slot| has(group, member, (number, slot), field));
         let ranks = group.shape.ep_world_size();
         let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
@@ -127,18 +117,18 @@ impl Own<'_> {
     }
 
     fn lacks(&mut self, level: u32, wait: Wait, is_sure: bool) {
-        let operator = (Operator::Dispatch, self.number);
-        let lack = self.group.lack((self.member, self.core), operator, level, wait);
-        if is_sure { self.seen.waits.push(lack) } else { self.seen.doubts.push(lack) }
+        let lack = self.last.lack(self.core, level, wait);
+        if is_sure { self.last.seen.waits.push(lack) } else { self.last.seen.doubts.push(lack) }
     }
 
     /// Flags of blocks are cleared record by record, in any order of slots; how many records there are is gone with the
     /// counts. A record of which some blocks have come lacks the others. If none has, it may have been taken.
     fn blocks(&mut self, slots: Range<u32>, has_counts: bool) {
-        let Some(memory) = self.group.memory(self.member).filter(|memory| memory.has(Region::Window)) else {
+        let Last { group, member, number, .. } = *self.last;
+        let Some(memory) = group.memory(member).filter(|memory| memory.has(Region::Window)) else {
             return;
         };
-        let (shape, rank) = (self.group.shape, self.group.ep(self.member));
+        let (shape, rank) = (group.shape, group.ep(member));
         let rows = self.barriers.filter(|_| has_counts).map(|_| {
             let at = core_word(CoreId(self.core), BARRIERS);
             barrier::sum_in(memory.word(at).unwrap_or(0)).rows
@@ -151,7 +141,7 @@ impl Own<'_> {
             let mut is_broken = false;
             for record in 0..shape.bs(source) {
                 let home = Home { rank, local_expert };
-                let at = data::dispatch_record(shape, partition(self.number), home, source, record);
+                let at = data::dispatch_record(shape, partition(number), home, source, record);
                 let has = |n: &u32| memory.word(block::flag(at, *n)).is_some_and(|word| word != 0);
                 let (there, missing): (Vec<_>, Vec<_>) = (0..block::count(shape)).partition(|n| has(n));
                 let lost = missing.first().filter(|_| !there.is_empty());

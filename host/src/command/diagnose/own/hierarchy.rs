@@ -1,7 +1,7 @@
 //! The hierarchy of A2: its words grow with the number of the operator, and none is cleared.
 
-use super::super::owes::{Seen, at_position, begun_at};
-use super::{Group, Refused, partition, word};
+use super::super::owes::Seen;
+use super::{Group, Last, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
 use veriep_core::layout::relay::unmark;
@@ -24,27 +24,23 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
 fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
     let shape = group.shape;
     let epochs: Vec<_> = (0..shape.aiv_num())
-        .map(|core| word(group, member, (Named::Epochs, ""), [core, 0, 0, 0, 0]).unwrap_or(0))
+        .map(|core| group.word(member, (Named::Epochs, ""), [core, 0, 0, 0, 0]).unwrap_or(0))
         .collect();
     let last = epochs.iter().copied().max().unwrap_or(0);
     if epochs.iter().any(|epoch| epoch.abs_diff(last) > 1) || last > u64::from(u32::MAX) {
         return Err(format!("epochs of its cores: {epochs:?}: cannot be more than one apart"));
     }
-    let mut seen = Seen { is_numbered: true, ..Seen::default() };
-    if last == 0 {
-        return Ok(seen);
-    }
-    let (operator, number) = at_position(last, group.in_flight);
-    seen.begun = begun_at(last, group.in_flight);
-    seen.last = Some((operator, number));
-    seen.behind = (0..).zip(&epochs).filter(|(_, epoch)| **epoch < last).map(|(core, _)| core).collect();
+    let behind = (0..).zip(&epochs).filter(|(_, epoch)| **epoch < last).map(|(core, _)| core).collect();
+    let seen = Seen { is_numbered: true, behind, ..Seen::at(last, group.in_flight) };
+    let Some(mut own) = Last::of(group, member, seen) else {
+        return Ok(Seen { is_numbered: true, ..Seen::default() });
+    };
+    let is_dispatch = own.operator == Operator::Dispatch;
     let (server, _) = shape.server_of(RankId(member));
     let half = partition(last).index();
-    let mut lacks = |core: u32, level, wait| {
-        seen.waits.push(group.lack((member, core), (operator, number), level, wait));
-    };
+    let mut lacks = |core: u32, level, wait| own.waits(core, level, wait);
     let has = |named, indices, is_mark: bool| {
-        let seen = word(group, member, named, indices).unwrap_or(0);
+        let seen = group.word(member, named, indices).unwrap_or(0);
         (if is_mark { unmark(seen).0 } else { seen }) >= last
     };
     for near in 0..shape.server_ranks() {
@@ -56,7 +52,6 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
         Stage::Two => (Named::StreamsIn, "end flag"),
         Stage::Three => (Named::EndFlags, "word"),
     };
-    let is_dispatch = operator == Operator::Dispatch;
     for from in (0..shape.servers()).filter(|from| *from != server) {
         if !has(end, [half, from, 0, 0, 0], true) {
             let level = if is_dispatch { FIRST } else { SUMMED };
@@ -77,8 +72,8 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
             }
         }
     }
-    if seen.waits.is_empty() {
-        seen.phase = Some("has all words");
+    if own.seen.waits.is_empty() {
+        own.seen.phase = Some("has all words");
     }
-    Ok(seen)
+    Ok(own.seen)
 }

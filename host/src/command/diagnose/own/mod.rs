@@ -85,16 +85,62 @@ impl Group<'_> {
         members.collect()
     }
 
-    /// A word that `core` of `member` lacks. `wait` has the numbers that machines use.
-    fn lack(
-        &self,
-        (member, core): (u32, u32),
-        (operator, number): (Operator, u64),
-        level: u32,
-        wait: Wait,
-    ) -> Lack {
-        let wait = global_rank::of_wait(self.shape, RankId(member), wait);
-        Lack { core, number, what: Missing::Word { wait, operator, level } }
+    /// The word of a map at these indices, with the name of its field; none if the map or the dump is not there.
+    fn word(&self, member: u32, (named, field): (Named, &str), indices: [u32; INDICES_MAX]) -> Option<u64> {
+        let (shape, mode) = (self.shape, self.choices.mode());
+        let at = named.place(shape, mode, self.ep(member), indices)?;
+        let field = named.fields(shape, mode).find(|of| of.name == field).map_or(0, |field| field.offset);
+        self.memory(member)?.word(Place { offset: at.offset + field, ..at })
+    }
+}
+
+/// The last operator of a member, and what is seen of it.
+struct Last<'a> {
+    group: &'a Group<'a>,
+    member: u32,
+    operator: Operator,
+    number: u64,
+    seen: Seen,
+}
+
+impl<'a> Last<'a> {
+    /// `None` of a member that has begun no operator.
+    fn of(group: &'a Group<'a>, member: u32, seen: Seen) -> Option<Self> {
+        let (operator, number) = seen.last?;
+        Some(Self { group, member, operator, number, seen })
+    }
+
+    /// The word of a map, of which the first index is the partition.
+    fn word(&self, named: (Named, &str), [b, c]: [u32; 2]) -> Option<u64> {
+        self.group.word(self.member, named, [partition(self.number).index(), b, c, 0, 0])
+    }
+
+    /// A word that `core` lacks. `wait` has the numbers that machines use.
+    fn lack(&self, core: u32, level: u32, wait: Wait) -> Lack {
+        let wait = global_rank::of_wait(self.group.shape, RankId(self.member), wait);
+        let what = Missing::Word { wait, operator: self.operator, level };
+        Lack { core, number: self.number, what }
+    }
+
+    /// Notes a word that `core` lacks for certain.
+    fn waits(&mut self, core: u32, level: u32, wait: Wait) {
+        let lack = self.lack(core, level, wait);
+        self.seen.waits.push(lack);
+    }
+
+    /// Looks at the slot in which the TP peer's core of the same number announces rows or results. An empty one is lacking.
+    fn tp(&mut self, core: u32, level: u32) {
+        let (selectors, slots) = match self.operator {
+            Operator::Dispatch => (Named::TpDispatchSelectors, Named::TpDispatchSlots),
+            Operator::Combine => (Named::TpCombineSelectors, Named::TpCombineSlots),
+        };
+        let begun = self.group.word(self.member, (selectors, ""), [core, 0, 0, 0, 0]);
+        if let (Some(begun), Some(0)) = (begun, self.word((slots, "rows"), [core, 0])) {
+            let lack = self.lack(core, level, Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]));
+            // Before it takes its partition there, it has cleared nothing.
+            let is_sure = begun != self.number % 2;
+            if is_sure { self.seen.waits.push(lack) } else { self.seen.doubts.push(lack) }
+        }
     }
 }
 
@@ -183,40 +229,5 @@ fn lacking<T: Copy>(
         (Taken::Some | Taken::Perhaps, Some(first)) => (empty(&words[first.saturating_sub(1)..]), None),
         (Taken::Some, None) => (words.last().map(|(word, _)| *word).into_iter().collect(), None),
         (Taken::Perhaps, None) => (Vec::new(), words.last().map(|(word, _)| *word)),
-    }
-}
-
-/// The word of a map at these indices, with the name of its field; none if the map or the dump is not there.
-fn word(
-    group: &Group<'_>,
-    member: u32,
-    (named, field): (Named, &str),
-    indices: [u32; INDICES_MAX],
-) -> Option<u64> {
-    let (shape, mode) = (group.shape, group.choices.mode());
-    let at = named.place(shape, mode, group.ep(member), indices)?;
-    let field = named.fields(shape, mode).find(|of| of.name == field).map_or(0, |field| field.offset);
-    group.memory(member)?.word(Place { offset: at.offset + field, ..at })
-}
-
-/// Looks at the slot in which the TP peer's core of the same number announces rows or results. An empty one is lacking.
-fn tp(
-    group: &Group<'_>,
-    (member, core): (u32, u32),
-    (operator, number): (Operator, u64),
-    level: u32,
-    seen: &mut Seen,
-) {
-    let (selectors, slots) = match operator {
-        Operator::Dispatch => (Named::TpDispatchSelectors, Named::TpDispatchSlots),
-        Operator::Combine => (Named::TpCombineSelectors, Named::TpCombineSlots),
-    };
-    let begun = word(group, member, (selectors, ""), [core, 0, 0, 0, 0]);
-    let told = word(group, member, (slots, "rows"), [partition(number).index(), core, 0, 0, 0]);
-    if let (Some(begun), Some(0)) = (begun, told) {
-        let wait = Wait::new(Flag::Tp, RankId(1 - member % 2), &[core]);
-        let lack = group.lack((member, core), (operator, number), level, wait);
-        // Before it takes its partition there, it has cleared nothing.
-        if begun == number % 2 { seen.doubts.push(lack) } else { seen.waits.push(lack) }
     }
 }

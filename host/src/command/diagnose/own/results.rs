@@ -3,7 +3,7 @@
 
 use super::super::owes::{Lack, Missing, Seen};
 use super::a3::Core;
-use super::{Group, partition, tp, word};
+use super::{Group, Last, partition};
 use crate::global_rank::named;
 use std::collections::HashMap;
 use veriep_core::layout::affine::Named;
@@ -21,24 +21,20 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 /// What a TP peer tells comes before all results.
 const TP: u32 = 0;
 
-/// The members, as far as they have been looked at, and the cores of each.
-type Others<'a> = (Seen, &'a [Option<Seen>], &'a dyn Fn(u32) -> &'a [Core]);
-
-/// Combine `number` of a member.
-pub(super) fn combine(
-    group: &Group<'_>,
-    member: u32,
-    number: u64,
-    (mut seen, others, cores): Others<'_>,
+/// The combine of a member among `others`, as far as they have been looked at, and the cores of each.
+pub(super) fn combine<'a>(
+    mut last: Last<'_>,
+    others: &[Option<Seen>],
+    cores: &dyn Fn(u32) -> &'a [Core],
 ) -> Seen {
-    (0..group.shape.aiv_num())
-        .for_each(|core| tp(group, (member, core), (Operator::Combine, number), TP, &mut seen));
+    let Last { group, member, number, .. } = last;
     let (shape, rank) = (group.shape, group.ep(member));
+    (0..shape.aiv_num()).for_each(|core| last.tp(core, TP));
     if shape.protocol() == Protocol::FullmeshV2 {
         // A count says that rows come, not that they have.
         let own = (0..shape.aiv_num()).map(|core| of_batch(group, member, number, core, cores(member)));
         let own = own.filter(|(_, is_of_batch)| *is_of_batch).flat_map(|(rows, _)| rows);
-        seen.heard = own.map(|triple| triple.source.0).collect();
+        last.seen.heard = own.map(|triple| triple.source.0).collect();
     }
     let has_begun = |of: u32| {
         let seen = others.get(of as usize).and_then(Option::as_ref);
@@ -57,8 +53,7 @@ pub(super) fn combine(
     for core in 0..shape.aiv_num() {
         for token in split::tokens(shape, rank, CoreId(core)) {
             let has = |k: &u32| {
-                let at = [partition(number).index(), token, *k, 0, 0];
-                word(group, member, (Named::CombineStatus, "word"), at).is_some_and(|word| word != 0)
+                last.word((Named::CombineStatus, "word"), [token, *k]).is_some_and(|word| word != 0)
             };
             let (there, empty): (Vec<u32>, Vec<u32>) = (0..shape.combine_columns()).partition(has);
             let lack = |k, source| Lack { core, number, what: Missing::Result { token, k, source } };
@@ -74,15 +69,15 @@ pub(super) fn combine(
             let unsent = |lack: &Lack| lack.what.source().is_some_and(|source| !has_begun(source));
             let (unsent, others): (Vec<_>, Vec<_>) = lacks.into_iter().partition(unsent);
             let is_open = there.is_empty() && unsent.is_empty();
-            seen.waits.extend(unsent);
+            last.seen.waits.extend(unsent);
             if !there.is_empty() {
-                seen.waits.extend(others);
+                last.seen.waits.extend(others);
             } else if is_open {
-                seen.doubts.extend(others);
+                last.seen.doubts.extend(others);
             }
         }
     }
-    seen
+    last.seen
 }
 
 /// Whether the windows of all ranks are known that may return results to a member.
