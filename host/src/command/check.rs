@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::{Buffer, Given, Limits, Shape};
+use veriep_core::shape::{Buffer, Given, Limits};
 
 #[derive(Serialize)]
 struct Checked {
@@ -25,13 +25,8 @@ struct Checked {
     placed: Option<Placed>,
     /// Absent when the configuration is invalid: nothing else follows from it then.
     sizes: Option<BTreeMap<&'static str, Option<u64>>>,
-    file: String,
-    #[serde(skip)]
-    config: Config,
-    #[serde(skip)]
-    shape: Option<Shape>,
-    #[serde(skip)]
-    elastic_info: Option<Vec<i32>>,
+    #[serde(flatten)]
+    layer: Layer,
     #[serde(skip)]
     error: Option<Error>,
 }
@@ -86,15 +81,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
 }
 
 fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Result<(), Error> {
-    let named: Vec<_> = configs
-        .iter()
-        .map(|one| Layer {
-            file: &one.file,
-            config: &one.config,
-            shape: one.shape.as_ref(),
-            elastic_info: one.elastic_info.as_deref(),
-        })
-        .collect();
+    let named: Vec<_> = configs.iter().map(|one| &one.layer).collect();
     let (clashes, batches_in_flight_max) = clashes(&named, in_flight);
     let mut errors: Vec<_> = configs.iter_mut().filter_map(|one| one.error.take()).collect();
     errors.extend(clashes.iter().map(|clash| Error::Request(clash.message.clone())));
@@ -122,8 +109,8 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
     let tensors = case::open(folder);
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
     let mut checked = judge(config, given, (mode, receive), name);
-    checked.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
-    let error = match (tensors, &checked.shape) {
+    checked.layer.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
+    let error = match (tensors, &checked.layer.shape) {
         (Err(error), _) => error,
         (Ok(opened), Some(shape)) => match opened.read(shape.clone()) {
             Ok(_) => return Ok(checked),
@@ -167,10 +154,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         buffer: BufferSizes::from(&buffer),
         placed: shape.as_ref().and_then(|shape| Placed::of(shape, receive)),
         sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
-        file,
-        config,
-        shape,
-        elastic_info: None,
+        layer: Layer { file, config, shape, elastic_info: None },
         error,
     }
 }
@@ -178,13 +162,13 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
 /// The sizes; violations are printed as errors.
 fn table(checked: &Checked) -> String {
     let mut rows = vec![
-        ("file", checked.file.clone()),
+        ("file", checked.layer.file.clone()),
         ("ok", checked.ok.to_string()),
         ("violations", checked.violations.len().to_string()),
     ];
     rows.extend(checked.buffer.rows());
     rows.extend(checked.placed.iter().map(Placed::row));
-    let sizes = checked.shape.iter().flat_map(sizes);
+    let sizes = checked.layer.shape.iter().flat_map(sizes);
     rows.extend(sizes.filter_map(|(name, size)| Some((name, size?.to_string()))));
     let notes: String = checked.notes.iter().map(|note| format!("\n\nnote: {note}")).collect();
     format!("{}\n\n{}{notes}", pairs(&rows), checked.buffer.arithmetic())
@@ -194,7 +178,7 @@ fn layers_table(layers: &Layers) -> String {
     let row = |one: &Checked| {
         let BufferSizes { required_mb, configured_mb, max_bs, .. } = &one.buffer;
         let numbers = [required_mb.to_string(), configured_mb.to_string(), max_bs.to_string()];
-        [one.file.clone(), one.violations.len().to_string()].into_iter().chain(numbers).collect()
+        [one.layer.file.clone(), one.violations.len().to_string()].into_iter().chain(numbers).collect()
     };
     let mut rows: Vec<Vec<String>> = layers.configs.iter().map(row).collect();
     rows.push(vec!["all".to_owned(), String::new(), layers.buffer.required_mb.to_string()]);

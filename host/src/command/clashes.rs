@@ -17,15 +17,18 @@ pub(super) struct Clash {
     pub(super) message: String,
 }
 
-/// One configuration of a group.
-#[derive(Clone, Copy)]
-pub(super) struct Layer<'a> {
-    pub(super) file: &'a str,
-    pub(super) config: &'a Config,
+/// One configuration of a group; reports have its file alone.
+#[derive(Serialize)]
+pub(super) struct Layer {
+    pub(super) file: String,
+    #[serde(skip)]
+    pub(super) config: Config,
     /// If it is valid.
-    pub(super) shape: Option<&'a Shape>,
+    #[serde(skip)]
+    pub(super) shape: Option<Shape>,
     /// If it is switched on.
-    pub(super) elastic_info: Option<&'a [i32]>,
+    #[serde(skip)]
+    pub(super) elastic_info: Option<Vec<i32>>,
 }
 
 /// Most batches in flight that the protocol allows at all.
@@ -33,14 +36,14 @@ const IN_FLIGHT_MAX: u32 = 2;
 
 /// All clashes of layers of which `in_flight` batches are in flight, and with how many none of their layouts
 /// is in the way of another; `None` when they cannot share a group at all, or one is invalid.
-pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Option<u32>) {
+pub(super) fn clashes(layers: &[&Layer], in_flight: u32) -> (Vec<Clash>, Option<u32>) {
     let mut found = parameters(layers);
     found.extend(elastic(layers));
     if !found.is_empty() {
         // Layouts of different groups have nothing to do with each other.
         return (found, None);
     }
-    let shapes: Option<Vec<_>> = layers.iter().map(|layer| layer.shape).collect();
+    let shapes: Option<Vec<_>> = layers.iter().map(|layer| layer.shape.as_ref()).collect();
     let Some([first, ..]) = shapes.as_deref() else { return (found, None) };
     let mut in_flight_max = IN_FLIGHT_MAX;
     let rules: &[Rule] = match first.protocol() {
@@ -66,7 +69,7 @@ pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Opti
 /// Parameters that must be equal. Values that mean the same agree: `""` and the layout it stands for, TP 0
 /// and 1, one shared expert or none when no rank holds one. `global_bs` is not among them: 0, which is legal
 /// for every `bs`, says the same as `bs * R`.
-fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
+fn parameters(layers: &[&Layer]) -> Vec<Clash> {
     type Value = fn(&Config) -> String;
     let parameters: [(&'static str, Value, Value); 11] = [
         ("product", |c| c.product.clone(), |c| c.product.clone()),
@@ -91,8 +94,8 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
         if parameter == "comm_alg" && !found.is_empty() {
             continue;
         }
-        let values: Vec<_> = layers.iter().map(|layer| as_given(layer.config)).collect();
-        let mut meanings: Vec<_> = layers.iter().map(|layer| meaning(layer.config)).collect();
+        let values: Vec<_> = layers.iter().map(|layer| as_given(&layer.config)).collect();
+        let mut meanings: Vec<_> = layers.iter().map(|layer| meaning(&layer.config)).collect();
         // A layer that does not name its group may belong to any.
         meanings.retain(|meaning| !meaning.is_empty());
         if !all_equal(&meanings) {
@@ -105,12 +108,12 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
 }
 
 /// Who is left decides which ranks speak, and under which names: on all layers alike.
-fn elastic(layers: &[Layer<'_>]) -> Option<Clash> {
-    let infos: Vec<_> = layers.iter().map(|layer| layer.elastic_info).collect();
+fn elastic(layers: &[&Layer]) -> Option<Clash> {
+    let infos: Vec<_> = layers.iter().map(|layer| layer.elastic_info.as_ref()).collect();
     if all_equal(&infos) {
         return None;
     }
-    let left = |info: &&[i32]| format!("{} ranks left", info.get(1).copied().unwrap_or(0));
+    let left = |info: &&Vec<i32>| format!("{} ranks left", info.get(1).copied().unwrap_or(0));
     let values: Vec<_> =
         infos.iter().map(|info| info.as_ref().map_or_else(|| "absent".to_owned(), left)).collect();
     let message = format!("elastic_info = {}: must be equal on one group", seen_in(layers, &values));
@@ -174,7 +177,7 @@ const RELAY_PAIRS: Rule = Rule {
 };
 
 impl Rule {
-    fn clash(&self, layers: &[Layer<'_>], shapes: &[&Shape]) -> Option<Clash> {
+    fn clash(&self, layers: &[&Layer], shapes: &[&Shape]) -> Option<Clash> {
         let quantities: Vec<_> = shapes.iter().map(|shape| (self.quantity)(shape)).collect();
         if all_equal(&quantities) {
             return None;
@@ -200,7 +203,7 @@ fn all_equal<T: PartialEq>(list: &[T]) -> bool {
     list.windows(2).all(|pair| pair[0] == pair[1])
 }
 
-fn seen_in(layers: &[Layer<'_>], values: &[String]) -> String {
+fn seen_in(layers: &[&Layer], values: &[String]) -> String {
     let seen: Vec<_> =
         layers.iter().zip(values).map(|(layer, value)| format!("{value} in {}", layer.file)).collect();
     seen.join(", ")
@@ -238,16 +241,12 @@ mod tests {
     }
 
     fn clashing(in_flight: u32, a: &str, b: &str) -> (Vec<&'static str>, Option<u32>) {
-        let configs = [a, b].map(|text| Config::parse(text).unwrap());
-        let shapes =
-            [0, 1].map(|i: usize| Shape::new(&configs[i].as_core(Given::empty()), Limits::Product).ok());
-        let layers = [0, 1].map(|i: usize| Layer {
-            file: "",
-            config: &configs[i],
-            shape: shapes[i].as_ref(),
-            elastic_info: None,
+        let layers = [a, b].map(|text| {
+            let config = Config::parse(text).unwrap();
+            let shape = Shape::new(&config.as_core(Given::empty()), Limits::Product).ok();
+            Layer { file: String::new(), config, shape, elastic_info: None }
         });
-        let (clashes, in_flight_max) = clashes(&layers, in_flight);
+        let (clashes, in_flight_max) = clashes(&layers.each_ref(), in_flight);
         clashes.iter().for_each(|clash| println!("{}", clash.message));
         (clashes.iter().map(|clash| clash.parameter).collect(), in_flight_max)
     }
