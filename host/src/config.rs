@@ -46,7 +46,7 @@ pub struct Config {
     pub dtype: String,
     pub ep_world_size: i64,
     /// Not a key of the file: always 8, but for models.
-    #[serde(skip, default = "server_ranks")]
+    #[serde(skip)]
     pub server_ranks: i64,
     pub tp_world_size: i64,
     pub moe_expert_num: i64,
@@ -95,10 +95,6 @@ pub struct Config {
     pub group_list_type: Option<toml::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_dtype: Option<toml::Value>,
-}
-
-fn server_ranks() -> i64 {
-    CoreConfig::default().server_ranks
 }
 
 impl Default for Config {
@@ -426,12 +422,8 @@ impl<'de> Deserialize<'de> for Bs {
                 Ok(Bs::Uniform(bs))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Bs, A::Error> {
-                let mut sizes = Vec::new();
-                while let Some(bs) = list.next_element()? {
-                    sizes.push(bs);
-                }
-                Ok(Bs::PerRank(sizes))
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> Result<Bs, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Bs::PerRank)
             }
         }
         deserializer.deserialize_any(Visitor)
