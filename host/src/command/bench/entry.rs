@@ -245,13 +245,11 @@ fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
 
 fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let (config, bytes) = (&subject.case.config, traffic::Bytes::of(subject.case));
-    let (system, moved) = match subject.system {
-        System::Machines(on, receive, _) => (machines(on).to_owned(), bytes.moved(receive)),
-        System::Baseline(baseline) => (name_of(baseline), against::moved(baseline, &bytes)),
-    };
-    let way = match subject.system {
-        System::Machines(_, receive, copy) => Some((receive, copy)),
-        System::Baseline(_) => None,
+    let (system, moved, way) = match subject.system {
+        System::Machines(on, receive, copy) => {
+            (machines(on).to_owned(), bytes.moved(receive), Some((receive, copy)))
+        }
+        System::Baseline(baseline) => (name_of(baseline), against::moved(baseline, &bytes), None),
     };
     let Measured { single, blocks, .. } = measured;
     let (dispatch_ms, combine_ms) = (Quantiles::of(&single.dispatch), Quantiles::of(&single.combine));

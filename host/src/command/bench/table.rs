@@ -33,21 +33,18 @@ pub(super) fn table(bench: &Bench) -> String {
             "\n{BUSY}: other programs wanted the processors; times are longer, and ratios do not hold"
         );
     }
-    let header = ["system", "R", "BS", "times as fast as", "dispatch", "combine"];
-    let rows: Vec<_> = bench.results.iter().flat_map(ratios).collect();
-    if !rows.is_empty() {
-        all += &format!("\n\nmedian (quartiles) over the blocks\n{}", columns(&header, &rows));
-    }
-    let header = ["system", "R", "BS", "messages", "MB"];
-    let rows: Vec<_> = bench.results.iter().filter_map(sent).collect();
-    if !rows.is_empty() {
-        all += &format!("\n\nbetween processes through the MPI, in a round\n{}", columns(&header, &rows));
-    }
-    let header = ["system", "R", "BS", "ns per step", "per effect", "per flag", "of dispatch", "of combine"];
-    let rows: Vec<_> = bench.results.iter().filter_map(protocol).collect();
-    if !rows.is_empty() {
-        all += &format!("\n\nwhen rows weigh nothing\n{}", columns(&header, &rows));
-    }
+    let mut more = |title: &str, header: &[&str], rows: Vec<Vec<String>>| {
+        if !rows.is_empty() {
+            all += &format!("\n\n{title}\n{}", columns(&[&["system", "R", "BS"], header].concat(), &rows));
+        }
+    };
+    let results = || bench.results.iter();
+    let header = ["times as fast as", "dispatch", "combine"];
+    more("median (quartiles) over the blocks", &header, results().flat_map(ratios).collect());
+    let title = "between processes through the MPI, in a round";
+    more(title, &["messages", "MB"], results().filter_map(sent).collect());
+    let header = ["ns per step", "per effect", "per flag", "of dispatch", "of combine"];
+    more("when rows weigh nothing", &header, results().filter_map(protocol).collect());
     if let Some(beside) = &bench.compared {
         let header = ["system", "R", "BS", "dispatch", "combine", "chained"];
         let row = |(entry, change): (&Entry, &Change)| {
