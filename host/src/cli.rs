@@ -386,8 +386,9 @@ pub struct ModeArgs {
     /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
-    #[command(flatten)]
-    pub port: PortArgs,
+    /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    pub port_offset: i64,
 }
 
 #[derive(Args, Debug)]
@@ -568,12 +569,4 @@ impl RecordArgs {
         [("--events", &self.events), ("--trace", &self.trace), ("--html", &self.html)]
             .map(|(option, file)| (option, file.as_deref()))
     }
-}
-
-/// An option of the layout that is no key of a configuration.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct PortArgs {
-    /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
-    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
-    pub port_offset: i64,
 }

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use veriep::case::{Case, Opened};
-use veriep::cli::{Asked, ExpertsArg, FlagsArg, ModeArgs, PortArgs};
+use veriep::cli::{Asked, ExpertsArg, FlagsArg, ModeArgs};
 use veriep::command::{Exported, compared};
 use veriep::config::Config;
 use veriep::error::Error;
@@ -97,7 +97,7 @@ fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<Mode
         experts,
         flags,
         stage,
-        port: PortArgs { port_offset },
+        port_offset,
     })
 }
 
@@ -176,7 +176,7 @@ fn load((folder, tensors, preset, keys): Subject<'_>) -> PyResult<Result<Case, E
 #[pyfunction]
 fn check(py: Python<'_>, subject: Subject<'_>, options: Options, of_case: bool) -> PyResult<String> {
     let mode = mode(options)?;
-    let port_offset = mode.port.port_offset;
+    let port_offset = mode.port_offset;
     let shape = if of_case {
         let (folder, tensors, preset, keys) = subject;
         let opened = opened(folder, tensors, preset.as_deref(), &keys)?;

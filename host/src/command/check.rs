@@ -136,7 +136,7 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
 
 /// Judges a configuration alone.
 fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive), file: String) -> Checked {
-    config.port_offset = mode.port.port_offset;
+    config.port_offset = mode.port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
     let (shape, error) = match hints::shape(&config, given, Limits::Product, &file) {

@@ -21,7 +21,7 @@ const IN_PLACE: [Tensor; 2] = [Tensor::RowTable, Tensor::SentRows];
 
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let Source { config, name, .. } = resolve(&args.config)?;
-    let config = Config { port_offset: args.mode.port.port_offset, ..config };
+    let config = Config { port_offset: args.mode.port_offset, ..config };
     // A case may be of an elastic domain; its tensors play no part otherwise.
     let folder = args.config.path.as_deref().filter(|path| case::is_case(path));
     let info = folder.map(case::open).transpose()?.and_then(|opened| opened.elastic_info);

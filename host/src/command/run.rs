@@ -188,7 +188,7 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         return Err(Error::Request(format!("{wrong} {backend}")));
     }
     let (case, source) =
-        open_case(&args.config, &args.tensors, args.seed, (args.mode.port.port_offset, u64::MAX))?;
+        open_case(&args.config, &args.tensors, args.seed, (args.mode.port_offset, u64::MAX))?;
     let choices = ordered(&case.shape, &args.mode, schedule.in_flight(), args.order)?;
     let faults = args.faults(&case)?;
     let processes = processes(args, &case.shape, started)?;

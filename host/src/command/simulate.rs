@@ -44,8 +44,7 @@ impl Request {
             Some(RowsArg::Weightless) => 0,
             None => REAL_MAX,
         };
-        let (case, source) =
-            open_case(&args.config, &args.tensors, seed, (args.mode.port.port_offset, real_max))?;
+        let (case, source) = open_case(&args.config, &args.tensors, seed, (args.mode.port_offset, real_max))?;
         let shape = &case.shape;
         if let Some(line) = refused(&case, args) {
             return Err(Error::Request(line));

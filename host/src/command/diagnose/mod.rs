@@ -8,7 +8,7 @@ mod report;
 
 use super::source::{Source, choices_of, resolve};
 use crate::case::{self, Case};
-use crate::cli::{ConfigArgs, DiagnoseArgs, ExpertsArg, FlagsArg, ModeArgs, PortArgs, name_of};
+use crate::cli::{ConfigArgs, DiagnoseArgs, ExpertsArg, FlagsArg, ModeArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::dump;
 use crate::error::Error;
@@ -126,7 +126,7 @@ fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
             (None, _) => return Err(refused("stage: must be 2 or 3")),
             (asked, _) => asked,
         },
-        port: PortArgs { port_offset: config.port_offset },
+        port_offset: config.port_offset,
     };
     let receive = mode.experts.of(mode.receive)?.with_batches(in_flight as usize);
     let choices = choices_of(&shape, &mode, receive)?;

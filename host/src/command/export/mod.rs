@@ -46,7 +46,7 @@ pub struct Exported {
 
 pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     let source = resolve(&args.config)?;
-    let port_offset = args.mode.port.port_offset;
+    let port_offset = args.mode.port_offset;
     let case = opened(&args.config)?.map(|(mut opened, folder)| {
         opened.config.port_offset = port_offset;
         opened.load(folder)
@@ -128,7 +128,7 @@ impl Exported {
     /// # Errors
     /// It breaks a rule, or leaves no such choice.
     pub fn of(config: Config, mode: &ModeArgs, place: &str) -> Result<Self, Error> {
-        let config = Config { port_offset: mode.port.port_offset, ..config };
+        let config = Config { port_offset: mode.port_offset, ..config };
         let shape = hints::shape(&config, Given::empty(), Limits::Product, place)?;
         let choices = choices(&shape, mode)?;
         Ok(Self { maps: owned(&shape, choices), config, shape, choices })

@@ -74,7 +74,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         if let Some(seed) = args.seed {
             return Err(Error::Request(format!("--seed {seed}: {} has its own experts", folder.display())));
         }
-        opened.config.port_offset = args.mode.port.port_offset;
+        opened.config.port_offset = args.mode.port_offset;
         let given = opened.given;
         let case = opened.load(folder)?;
         let plain = without_offset(&case.config, given, folder.display())?;
@@ -85,7 +85,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         return Ok((traffic, folder.display().to_string()));
     }
     let mut source = source::resolve(&args.config)?;
-    source.config.port_offset = args.mode.port.port_offset;
+    source.config.port_offset = args.mode.port_offset;
     let given = match args.mask {
         MaskKind::None => Given::empty(),
         MaskKind::Tokens => Given::MASK_1D,
