@@ -185,18 +185,23 @@ impl fmt::Display for Step {
 }
 
 /// A way in which a run goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Harm {
     /// A row can arrive over rows that its reader may still read.
+    #[error("rows are overwritten that may still be read")]
     Overwritten,
     /// A flag can arrive before the former one is cleared: one of the two is lost.
+    #[error("a flag arrives where the former one is not cleared: one of them is lost")]
     FlagLost,
     /// A row can arrive in the partition of an operator that its reader has not ended. Stricter than
     /// [`Self::Overwritten`]: the slot itself may be idle there.
+    #[error("rows arrive in a partition that is still in use")]
     InUse,
     /// A row can arrive after its reader was told that it is there.
+    #[error("rows arrive after their flag was taken")]
     Torn,
     /// A row can be read that has not arrived.
+    #[error("rows are read that have not arrived")]
     Uncovered,
 }
 
@@ -221,17 +226,5 @@ impl Harm {
             Self::Torn => (Step::Write, "(not (taken@ S J N))"),
             Self::Uncovered => (Step::Read, "(landed@ S J N)"),
         }
-    }
-}
-
-impl fmt::Display for Harm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Overwritten => "rows are overwritten that may still be read",
-            Self::FlagLost => "a flag arrives where the former one is not cleared: one of them is lost",
-            Self::InUse => "rows arrive in a partition that is still in use",
-            Self::Torn => "rows arrive after their flag was taken",
-            Self::Uncovered => "rows are read that have not arrived",
-        })
     }
 }

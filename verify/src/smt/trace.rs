@@ -146,11 +146,13 @@ impl Instance {
 }
 
 /// Why a trace is not a run of the model, or not a good one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
     /// The model cannot take this step here: the guard of this name does not hold.
+    #[error("not a step of the model ({1}): {0}")]
     Refused(Event, &'static str),
     /// The model can, and it does harm.
+    #[error("{0}: {1}")]
     Harmful(Event, Harm),
 }
 
@@ -336,15 +338,6 @@ impl fmt::Display for Event {
                 write!(f, "the clear of that flag lands: slot {slot} of rank {rank}, operator {n}")
             }
             Step::End => write!(f, "rank {rank} ends operator {n}"),
-        }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(event, guard) => write!(f, "not a step of the model ({guard}): {event}"),
-            Self::Harmful(event, harm) => write!(f, "{event}: {harm}"),
         }
     }
 }
