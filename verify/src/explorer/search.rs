@@ -16,9 +16,9 @@ use super::state::{Bytes, StateOf};
 use super::step::{Known, Move};
 use super::timeline::tell;
 use super::{Model, Report, Violation};
-use core::hash::{BuildHasher, Hasher};
+use foldhash::HashMap;
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 
 /// How a state was reached first.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub(super) struct Origin<E> {
 pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
     let setup = known.setup;
     let Model { states_max, stop, twin, .. } = *setup.model;
-    let mut visited: HashMap<u128, u32, Identity> = HashMap::default();
+    let mut visited: HashMap<u128, u32> = HashMap::default();
     let mut origins: Vec<Origin<P::Event>> = Vec::new();
     let mut frontier: VecDeque<(u32, Box<StateOf<P>>)> = VecDeque::new();
     // By state, where it is held against the theorem's model: that one's.
@@ -120,29 +120,5 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
             return report(&known, origins.len(), &graph, false, Some(timeline));
         }
         known.give_back(state);
-    }
-}
-
-/// Fingerprints are hashes already.
-#[derive(Clone, Default)]
-pub(super) struct Identity;
-
-impl BuildHasher for Identity {
-    type Hasher = LowBits;
-
-    fn build_hasher(&self) -> LowBits {
-        LowBits(0)
-    }
-}
-
-pub(super) struct LowBits(u64);
-
-impl Hasher for LowBits {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.first_chunk().map_or(0, |low| u64::from_le_bytes(*low));
     }
 }

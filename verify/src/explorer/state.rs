@@ -4,13 +4,12 @@ use super::oracle::{Expected, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Protocol, RANKS};
 use super::refine::Beside;
-use super::search::Identity;
 use super::setup::{Choice, Setup};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use super::witness::Taken;
 use core::hash::{Hash, Hasher};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use veriep_core::protocol::Operator;
 use xxhash_rust::xxh3::xxh3_128;
@@ -27,40 +26,9 @@ pub(super) struct Local {
     pub(super) row: Vec<u8>,
 }
 
-/// Numbers for what cores hold, so that states stay small. 0 is between operators.
-pub(super) struct Locals {
-    numbers: HashMap<u128, u32, Identity>,
-    by_number: Vec<Rc<Local>>,
-    bytes: Bytes,
-}
-
-impl Locals {
-    pub(super) fn new(setup: &Setup<'_>) -> Self {
-        let mut locals = Self { numbers: HashMap::default(), by_number: Vec::new(), bytes: Bytes::default() };
-        let (words, row) = (vec![0; setup.scratch_words], vec![0; setup.staged_bytes]);
-        locals.number(&Local { phase: Phase::Between, words, row });
-        locals
-    }
-
-    pub(super) fn number(&mut self, local: &Local) -> u32 {
-        self.bytes.0.clear();
-        local.hash(&mut self.bytes);
-        let next = self.by_number.len() as u32;
-        let by_number = &mut self.by_number;
-        *self.numbers.entry(xxh3_128(&self.bytes.0)).or_insert_with(|| {
-            by_number.push(Rc::new(local.clone()));
-            next
-        })
-    }
-
-    pub(super) fn of(&self, number: u32) -> &Rc<Local> {
-        &self.by_number[number as usize]
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Core<O> {
-    /// Its own, by number.
+    /// Its own, by number. 0 is between operators.
     pub(super) local: u32,
     /// Operators begun or about to begin, from the beginning.
     pub(super) op: u32,

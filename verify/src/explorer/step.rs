@@ -2,12 +2,13 @@
 //! nobody else can see.
 
 use super::model::Twin;
+use super::numbers::Numbers;
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Came, Protocol, Step, StepOf, View, who};
 use super::refine::Noted;
 use super::setup::{Choice, Setup};
-use super::state::{Core, Local, Locals, Round, State, StateOf, Story};
+use super::state::{Core, Local, Round, State, StateOf, Story};
 use super::story::{Line, Told, Who};
 use super::tape::Tape;
 use super::violation::Violation;
@@ -33,7 +34,8 @@ pub(super) struct Known<'a, P: Protocol> {
     pub(super) setup: &'a Setup<'a>,
     pub(super) protocol: P,
     pub(super) oracle: Oracle,
-    locals: Locals,
+    /// What cores hold, by number.
+    locals: Numbers<Local>,
     /// The state of the core that steps, kept here so that a step allocates nothing for it.
     local: Local,
     /// States that nobody needs any more, for copies of others.
@@ -59,8 +61,10 @@ pub(super) struct Ask {
 
 impl<'a, P: Protocol> Known<'a, P> {
     pub(super) fn new(setup: &'a Setup<'a>, protocol: P) -> Self {
-        let (locals, oracle) = (Locals::new(setup), Oracle::default());
-        let local = Local::clone(locals.of(0));
+        let (mut locals, oracle) = (Numbers::default(), Oracle::default());
+        let (words, row) = (vec![0; setup.scratch_words], vec![0; setup.staged_bytes]);
+        let local = Local { phase: Phase::Between, words, row };
+        locals.number(&local);
         let (spare, tensors, failures) = (Vec::new(), HashMap::new(), Vec::new());
         Self { setup, protocol, oracle, locals, local, spare, tensors, failures }
     }
@@ -197,7 +201,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let rank = &state.cores[first..][..self.cores()];
         if core != first && self.setup.has_experts(op) {
             // They run on the first core.
-            let phase = &self.locals.of(rank[0].local).phase;
+            let phase = &self.locals.get(rank[0].local).phase;
             if rank[0].op <= op && !(rank[0].op == op && matches!(phase, Phase::Runs(_))) {
                 return false;
             }
@@ -215,7 +219,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         // Experts run as late as may be.
         let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
         let phase = if experts { Phase::Experts { moves: 0 } } else { setup.begin(core, operator) };
-        let idle = Local::clone(self.locals.of(0));
+        let idle = Local::clone(self.locals.get(0));
         state.cores[core].local = self.locals.number(&Local { phase, ..idle });
         let choices = state.round(batch).choices.clone();
         if choices[rank].is_some() {
@@ -275,7 +279,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let Core { local, op, .. } = state.cores[core];
         let (operator, batch, nth) = setup.operator(op);
         let round = Rc::clone(state.round(batch));
-        let known = Rc::clone(self.locals.of(local));
+        let known = Rc::clone(self.locals.get(local));
         let Local { phase, words, row } = &mut self.local;
         phase.clone_from(&known.phase);
         words.clone_from(&known.words);

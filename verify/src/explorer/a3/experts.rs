@@ -38,7 +38,7 @@ impl protocol::View for View<'_, '_> {
         for (&at, result) in own.results_at.iter().zip(results) {
             let at = self.result_place(self.step.rank, at);
             let (place, row) =
-                (self.scene.places.number((self.step.rank, at)), self.scene.rows.number(result.to_vec()));
+                (self.scene.places.number(&(self.step.rank, at)), self.scene.rows.number(&result.to_vec()));
             let memory = &mut **self.memory.get_mut();
             let unread = memory.has_row(place);
             memory.set_row(place, Some(row));
@@ -52,7 +52,7 @@ impl protocol::View for View<'_, '_> {
 
 impl View<'_, '_> {
     /// The number of a row that an expert reads, which must be this one.
-    fn take(&self, at: Place, expected: &[u8]) -> Option<u16> {
+    fn take(&self, at: Place, expected: &[u8]) -> Option<u32> {
         let rank = self.step.rank;
         let row = self.row_at(rank, at, expected.len() as u64);
         let wrong = match row {
@@ -79,7 +79,7 @@ impl View<'_, '_> {
         };
         self.step.touch(at)?;
         if second != (self.twin() == Twin::ResultAheadOfRead) {
-            let result = Value::Row(self.scene.rows.number(result));
+            let result = Value::Row(self.scene.rows.number(&result));
             self.issue(Kind::Put, rank, at, result);
         } else if let Some(number) = self.take(at, &row) {
             self.read(number);

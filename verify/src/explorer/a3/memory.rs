@@ -26,7 +26,7 @@ pub(in super::super) struct Scene<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Value {
     /// Bytes, by their number.
-    Row(u16),
+    Row(u32),
     Word(u64),
 }
 
@@ -66,34 +66,34 @@ impl fmt::Display for Effect {
 #[derive(Debug, Default)]
 pub(in super::super) struct Memory {
     /// Words that are not zero, by the number of their place.
-    pub(super) words: Vec<(u16, u64)>,
+    pub(super) words: Vec<(u32, u64)>,
     /// Rows that have landed and that nobody has read, by the number of their place.
-    pub(super) rows: Vec<(u16, u16)>,
+    pub(super) rows: Vec<(u32, u32)>,
     pub(super) flight: Vec<Effect>,
 }
 
 clone_in_place!(Memory { words, rows, flight });
 
 impl Memory {
-    pub(super) fn word(&self, at: u16) -> u64 {
+    pub(super) fn word(&self, at: u32) -> u64 {
         self.words.iter().find(|(place, _)| *place == at).map_or(0, |(_, word)| *word)
     }
 
-    pub(super) fn set_word(&mut self, at: u16, word: u64) {
+    pub(super) fn set_word(&mut self, at: u32, word: u64) {
         set(&mut self.words, at, (word != 0).then_some(word));
     }
 
-    pub(super) fn has_row(&self, at: u16) -> bool {
+    pub(super) fn has_row(&self, at: u32) -> bool {
         self.rows.iter().any(|(place, _)| *place == at)
     }
 
-    pub(super) fn set_row(&mut self, at: u16, row: Option<u16>) {
+    pub(super) fn set_row(&mut self, at: u32, row: Option<u32>) {
         set(&mut self.rows, at, row);
     }
 }
 
 /// Keeps a list sorted by place.
-fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
+fn set<T>(list: &mut Vec<(u32, T)>, at: u32, value: Option<T>) {
     match (list.binary_search_by_key(&at, |(place, _)| *place), value) {
         (Ok(i), Some(value)) => list[i].1 = value,
         (Ok(i), None) => {
@@ -128,7 +128,7 @@ impl<'a> Scene<'a> {
     /// Lets an effect land.
     pub(super) fn land(&mut self, memory: &mut Memory, effect: &Effect) -> Option<Violation> {
         let Issued { to: rank, at, kind, .. } = effect.issued;
-        let place = self.places.number((rank, at));
+        let place = self.places.number(&(rank, at));
         match effect.value {
             Value::Row(row) => {
                 let unread = memory.has_row(place);
@@ -146,7 +146,7 @@ impl<'a> Scene<'a> {
     /// What the effect breaks if it lands at once, or if something in flight lands after it.
     pub(super) fn conflict(&mut self, memory: &Memory, effect: &Effect) -> Option<Violation> {
         let Issued { to: rank, at, kind, .. } = effect.issued;
-        let place = self.places.number((rank, at));
+        let place = self.places.number(&(rank, at));
         let mut in_flight = memory.flight.iter().filter(|e| e.issued.to == rank && e.issued.at == at);
         match effect.value {
             Value::Row(_) => (memory.has_row(place) || in_flight.next().is_some())

@@ -45,7 +45,7 @@ pub(super) struct View<'v, 'a> {
     /// Whether it copies bytes to an output.
     delivers: bool,
     /// Rows that it has read for the last time, by their places.
-    pub(super) read_rows: RefCell<Vec<u16>>,
+    pub(super) read_rows: RefCell<Vec<u32>>,
 }
 
 impl<'v, 'a> View<'v, 'a> {
@@ -64,11 +64,11 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     /// Notes that a row has been read for the last time.
-    pub(super) fn read(&self, number: u16) {
+    pub(super) fn read(&self, number: u32) {
         let mut read = self.read_rows.borrow_mut();
         if !read.contains(&number) {
             read.push(number);
-            let (rank, at) = *self.scene.places.get(number);
+            let (rank, at) = **self.scene.places.get(number);
             self.step
                 .say_read(rank, || format!("reads the row at {} of rank {rank} for the last time", spot(at)));
         }
@@ -114,9 +114,9 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     /// The landed row that has these bytes, and the bytes.
-    pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
+    pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u32, &[u8])> {
         self.memory.borrow().rows.iter().find_map(|(number, row)| {
-            let (of, start) = *self.scene.places.get(*number);
+            let (of, start) = **self.scene.places.get(*number);
             let from = at.offset.checked_sub(start.offset)? as usize;
             let bytes = self.scene.rows.get(*row).get(from..)?.get(..len as usize)?;
             (of == rank && start.region == at.region).then_some((*number, bytes))
@@ -196,7 +196,7 @@ impl<'v, 'a> View<'v, 'a> {
         for slot in 0..model.tokens * model.k {
             let at = combine_status(Partition::P0, slot);
             let at = Place { offset: at.offset + next, ..at };
-            let place = self.scene.places.number((self.step.rank, at));
+            let place = self.scene.places.number(&(self.step.rank, at));
             if self.memory.get_mut().word(place) != 0 {
                 self.step.blame(Violation::LostFlag { rank: self.step.rank, at });
             }
@@ -264,7 +264,7 @@ impl Fabric for View<'_, '_> {
         }
         self.sent = true;
         let to = self.member(to, at)?;
-        let row = self.scene.rows.number([row, tail].concat());
+        let row = self.scene.rows.number(&[row, tail].concat());
         self.issue(order::Kind::Put, to, at, Value::Row(row));
         Ok(())
     }
@@ -357,7 +357,7 @@ impl Fabric for View<'_, '_> {
                 self.step.touch(at)?;
                 self.clean_next();
             }
-            let place = self.scene.places.number((self.step.rank, at));
+            let place = self.scene.places.number(&(self.step.rank, at));
             self.memory.get_mut().set_word(place, word);
             return Ok(());
         }

@@ -241,7 +241,7 @@ pub(in super::super) struct Value {
     /// The number beside the epoch.
     pub(super) number: u32,
     /// The bytes of a row, or of a record behind its front flag, by number.
-    pub(super) body: Option<u16>,
+    pub(super) body: Option<u32>,
     /// What its writer had heard.
     pub(super) heard: Heard,
 }

@@ -165,7 +165,7 @@ impl<'v, 'a> View<'v, 'a> {
     ) -> Result<(), Fault> {
         let (spot, _) = self.spot(at, 8)?;
         let op = if spot.area == Area::Row { self.step.op } else { self.of_machine(epoch) };
-        let body = body.map(|bytes| self.scene.bodies.number(bytes.to_vec()));
+        let body = body.map(|bytes| self.scene.bodies.number(&bytes.to_vec()));
         self.effect(kind, to, at, (op, number, body))
     }
 
@@ -174,7 +174,7 @@ impl<'v, 'a> View<'v, 'a> {
         kind: order::Kind,
         to: RankId,
         at: Place,
-        (op, number, body): (u32, u32, Option<u16>),
+        (op, number, body): (u32, u32, Option<u32>),
     ) -> Result<(), Fault> {
         let (spot, _) = self.spot(at, 8)?;
         let far = matches!(kind, order::Kind::Message(_));
