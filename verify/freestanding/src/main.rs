@@ -311,23 +311,13 @@ fn one_round(
     }
 
     let mut scratch = [[Buffers { words: [0; _], row: [0; _] }; CORES]; RANKS];
-    let mut run = |operator, y: &[[u8; OUTPUT]; RANKS]| {
-        poll(domain, scene, agents, operator, &mut scratch, |rank, core, machine, fabric, scratch| {
-            let output = |tensor| black_box(domain.bytes(rank, tensor));
-            let operands = Operands::of(y.get(rank).map_or(&[][..], |y| black_box(y)), output);
-            let env = env(domain, scene, rank, core).ok_or(ProtocolError::OtherMachine)?;
-            let inputs = black_box(inputs(rank));
-            let (env, inputs, operands) = (&env, &inputs, &operands);
-            machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
-        })
-    };
-    run(Operator::Dispatch, &[[0; OUTPUT]; RANKS])?;
-
     let mut y = [[0; OUTPUT]; RANKS];
+    poll(domain, scene, agents, Operator::Dispatch, &mut scratch, &inputs, &y)?;
+
     for (rank, y) in y.iter_mut().enumerate() {
         experts(scene, domain, rank, y).ok_or(Wrong::Result)?;
     }
-    run(Operator::Combine, &y)?;
+    poll(domain, scene, agents, Operator::Combine, &mut scratch, &inputs, &y)?;
 
     let right = (0..RANKS).all(|rank| {
         let doubled = |token| scene.doubled.get(rank).and_then(|of| of.get(token)).copied().unwrap_or(0);
@@ -396,20 +386,16 @@ fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Option<E
 
 /// Begins an operator on all cores and steps them in turn until all are done. That no core begins an operator before the last one of its
 /// rank has ended the one before is the join.
-fn poll(
+fn poll<'i>(
     domain: &Domain<'_>,
     scene: &Scene,
     agents: &mut [Agent; RANKS],
     operator: Operator,
     scratch: &mut [[Buffers; CORES]; RANKS],
-    mut step: impl FnMut(
-        usize,
-        usize,
-        &mut Machine,
-        &mut RankRemap<'_, RawFabric<'_>>,
-        Scratch<'_>,
-    ) -> Result<Progress, ProtocolError>,
+    inputs: &impl Fn(usize) -> Inputs<'i>,
+    y: &[[u8; OUTPUT]; RANKS],
 ) -> Result<(), Wrong> {
+    let shape = domain.shape;
     let (eps, tps) = (domain.memory.map(|regions| regions.ep), domain.memory.map(|regions| regions.tp));
     let has_tp = domain.shape.tp_world_size() == 2;
     let begin = |rank, core| Some(Machine::begin(operator, &env(domain, scene, rank, core)?));
@@ -435,7 +421,14 @@ fn poll(
                 let mut fabric = RankRemap { inner, left: domain.left };
                 let machine = machine.as_mut().ok_or(Wrong::Machine)?;
                 let scratch = black_box(Scratch { words: &mut scratch.words, row: &mut scratch.row });
-                let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, scratch));
+                let (stopped, depth) = stack::deepest(|| {
+                    let output = |tensor| black_box(domain.bytes(rank, tensor));
+                    let operands = Operands::of(y.get(rank).map_or(&[][..], |y| black_box(y)), output);
+                    let env = env(domain, scene, rank, core).ok_or(ProtocolError::OtherMachine)?;
+                    let (env, inputs) = (&env, &black_box(inputs(rank)));
+                    let (fabric, operands) = (&mut fabric, &operands);
+                    machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+                });
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 match stopped.map_err(|_| Wrong::Machine)? {
                     Progress::Done => done += 1,
