@@ -17,7 +17,7 @@ use veriep_core::protocol::{
     Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::Shape;
-use veriep_core::sim::cluster::{Planned, schedule};
+use veriep_core::sim::cluster::{Planned, Returned, schedule};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
 
@@ -107,7 +107,7 @@ impl Domain {
     /// Compares what `rank` put out with the oracle.
     fn check(&self, rank: RankId, outputs: &[Rc<Outputs>]) {
         for planned in &self.schedules[rank.index()] {
-            for &tensor in outputs_of(planned.operator) {
+            for tensor in outputs_of(planned.operator) {
                 if tensor == Tensor::ExpandX && self.choices.receive.keeps_rows() {
                     continue;
                 }
@@ -120,17 +120,8 @@ impl Domain {
     }
 }
 
-const fn outputs_of(operator: Operator) -> &'static [Tensor] {
-    match operator {
-        Operator::Dispatch => &[
-            Tensor::AssistInfo,
-            Tensor::EpRecvCounts,
-            Tensor::ExpertTokenNums,
-            Tensor::ExpandX,
-            Tensor::ExpandIdx,
-        ],
-        Operator::Combine => &[Tensor::XOut],
-    }
+fn outputs_of(operator: Operator) -> impl Iterator<Item = Tensor> {
+    Tensor::ALL.into_iter().filter(move |tensor| tensor.is_of_combine() == (operator == Operator::Combine))
 }
 
 /// Runs `here` on this thread, and each of the others on one of its own.
@@ -140,13 +131,6 @@ pub(super) fn together<R: FnOnce() + 'static>(here: Option<R>, others: impl Iter
     for other in others {
         assert!(other.join().is_ok(), "a thread panicked");
     }
-}
-
-/// What a dispatch puts out for the combine of its batch, if rows stay in the window.
-#[derive(Default)]
-struct Kept {
-    sent_rows: Vec<u8>,
-    row_table: Vec<u8>,
 }
 
 /// One core on its thread.
@@ -177,7 +161,7 @@ impl Core {
         for (n, &planned) in schedule.iter().enumerate() {
             self.fabric.begin(n, Rc::clone(&self.outputs[planned.round]));
             if self.joins.is_some() && planned.operator == Operator::Combine {
-                self.read(planned.round, &[Tensor::AssistInfo, Tensor::EpRecvCounts]);
+                self.read(planned.round, [Tensor::AssistInfo, Tensor::EpRecvCounts]);
             }
             let scratch = Scratch { words: &mut words, row: &mut row };
             if let Err(error) = self.operator(shape, &env, planned, scratch) {
@@ -191,38 +175,38 @@ impl Core {
     }
 
     /// Reads outputs of its rank, whichever of its cores has written them.
-    fn read(&self, round: usize, tensors: &[Tensor]) {
-        for &tensor in tensors {
+    fn read(&self, round: usize, tensors: impl IntoIterator<Item = Tensor>) {
+        for tensor in tensors {
             let len = self.domain.rounds[round].expected(self.rank, tensor).len() as u64;
             assert!(self.outputs[round].tensor(tensor).read(0, len).is_some(), "rows of {}", tensor.name());
         }
     }
 
     /// The experts, who read rows in the window as late as may be, just before the combine, and leave results there if it looks
-    /// for them there. They run on the only core of a rank.
-    fn experts(&mut self, shape: &Shape, operator: Operator, round: usize) -> Result<Kept, Fault> {
+    /// for them there. They run on the only core of a rank. Returns what dispatch has put out of where rows are.
+    fn experts(&mut self, shape: &Shape, operator: Operator, round: usize) -> Result<Returned, Fault> {
         let receive = self.domain.choices.receive;
         if operator == Operator::Dispatch || !receive.keeps_rows() {
-            return Ok(Kept::default());
+            return Ok(Returned::default());
         }
         assert_eq!(shape.aiv_num(), 1, "experts behind a join");
         let whole = |tensor| {
             let rows = self.outputs[round].tensor(tensor).read(0, capacity(shape, self.rank, tensor));
             rows.unwrap_or_default()
         };
-        let kept = Kept { sent_rows: whole(Tensor::SentRows), row_table: whole(Tensor::RowTable) };
+        let (sent_rows, row_table) = (whole(Tensor::SentRows), whole(Tensor::RowTable));
         let expected = self.domain.rounds[round].expected(self.rank, Tensor::ExpandX);
         let count = expected.len() as u64 / shape.payload_bytes();
         let mut seen = Vec::new();
-        for (at, len) in receive.rows(shape, count as u32, &kept.row_table) {
+        for (at, len) in receive.rows(shape, count as u32, &row_table) {
             seen.extend_from_slice(self.fabric.bytes(at, len)?);
         }
         assert_eq!(seen, expected, "rows of rank {} in round {round}", self.rank);
-        if let Some(at) = receive.results(&kept.row_table) {
+        if let Some(at) = receive.results(&row_table) {
             let y = self.domain.rounds[round].operands(self.rank).y.to_vec();
             self.fabric.write(at, &y)?;
         }
-        Ok(kept)
+        Ok(Returned { sent_rows, row_table, ..Returned::default() })
     }
 
     fn operator(

@@ -32,17 +32,17 @@ pub enum Access {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Access::Sent(to, at, word) = self.access {
-            return write!(f, "agent of rank {} delivers {word:#x} to rank {to} at {at}", self.rank);
-        }
-        write!(f, "rank {} core {} ", self.rank, self.core)?;
-        match self.access {
-            Access::Put(to, at) => write!(f, "puts to rank {to} at {at}"),
-            Access::Word(to, at, word) => write!(f, "writes {word:#x} to rank {to} at {at}"),
-            Access::Saw(at, word) => write!(f, "sees {word:#x} at {at}"),
-            Access::Read(rank, at) => write!(f, "reads {at} of rank {rank}"),
-            Access::Wrote(at) => write!(f, "writes {at}"),
-            Access::Sent(..) => Ok(()),
+        let Self { rank, core, access } = self;
+        let core = format_args!("rank {rank} core {core}");
+        match access {
+            Access::Put(to, at) => write!(f, "{core} puts to rank {to} at {at}"),
+            Access::Word(to, at, word) => write!(f, "{core} writes {word:#x} to rank {to} at {at}"),
+            Access::Saw(at, word) => write!(f, "{core} sees {word:#x} at {at}"),
+            Access::Read(of, at) => write!(f, "{core} reads {at} of rank {of}"),
+            Access::Wrote(at) => write!(f, "{core} writes {at}"),
+            Access::Sent(to, at, word) => {
+                write!(f, "agent of rank {rank} delivers {word:#x} to rank {to} at {at}")
+            }
         }
     }
 }

@@ -52,11 +52,6 @@ impl RankView {
     const fn fault(&self, at: Place, len: u64) -> Fault {
         Fault::new(self.rank, at, len)
     }
-
-    /// An agent's accesses are noted as those of core 0.
-    fn note(&self, core: CoreId, access: Access) {
-        trace::note(Event { rank: self.rank, core, access });
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +83,10 @@ impl A2Cells {
         Self { outputs, private, ..Self::new(self.view.clone(), self.actor) }
     }
 
+    /// An agent's accesses are noted as those of core 0.
     fn note(&self, access: Access) {
         let core = if let Actor::Core(core) = self.actor { core } else { CoreId(0) };
-        self.view.note(core, access);
+        trace::note(Event { rank: self.view.rank, core, access });
     }
 
     fn is_private(&self, rank: RankId, at: Place) -> bool {
