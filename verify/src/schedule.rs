@@ -84,7 +84,7 @@ pub fn answer(question: &Question, witness: Option<&dyn Witness>) -> Answer {
 fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     let [dispatch, combine] = question.partitions;
     let mut model = Model::new(question.ranks, &question.operators);
-    model.receive = question.receive;
+    model.choices.receive = question.receive;
     // The partitions of direct placement are its areas.
     if !question.receive.is_direct() {
         model = model.partitions(dispatch, combine);

@@ -95,7 +95,7 @@ pub(crate) fn explore_before(model: &Model, witness: Option<&dyn Witness>) -> Re
     let shape = model.shape();
     let setup = &Setup::new(model, &shape, witness);
     if model.refined {
-        let other = model.receive == Receive::InPlace || model.units.is_none();
+        let other = model.choices.receive == Receive::InPlace || model.units.is_none();
         let other = other || model.tp || model.elastic || model.shared_ranks > 0;
         assert!(!other, "the theorem's model has no such group: {model:?}");
     }

@@ -197,14 +197,8 @@ pub struct Model {
     pub memory: Memory,
     /// What ranks may send.
     pub traffic: Traffic,
-    /// How dispatch tells of records and of their number.
-    pub flags: Flags,
-    /// Where experts find received rows.
-    pub receive: Receive,
-    /// In which order cores send.
-    pub order: SendOrder,
-    /// Who sends to other servers (hierarchy).
-    pub stage: Stage,
+    /// What all cores choose.
+    pub choices: Choices,
     pub twin: Twin,
     /// Whether every move must be a step of the model for any number of ranks: for some rounds of A3 whose rows are copied or
     /// placed directly, or of A2.
@@ -217,13 +211,16 @@ pub struct Model {
 
 /// Declares methods that set fields of a model. One without a comment sets what its field says.
 macro_rules! with {
-    ($($(#[$about:meta])* fn $name:ident($($given:ident: $type:ty),*) { $($field:ident = $value:expr),* })*) => {
+    ($(
+        $(#[$about:meta])*
+        fn $name:ident($($given:ident: $type:ty),*) { $($($field:ident).+ = $value:expr),* }
+    )*) => {
         impl Model {
             $(
                 $(#[$about])*
                 #[must_use]
                 pub fn $name(mut self $(, $given: $type)*) -> Self {
-                    $(self.$field = $value;)*
+                    $(self.$($field).+ = $value;)*
                     self
                 }
             )*
@@ -238,7 +235,7 @@ with! {
         product = Product::Hierarchy, server_ranks = server_ranks, traffic = Traffic::NoIdle
     }
     /// With an agent that sends (hierarchy).
-    fn stage_two() { stage = Stage::Two }
+    fn stage_two() { choices.stage = Stage::Two }
     fn weak_explicit() { memory = Memory::WeakExplicit }
     fn cores(cores: u32) { cores = cores }
     /// With two tokens of two experts each on every rank, and two experts there: several pairs for each core,
@@ -259,13 +256,15 @@ with! {
     fn partitions(dispatch: u32, combine: u32) { partitions = [dispatch, combine] }
     fn traffic(traffic: Traffic) { traffic = traffic }
     /// With counts ahead of the records.
-    fn separate() { flags = Flags::Separate }
+    fn separate() { choices.flags = Flags::Separate }
     /// With experts that read rows in the window.
-    fn in_place() { receive = Receive::InPlace }
+    fn in_place() { choices.receive = Receive::InPlace }
     /// Uses direct placement, where combine pulls results, with 1 or 2 areas.
-    fn direct(areas: u32) { receive = Receive::Direct { areas } }
+    fn direct(areas: u32) { choices.receive = Receive::Direct { areas } }
     /// The same, and experts overwrite.
-    fn overwrite(areas: u32) { receive = Receive::Overwrite { areas } }
+    fn overwrite(areas: u32) { choices.receive = Receive::Overwrite { areas } }
+    /// In which order cores send.
+    fn order(order: SendOrder) { choices.order = order }
     fn refined() { refined = true }
     fn twin(twin: Twin) { twin = twin }
 }
@@ -293,10 +292,7 @@ impl Model {
             partitions: [2, 2],
             memory: Memory::Strong,
             traffic: Traffic::All,
-            flags: Flags::Joint,
-            receive: Receive::Copy,
-            order: SendOrder::Plain,
-            stage: Stage::Three,
+            choices: Choices { order: SendOrder::Plain, ..Choices::default() },
             twin: Twin::None,
             refined: false,
             states_max: 20_000_000,
@@ -318,10 +314,10 @@ impl Model {
     /// What a search of this model is about, as cells of a table: protocol, ranks and cores, operators, memory, traffic, whether
     /// an operator N + 2 occurs, and what is broken.
     pub fn cells(&self) -> String {
-        let protocol = match (self.product, self.flags, self.receive) {
+        let protocol = match (self.product, self.choices.flags, self.choices.receive) {
             (Product::A2, ..) => "A2 full mesh".to_owned(),
             (Product::Hierarchy, ..) => {
-                let stage = if self.stage == Stage::Two { " stage 2" } else { "" };
+                let stage = if self.choices.stage == Stage::Two { " stage 2" } else { "" };
                 format!("A2 hierarchy{stage}, servers of {}", self.server_ranks)
             }
             _ if self.tp => "A3 TP = 2".to_owned(),
@@ -367,10 +363,6 @@ impl Model {
     /// Ranks of a TP domain.
     pub(super) const fn tp_ranks(&self) -> u32 {
         if self.tp { 2 } else { 1 }
-    }
-
-    pub(super) fn choices(&self) -> Choices {
-        Choices { order: self.order, flags: self.flags, receive: self.receive, stage: self.stage }
     }
 
     /// How many traffic matrices there are if each rank sends to any expert or to nobody.

@@ -154,7 +154,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
         .map(|rank| {
             let out = &dispatched[rank as usize];
             let (rows_at, results_at) = places(setup, &tensors, RankId(rank), out, tag);
-            let (table, sent_rows) = if setup.model.receive.is_direct() {
+            let (table, sent_rows) = if setup.model.choices.receive.is_direct() {
                 let sent_rows = sent_rows(&tensors[rank as usize], rank, setup, &dispatched);
                 (ends(setup, RankId(rank), tag).to_vec(), sent_rows)
             } else {
@@ -171,7 +171,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 *row = (1..tp_ranks).map(of).fold(of(0), |sum, other| add_rows(Dtype::Bf16, &sum, &other));
             });
             let outputs = Tensor::ALL.map(|tensor| match tensor {
-                Tensor::ExpandX if setup.model.receive.keeps_rows() => Vec::new(),
+                Tensor::ExpandX if setup.model.choices.receive.keeps_rows() => Vec::new(),
                 Tensor::XOut => x_out.clone(),
                 Tensor::RowTable => table.iter().flat_map(|at| at.offset.to_le_bytes()).collect(),
                 Tensor::SentRows => sent_rows.iter().copied().flat_map(i32::to_le_bytes).collect(),
@@ -189,7 +189,7 @@ fn partition(tag: u32) -> Partition {
 
 /// Where rows begin and where results go with direct placement.
 fn ends(setup: &Setup<'_>, rank: RankId, tag: u32) -> [Place; 2] {
-    let parts = direct::Parts::of(setup.shape, rank, setup.model.receive.area(partition(tag)));
+    let parts = direct::Parts::of(setup.shape, rank, setup.model.choices.receive.area(partition(tag)));
     [parts.row(0), parts.result(0)]
 }
 
@@ -201,7 +201,7 @@ fn places(
     out: &Dispatched,
     tag: u32,
 ) -> (Vec<Place>, Vec<Place>) {
-    let (rows, receive) = (out.assist_info_for_combine.len(), setup.model.receive);
+    let (rows, receive) = (out.assist_info_for_combine.len(), setup.model.choices.receive);
     if !receive.keeps_rows() {
         return (Vec::new(), Vec::new());
     }

@@ -222,9 +222,9 @@ impl<M, O: Clone + Default> State<M, O> {
                 Operator::Dispatch => {
                     let first = rank as u32 * setup.model.experts;
                     let rows = |expert, source| rows(n, source, first + expert);
-                    slots::a3_dispatch(shape, setup.model.choices(), RankId(rank as u32), rows)
+                    slots::a3_dispatch(shape, setup.model.choices, RankId(rank as u32), rows)
                 }
-                Operator::Combine if setup.model.receive.is_direct() => {
+                Operator::Combine if setup.model.choices.receive.is_direct() => {
                     (0..ranks).map(|source| Some(Expected { source, ..Expected::default() })).collect()
                 }
                 Operator::Combine => (0..setup.model.tokens * setup.model.k)
@@ -261,7 +261,7 @@ impl Setup<'_> {
     /// The slot of A3 to which a place belongs, and the newest of `begun` operators that has it in this partition.
     fn slot(&self, rank: RankId, at: Place, begun: u32) -> Option<(usize, u32)> {
         let within = at.offset % VIRTUAL;
-        let (kind, slot) = slots::a3(self.shape, self.model.choices(), rank, at.region, within)?;
+        let (kind, slot) = slots::a3(self.shape, self.model.choices, rank, at.region, within)?;
         let partitions = self.model.partitions[kind as usize];
         let is_it = |&n: &u32| {
             let (operator, _, nth) = self.operator(n);

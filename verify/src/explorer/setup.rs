@@ -56,7 +56,7 @@ impl<'a> Setup<'a> {
                 .map(move |core| {
                     let (ep_rank, tp_rank) = div_rem(rank, model.tp_ranks());
                     let core = (RankId(ep_rank), CoreId(core));
-                    let env = Env::new(shape, core, model.choices(), Capabilities::all(), Portable);
+                    let env = Env::new(shape, core, model.choices, Capabilities::all(), Portable);
                     env.expect("the choices of a model suit its shape").with_tp_rank(RankId(tp_rank))
                 })
                 .map(|env| if model.in_runs { env } else { env.one_by_one() })
@@ -124,23 +124,17 @@ impl<'a> Setup<'a> {
 
     /// What a rank may choose for a round.
     pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
-        let own =
-            |e: &u32| self.rank_of(e % self.shape.moe_expert_num()) == RankId(rank / self.model.tp_ranks());
-        let masks = if self.model.pair_masks { 1..1 << (self.model.tokens * self.model.k) } else { 0..1 };
-        let all =
-            |masked| (0..self.shape.moe_expert_num()).map(move |e| masked * self.shape.moe_expert_num() + e);
-        let experts = masks.flat_map(all);
-        let mut choices: Vec<Choice> = match self.model.traffic {
-            Traffic::All | Traffic::NoIdle => experts.map(|e| Some(e as i32)).collect(),
-            Traffic::NoSelf => experts.filter(|e| !own(e)).map(|e| Some(e as i32)).collect(),
-            Traffic::Given(matrices) => {
-                matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect()
-            }
-        };
-        if self.model.traffic == Traffic::All {
-            choices.push(None);
+        let traffic = self.model.traffic;
+        if let Traffic::Given(matrices) = traffic {
+            return matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect();
         }
-        choices
+        let experts = self.shape.moe_expert_num();
+        let masks = if self.model.pair_masks { 1..1 << (self.model.tokens * self.model.k) } else { 0..1 };
+        let all = masks.flat_map(|masked| (0..experts).map(move |e| masked * experts + e));
+        let is_own = |e: u32| self.rank_of(e % experts) == RankId(rank / self.model.tp_ranks());
+        let all = all.filter(|&e| traffic != Traffic::NoSelf || !is_own(e));
+        let nobody = (traffic == Traffic::All).then_some(None);
+        all.map(|e| Some(e as i32)).chain(nobody).collect()
     }
 
     /// The EP rank that holds an expert. Behind all others comes the shared one, with one replica in the models that ask.
@@ -178,7 +172,7 @@ impl<'a> Setup<'a> {
 
     /// Whether experts are a step of the rank before this operator: they read rows where they lie.
     pub(super) fn has_experts(&self, op: u32) -> bool {
-        self.model.receive.keeps_rows() && self.operator(op).0 == Operator::Combine
+        self.model.choices.receive.keeps_rows() && self.operator(op).0 == Operator::Combine
     }
 
     /// Whether operator `op` is behind the last one.

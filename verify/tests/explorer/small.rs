@@ -42,7 +42,7 @@ fn three_ranks() {
 #[test]
 fn every_send_order() {
     for order in SendOrder::ALL {
-        let model = |model: Model| Model { order, ..model.wide().weak().units(1) };
+        let model = |model: Model| model.wide().weak().units(1).order(order);
         quick(&format!("2 ranks x 1 core, wide, {order:?}, weak"), model(Model::new(2, "DC")));
         let missing = model(Model::new(2, "DC").cores(2).twin(Twin::NoQuiet));
         caught(&format!("2 ranks x 2 cores, wide, {order:?}, no quiet, weak"), &missing);

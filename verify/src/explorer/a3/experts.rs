@@ -18,7 +18,7 @@ impl protocol::View for View<'_, '_> {
     /// The experts of the batch that this rank combines next: they read each row where it lies, for the last time, and
     /// leave their results if owners read them there. One move, as late as may be; or if they overwrite, two for each row.
     fn experts(&mut self, moves: u32) -> Result<Progress, Fault> {
-        if self.scene.setup.model.receive.overwrites() {
+        if self.scene.setup.model.choices.receive.overwrites() {
             return self.overwrite(moves);
         }
         self.step.touch(Place::window(0))?;
@@ -27,7 +27,7 @@ impl protocol::View for View<'_, '_> {
         let rows = own.expand_x.chunks_exact(shape.payload_bytes() as usize);
         for (&at, expected) in own.rows_at.iter().zip(rows) {
             // Of the dispatch of the same number.
-            let at = if self.scene.setup.model.receive.is_direct() {
+            let at = if self.scene.setup.model.choices.receive.is_direct() {
                 at
             } else {
                 self.in_partition(at, partition_start(shape, Partition::P1), Operator::Dispatch)

@@ -118,7 +118,7 @@ impl<'a> Scene<'a> {
         match at.region {
             Region::State | Region::TpState => (at.offset < DISPATCH_SELECTORS).then_some(PARTITION),
             // Areas are the machines' own.
-            Region::Window if self.setup.model.receive.is_direct() => None,
+            Region::Window if self.setup.model.choices.receive.is_direct() => None,
             Region::Window => Some(partition_start(self.setup.shape, Partition::P1)),
             // A3 has none of A2's windows.
             Region::TpWindow | Region::WindowOut | Region::Output(_) => None,

@@ -438,8 +438,8 @@ impl Fabric for View<'_, '_> {
                 len == self.scene.setup.shape.payload_bytes() && !self.delivers
             }
             // The triple stands alone with its scale.
-            Operator::Dispatch if model.receive.is_direct() => !model.quantised || len == SCALE,
-            Operator::Dispatch if model.receive.keeps_rows() => false,
+            Operator::Dispatch if model.choices.receive.is_direct() => !model.quantised || len == SCALE,
+            Operator::Dispatch if model.choices.receive.keeps_rows() => false,
             // A block is read when its flag is cleared.
             Operator::Dispatch => model.blocks == 0 && model.quantised && len == SCALE,
         };
@@ -491,7 +491,7 @@ impl View<'_, '_> {
     /// With direct placement the word of dispatch that a place, as machines give it, is.
     pub(super) fn direct_word(&self, at: Place) -> Option<Direct> {
         let Setup { model, shape, .. } = self.scene.setup;
-        model.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
+        model.choices.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
     }
 
     /// Whether the flag there is that of the last active expert of a token that has a masked one.

@@ -45,7 +45,7 @@ impl View<'_, '_> {
         self.step.say_written(self.step.rank, || "rings".to_owned());
         let (model, shape, rank) = (self.scene.setup.model, self.scene.setup.shape, self.step.rank);
         let mut agent = self.memory.get_mut().agents[rank.index()].clone();
-        let env = AgentEnv::new(shape, rank, model.order);
+        let env = AgentEnv::new(shape, rank, model.choices.order);
         loop {
             match agent.step(shape, &env, self) {
                 Ok(Progress::Stepped) => {}

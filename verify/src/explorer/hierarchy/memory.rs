@@ -79,7 +79,7 @@ impl<'a> Scene<'a> {
                 let at = task_word(partition, RankId(number / Task::WORDS), number % Task::WORDS);
                 word(at, Area::Task, number, Some(partition));
             }
-            let ends = setup.model.stage == Stage::Three;
+            let ends = setup.model.choices.stage == Stage::Three;
             for server in (0..shape.servers()).filter(|_| ends) {
                 word(relay::end_flag(partition, server), Area::End, server, Some(partition));
             }
@@ -122,7 +122,7 @@ impl<'a> Scene<'a> {
             let start = if area == Area::Row { relay::ROW } else { 0 };
             return (u32::from(number) < slots).then_some((everywhere(area, number), inside - start));
         }
-        if self.setup.model.stage == Stage::Two {
+        if self.setup.model.choices.stage == Stage::Two {
             let (server, number, inside) = self.in_stream(at, own, op)?;
             let (area, number) = match (at.region, number.checked_sub(1)) {
                 (Region::WindowOut, _) => (Area::Out, server * (shape.bs_max() + 1) + number),
@@ -215,8 +215,9 @@ impl<'a> Scene<'a> {
 
     /// Whether `effect` must not land before `earlier`. In stage 2 messages are the words of transfers.
     fn follows(&self, effect: &Issued, earlier: &Issued) -> bool {
+        let by_words = self.setup.model.choices.stage == Stage::Two;
         match (effect.kind, earlier.kind) {
-            (Kind::Message(number), Kind::Message(before)) if self.setup.model.stage == Stage::Two => {
+            (Kind::Message(number), Kind::Message(before)) if by_words => {
                 (effect.from, effect.to, number) == (earlier.from, earlier.to, before)
             }
             _ => effect.must_follow(earlier),

@@ -30,7 +30,7 @@ impl Scene<'_> {
         let (Some(own), bs) = (self.slot(spot, value.op), self.setup.shape.bs_max()) else {
             return Vec::new();
         };
-        let gathered = self.setup.model.stage == Stage::Two;
+        let gathered = self.setup.model.choices.stage == Stage::Two;
         let record = |number: u32| relay::slot(self.setup.shape, Class::Record, number);
         match spot.area {
             Area::Row => vec![(Step::Write, own)],
