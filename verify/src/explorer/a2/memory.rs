@@ -223,22 +223,12 @@ impl Memory {
         all.print = xxh3_128(&all.bytes);
     }
 
-    fn cores(scene: &Scene<'_>, rank: usize) -> Range<usize> {
-        let cores = scene.setup.model.cores as usize;
-        rank * cores..(rank + 1) * cores
-    }
-
-    /// The newest effect that meets a range and has perhaps not landed, and its core.
-    pub(super) fn late_at(
-        &self,
-        scene: &Scene<'_>,
-        rank: usize,
-        spot: Spot,
-        range: &Range<usize>,
-    ) -> Option<(usize, &Late)> {
-        let of =
-            |core: usize| Some((core, self.late[core].iter().rev().find(|late| late.meets(spot, range))?));
-        Self::cores(scene, rank).find_map(of)
+    /// The newest effect that meets a range and has perhaps not landed, and its core, which is of the rank that has the spot.
+    pub(super) fn late_at(&self, spot: Spot, range: &Range<usize>) -> Option<(usize, &Late)> {
+        self.late.iter().enumerate().find_map(|(core, late)| {
+            let newest = late.iter().rev().find(|late| late.meets(spot, range))?;
+            Some((core, newest))
+        })
     }
 
     /// Whether nothing of what `from` sends `to` in an operator can still arrive.
@@ -248,26 +238,17 @@ impl Memory {
         self.posted[from] >= (op + 1) * peers && !self.flying.iter().any(flies)
     }
 
-    /// The transfer that has still to read some of what `rank` is about to write.
-    pub(super) fn reads(
-        &self,
-        scene: &Scene<'_>,
-        rank: usize,
-        spot: Spot,
-        range: &Range<usize>,
-    ) -> Option<&Flying> {
-        self.flying.iter().find(|flying| {
-            flying.from == rank
-                && scene.spot(Area::Out, rank, flying.op, flying.to) == spot
-                && range.end > flying.done
-                && range.start < flying.len
-        })
+    /// The transfer that has still to read some of what a core is about to write.
+    pub(super) fn reads(&self, scene: &Scene<'_>, spot: Spot, range: &Range<usize>) -> Option<&Flying> {
+        let source = |flying: &Flying| scene.spot(Area::Out, flying.from, flying.op, flying.to);
+        let meets = |flying: &Flying| range.end > flying.done && range.start < flying.len;
+        self.flying.iter().find(|flying| source(flying) == spot && meets(flying))
     }
 
     /// The transfer whose task an agent has perhaps not read yet, if it lies where a core is about to write.
-    pub(super) fn unposted(&self, scene: &Scene<'_>, rank: usize, spot: Spot) -> Option<&Flying> {
-        let task = |flying: &Flying| scene.spot(Area::Task, rank, flying.op, flying.to);
-        self.flying.iter().find(|&flying| flying.from == rank && flying.done == 0 && task(flying) == spot)
+    pub(super) fn unposted(&self, scene: &Scene<'_>, spot: Spot) -> Option<&Flying> {
+        let task = |flying: &Flying| scene.spot(Area::Task, flying.from, flying.op, flying.to);
+        self.flying.iter().find(|&flying| flying.done == 0 && task(flying) == spot)
     }
 
     /// The next piece of a transfer.
@@ -312,16 +293,16 @@ impl Memory {
         let inside = window_in(scene.setup.shape, Partition::P0, RankId(from as u32), piece.start as u64);
         let place = scene.told(inside, u64::MAX, op);
         let weak = scene.setup.model.memory == Landing::Weak;
-        let late = |rank, spot| weak && self.late_at(scene, rank, spot, piece).is_some();
+        let late = |spot| weak && self.late_at(spot, piece).is_some();
         if let Some(earlier) = (at[to]..op).find(|&earlier| scene.half(earlier) == scene.half(op)) {
             let (rank, from) = (RankId(to as u32), RankId(from as u32));
             let [operator, unended] = [op, earlier].map(|op| scene.setup.named(op));
             return Some(Violation::HalfInUse { rank, from, operator, unended });
         }
-        if late(from, scene.spot(Area::Out, from, op, to)) {
+        if late(scene.spot(Area::Out, from, op, to)) {
             return Some(Violation::NotLanded { rank: RankId(from as u32), at: place });
         }
-        late(to, scene.spot(Area::In, to, op, from))
+        late(scene.spot(Area::In, to, op, from))
             .then_some(Violation::LostFlag { rank: RankId(to as u32), at: place })
     }
 
@@ -355,16 +336,10 @@ impl Memory {
     }
 
     /// One effect of a core lands by itself.
-    pub(super) fn land(
-        &mut self,
-        scene: &Scene<'_>,
-        rank: usize,
-        core: usize,
-        i: usize,
-    ) -> Option<Violation> {
+    pub(super) fn land(&mut self, scene: &Scene<'_>, core: usize, i: usize) -> Option<Violation> {
         let late = self.late[core].remove(i);
-        let reads = self.reads(scene, rank, late.spot, &late.range());
-        let trouble = reads.map(|flying| in_use(scene, rank, late.op, flying));
+        let reads = self.reads(scene, late.spot, &late.range());
+        let trouble = reads.map(|flying| in_use(scene, late.op, flying));
         self.set(late.spot, late.start, &late.bytes);
         trouble
     }
@@ -400,8 +375,8 @@ impl Memory {
 }
 
 /// A core writes what a transfer has still to read.
-pub(super) fn in_use(scene: &Scene<'_>, rank: usize, op: u32, flying: &Flying) -> Violation {
-    let (rank, to) = (RankId(rank as u32), RankId(flying.to as u32));
+pub(super) fn in_use(scene: &Scene<'_>, op: u32, flying: &Flying) -> Violation {
+    let [rank, to] = [flying.from, flying.to].map(|rank| RankId(rank as u32));
     let [operator, unread] = [op, flying.op].map(|op| scene.setup.named(op));
     Violation::SourceInUse { rank, to, operator, unread }
 }

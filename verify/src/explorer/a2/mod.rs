@@ -161,7 +161,7 @@ impl Protocol for Scene<'_> {
         let trouble = match event {
             Event::Agent(_) => None,
             Event::Arrive(i) => memory.arrive(self, i, &at),
-            Event::Land(core, i) => memory.land(self, core / self.setup.model.cores as usize, core, i),
+            Event::Land(core, i) => memory.land(self, core, i),
             Event::LandWord(core, parity) => {
                 memory.core_words[core][parity].land();
                 None

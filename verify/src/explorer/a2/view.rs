@@ -86,12 +86,12 @@ impl View<'_, '_> {
         let (spot, start) = self.spot(at, bytes.len())?;
         let range = start..start + bytes.len();
         if !self.scene.is_explicit()
-            && let Some(flying) = self.memory.reads(self.scene, self.rank, spot, &range)
+            && let Some(flying) = self.memory.reads(self.scene, spot, &range)
         {
-            self.step.blame(in_use(self.scene, self.rank, self.step.op, flying));
+            self.step.blame(in_use(self.scene, self.step.op, flying));
         }
         if !self.scene.is_explicit()
-            && let Some(flying) = self.memory.unposted(self.scene, self.rank, spot)
+            && let Some(flying) = self.memory.unposted(self.scene, spot)
         {
             let [operator, unread] = [self.step.op, flying.op].map(|op| self.scene.setup.named(op));
             self.step.blame(Violation::TaskInUse { rank: self.me(), operator, unread });
@@ -110,7 +110,7 @@ impl View<'_, '_> {
     /// What is read may not have landed.
     fn must_have_landed(&self, at: Place, spot: Spot, range: &Range<usize>) {
         let weak = self.scene.setup.model.memory == Landing::Weak;
-        if weak && self.memory.late_at(self.scene, self.rank, spot, range).is_some() {
+        if weak && self.memory.late_at(spot, range).is_some() {
             self.step.blame(Violation::NotLanded { rank: self.me(), at: self.told(at) });
         }
     }
@@ -239,7 +239,7 @@ impl Fabric for View<'_, '_> {
             return Ok(FLAG.into());
         }
         let range = start..start + 8;
-        let late = self.memory.late_at(self.scene, self.rank, spot, &range);
+        let late = self.memory.late_at(spot, &range);
         let own = late
             .filter(|(core, late)| *core == self.number(self.step.core) && late.store && late.start == start);
         let bytes = match own {
