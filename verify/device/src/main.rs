@@ -38,6 +38,13 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run() -> Result<(), Wrong> {
+    let all: Vec<_> = (0..SCENES).map(scene).collect();
+    for (number, a) in all.iter().enumerate() {
+        let is_same = |b: &&Scene| (a.config, a.choices) == (b.config, b.choices);
+        if let Some(b) = all[..number].iter().find(is_same) {
+            return Err(format!("the scenes {} and {} are the same", b.name, a.name).into());
+        }
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (path, count) = match &*arguments.iter().map(String::as_str).collect::<Vec<_>>() {
         ["processor"] => {
