@@ -8,6 +8,7 @@ use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
 use crate::events::Unit;
 use crate::interrupt;
+use crate::parallel;
 use crate::report::{Report, note};
 use crate::simulate::prices::{Cluster, Ps};
 use crate::simulate::timed::{Paces, WHOLE};
@@ -142,28 +143,31 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
         told["against"] = other.compared(args.against.as_deref().unwrap_or(""), &request, &outcome)?;
     }
     if points.len() > 1 || args.seeds > 1 {
-        let mut grid = Vec::new();
-        for (number, point) in points.iter().enumerate() {
-            let mut outcomes = Vec::new();
-            for seed in (0..args.seeds.into()).map(|more| args.seed.wrapping_add(more)) {
-                if interrupt::is_asked() {
-                    break;
-                }
-                if number == 0 && seed == args.seed && !outcome.cut {
-                    outcomes.push(told::slowest(&outcome.took));
-                    continue;
-                }
-                let request = Request::new(&point.args, seed)?;
-                let outcome = request.times_on(&request.cluster)?;
-                csv.add(point, seed, &outcome);
-                if outcome.cut {
-                    break;
-                }
-                outcomes.push(told::slowest(&outcome.took));
-                done += 1;
-            }
-            grid.extend(told::point(point, &outcomes));
+        let mut took = vec![Vec::new(); points.len()];
+        if !outcome.cut {
+            took[0].push(told::slowest(&outcome.took));
         }
+        // All but the first, which has been run.
+        let mut rest: Vec<_> = grid::runs(&points, args).skip(1).map(|run| (run, None)).collect();
+        for together in rest.chunks_mut(at_a_time()) {
+            if interrupt::is_asked() {
+                break;
+            }
+            parallel::each(together, |_, ((number, seed), outcome)| {
+                let request = Request::new(&points[*number].args, *seed);
+                *outcome = Some(request.and_then(|request| request.times_on(&request.cluster)));
+            });
+            for ((number, seed), outcome) in together {
+                let Some(outcome) = outcome.take().transpose()? else { continue };
+                csv.add(&points[*number], *seed, &outcome);
+                if !outcome.cut {
+                    took[*number].push(told::slowest(&outcome.took));
+                    done += 1;
+                }
+            }
+        }
+        let grid: Vec<_> =
+            points.iter().zip(&took).flat_map(|(point, took)| told::point(point, took)).collect();
         if !grid.is_empty() {
             told["grid"] = grid.into();
         }
@@ -172,6 +176,15 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     let cut = || Error::Interrupted(format!("after {done} of {all} simulations"));
     let verdict = if done < all && interrupt::is_asked() { Err(cut()) } else { Ok(()) };
     report.judge(&told, told::table, verdict)
+}
+
+/// How many more simulations run at once: one a processor, as long as memory is free for another as large as the first.
+fn at_a_time() -> usize {
+    let most = parallel::processors();
+    match (memory_bytes("MemAvailable"), memory_bytes("VmHWM")) {
+        (Some(free), Some(first)) => (free / first.max(1)).clamp(1, most as u64) as usize,
+        _ => most,
+    }
 }
 
 /// What a simulation does not do, in one line.

@@ -343,6 +343,14 @@ fn sweeps_and_seeds_tell_each_point_and_its_quartiles() {
     assert!(said["against"]["operators"][0]["ratio"].as_f64().unwrap() < 0.5, "{said}");
     let lines = std::fs::read_to_string(csv).unwrap();
     assert_eq!(lines.lines().count(), 1 + 4 * 3 * 2 * 2, "{lines}");
+    // Whatever runs beside each other is written point by point, and by seed.
+    let mut runs: Vec<_> =
+        lines.lines().skip(1).map(|line| line.split(",dispatch").next().unwrap()).collect();
+    runs.retain(|run| !run.contains("combine"));
+    runs.dedup();
+    let points = ["bs=1 port_ns=100.0", "bs=1 port_ns=5000.0", "bs=4 port_ns=100.0", "bs=4 port_ns=5000.0"];
+    let in_order = points.iter().flat_map(|point| (1..4).map(move |seed| format!("{point},{seed}")));
+    assert_eq!(runs, in_order.collect::<Vec<_>>());
 }
 
 #[test]

@@ -56,6 +56,12 @@ pub(super) fn points(args: &SimulateArgs) -> Result<Vec<Point>, Error> {
     Ok(points)
 }
 
+/// The number of the point and the seed of each run.
+pub(super) fn runs(points: &[Point], args: &SimulateArgs) -> impl Iterator<Item = (usize, u64)> {
+    let (first, seeds) = (args.seed, args.seeds.into());
+    (0..points.len()).flat_map(move |number| (0..seeds).map(move |more| (number, first.wrapping_add(more))))
+}
+
 /// A table of when ranks have begun and ended their operators.
 pub(super) struct Csv(Option<Lines>);
 
