@@ -1,6 +1,6 @@
 //! `veriep simulate`
 
-use super::bench::memory_bytes;
+use super::bench::{memory_bytes, peak_bytes};
 use super::record::{self, Subject};
 use super::source::{inputs, keep_apart, open_case, ordered};
 use crate::case::{Case, round_bytes};
@@ -19,6 +19,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use veriep_core::shape::Product;
 use veriep_core::sim::chooser::Dice;
+use veriep_core::sim::storage::group_sizes;
 
 mod grid;
 mod told;
@@ -34,17 +35,12 @@ struct Request {
 }
 
 impl Request {
-    /// What the arguments ask for, with that seed.
-    fn new(args: &SimulateArgs, seed: u64) -> Result<Self, Error> {
+    /// What the arguments ask for, with that seed. Rows are made if they take at most `real_max` bytes.
+    fn new(args: &SimulateArgs, seed: u64, real_max: u64) -> Result<Self, Error> {
         let mut cluster = Cluster::read(&args.cluster, &args.link, &args.cost)?;
         if args.free {
             cluster = cluster.free();
         }
-        let real_max = match args.rows {
-            Some(RowsArg::Real) => memory_bytes("MemAvailable").unwrap_or(u64::MAX),
-            Some(RowsArg::Weightless) => 0,
-            None => REAL_MAX,
-        };
         let (case, source) = open_case(&args.config, &args.tensors, seed, (args.mode.port_offset, real_max))?;
         let shape = &case.shape;
         if let Some(line) = refused(&case, args) {
@@ -53,11 +49,6 @@ impl Request {
         let batches = args.schedule.matches('D').count();
         let choices = ordered(shape, &args.mode, batches, args.order)?;
         let rows = round_bytes(shape) <= real_max;
-        if args.rows == Some(RowsArg::Real) && !rows {
-            let (rows, free) = (BinaryBytes(round_bytes(shape)), BinaryBytes(real_max));
-            let must = "must fit the memory that is free; hint: --rows weightless";
-            return Err(Error::Request(format!("--rows real: {rows} of {free}: {must}")));
-        }
         let ranks = shape.ep_world_size();
         let jitter = (args.jitter * 10.0).round() as u64;
         let paces = Paces { begins: begins(args, seed, ranks)?, slow: slow(args, ranks)?, jitter, seed };
@@ -72,6 +63,11 @@ impl Request {
             events_max: args.events_max,
         };
         Ok(Self { source, plan, cluster, rows })
+    }
+
+    /// Bytes of the memory of its group.
+    fn bytes(&self) -> u64 {
+        group_sizes(&self.plan.case.shape).flatten().sum()
     }
 
     /// Runs it on a cluster for its times alone.
@@ -126,7 +122,17 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     keep_apart(&read, &[("--csv", args.csv.as_deref()), events, trace, html])?;
     let points = grid::points(args)?;
     let against = args.against.as_deref().map(|name| Other::read(args, name)).transpose()?;
-    let request = Request::new(&points[0].args, args.seed)?;
+    let real_max = match args.rows {
+        Some(RowsArg::Real) => memory_bytes("MemAvailable").unwrap_or(u64::MAX),
+        Some(RowsArg::Weightless) => 0,
+        None => REAL_MAX,
+    };
+    let request = Request::new(&points[0].args, args.seed, real_max)?;
+    if args.rows == Some(RowsArg::Real) && !request.rows {
+        let rows = BinaryBytes(round_bytes(&request.plan.case.shape));
+        let must = "must fit the memory that is free; hint: --rows weightless";
+        return Err(Error::Request(format!("--rows real: {rows} of {}: {must}", BinaryBytes(real_max))));
+    }
     let mut csv = grid::Csv::create(args.csv.as_deref())?;
     if !request.rows {
         note("note: rows weigh but are not kept: no output was compared with the oracle");
@@ -147,25 +153,15 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
         if !outcome.cut {
             took[0].push(told::slowest(&outcome.took));
         }
-        // All but the first, which has been run.
-        let mut rest: Vec<_> = grid::runs(&points, args).skip(1).map(|run| (run, None)).collect();
-        for together in rest.chunks_mut(at_a_time()) {
-            if interrupt::is_asked() {
-                break;
+        let first = request.bytes();
+        drop(request);
+        run_rest(args, &points, first, |number, seed, outcome| {
+            csv.add(&points[number], seed, outcome);
+            if !outcome.cut {
+                took[number].push(told::slowest(&outcome.took));
+                done += 1;
             }
-            parallel::each(together, |_, ((number, seed), outcome)| {
-                let request = Request::new(&points[*number].args, *seed);
-                *outcome = Some(request.and_then(|request| request.times_on(&request.cluster)));
-            });
-            for ((number, seed), outcome) in together {
-                let Some(outcome) = outcome.take().transpose()? else { continue };
-                csv.add(&points[*number], *seed, &outcome);
-                if !outcome.cut {
-                    took[*number].push(told::slowest(&outcome.took));
-                    done += 1;
-                }
-            }
-        }
+        })?;
         let grid: Vec<_> =
             points.iter().zip(&took).flat_map(|(point, took)| told::point(point, took)).collect();
         if !grid.is_empty() {
@@ -178,13 +174,48 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     report.judge(&told, told::table, verdict)
 }
 
-/// How many more simulations run at once: one a processor, as long as memory is free for another as large as the first.
-fn at_a_time() -> usize {
-    let most = parallel::processors();
-    match (memory_bytes("MemAvailable"), memory_bytes("VmHWM")) {
-        (Some(free), Some(first)) => (free / first.max(1)).clamp(1, most as u64) as usize,
-        _ => most,
+/// Runs all simulations of a grid but the first, whose group has `first` bytes of memory, and calls `ended` with the number of the
+/// point, the seed and the outcome of each, in order. As many run at once as there are processors, but no more than fit into
+/// free memory if each needs as much, for each byte of its group, as the first one did.
+fn run_rest(
+    args: &SimulateArgs,
+    points: &[grid::Point],
+    first: u64,
+    mut ended: impl FnMut(usize, u64, &Outcome),
+) -> Result<(), Error> {
+    let peak = peak_bytes().map_or(1, u128::from).max(1);
+    let mut runs = grid::runs(points, args).skip(1).peekable();
+    while runs.peek().is_some() && !interrupt::is_asked() {
+        let free = memory_bytes("MemAvailable").map_or(u128::from(u64::MAX), u128::from);
+        let (mut together, mut room) = (Vec::new(), free * u128::from(first) / peak);
+        while together.len() < parallel::processors()
+            && let Some(&(number, seed)) = runs.peek()
+        {
+            // Their rows are not kept.
+            let request = Request::new(&points[number].args, seed, 0);
+            let bytes = request.as_ref().map_or(0, Request::bytes).into();
+            if !together.is_empty() && bytes > room {
+                break;
+            }
+            room = room.saturating_sub(bytes);
+            let is_refused = request.is_err();
+            together.push(((number, seed), Some(request), None));
+            runs.next();
+            if is_refused {
+                break;
+            }
+        }
+        parallel::each(&mut together, |_, (_, request, outcome)| {
+            let request = request.take().filter(|_| !interrupt::is_asked());
+            *outcome = request.map(|request| request.and_then(|request| request.times_on(&request.cluster)));
+        });
+        for ((number, seed), _, outcome) in together {
+            if let Some(outcome) = outcome.transpose()? {
+                ended(number, seed, &outcome);
+            }
+        }
     }
+    Ok(())
 }
 
 /// What a simulation does not do, in one line.

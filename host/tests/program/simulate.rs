@@ -341,9 +341,9 @@ fn sweeps_and_seeds_tell_each_point_and_its_quartiles() {
         assert!(keys.map(of).is_sorted() && of("least_us") < of("most_us"), "{point}");
     }
     assert!(said["against"]["operators"][0]["ratio"].as_f64().unwrap() < 0.5, "{said}");
-    let lines = std::fs::read_to_string(csv).unwrap();
+    let lines = std::fs::read_to_string(&csv).unwrap();
     assert_eq!(lines.lines().count(), 1 + 4 * 3 * 2 * 2, "{lines}");
-    // Whatever runs beside each other is written point by point, and by seed.
+    // Lines are in the order of points and seeds, whatever ran at the same time.
     let mut runs: Vec<_> =
         lines.lines().skip(1).map(|line| line.split(",dispatch").next().unwrap()).collect();
     runs.retain(|run| !run.contains("combine"));
@@ -351,6 +351,14 @@ fn sweeps_and_seeds_tell_each_point_and_its_quartiles() {
     let points = ["bs=1 port_ns=100.0", "bs=1 port_ns=5000.0", "bs=4 port_ns=100.0", "bs=4 port_ns=5000.0"];
     let in_order = points.iter().flat_map(|point| (1..4).map(move |seed| format!("{point},{seed}")));
     assert_eq!(runs, in_order.collect::<Vec<_>>());
+    // A simulation that fails ends the grid, and the table has what was before it.
+    let line =
+        format!("--preset tiny --cluster a3 --sweep bs=1,2,64,128 --events-max 2000 --csv {}", text(&csv));
+    let said = fails(2, &core::iter::once("simulate").chain(line.split_whitespace()).collect::<Vec<_>>());
+    assert!(said.contains("--events-max 2000: there are more"), "{said}");
+    let lines = std::fs::read_to_string(csv).unwrap();
+    let points = lines.lines().skip(1).map(|line| line.split(',').next().unwrap());
+    assert_eq!(points.collect::<Vec<_>>(), [["bs=1"; 4], ["bs=2"; 4]].concat());
 }
 
 #[test]
@@ -394,6 +402,14 @@ fn what_cannot_be_simulated_is_one_line() {
         tiny,
         "port_ns = inf: must be in [0, 1000000000]",
     );
+    let rates_and_times = preset
+        .lines()
+        .filter_map(|line| line.split_once(" = "))
+        .filter(|(_, value)| value.parse::<f64>().is_ok() && value.contains('.'));
+    for (key, value) in rates_and_times {
+        let wrong = preset.replace(&format!("\n{key} = {value}"), &format!("\n{key} = -1.0"));
+        says(&wrong, tiny, &format!("{key} = -1: must be in [0"));
+    }
     says(&preset.replace("ports = 7", "ports = 0"), tiny, "ports = 0: must be in [1, 64]");
     says(&preset.replace("chunk = 16384", "chunk = 0"), tiny, "chunk = 0: must be in [64, 16777216]");
     says(&format!("{preset}\n[link]\n"), tiny, "cluster.toml: unknown key `link`: did you mean `links`?");

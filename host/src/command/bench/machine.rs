@@ -51,10 +51,18 @@ impl Ticks {
     }
 }
 
-/// Of the machine all (`MemTotal`), or what a new program could use (`MemAvailable`); or the most that this program has held
-/// (`VmHWM`). Nothing where the system does not say.
+/// Of the machine: all (`MemTotal`), or what a new program could use (`MemAvailable`). Nothing where the system does not say.
 pub(in crate::command) fn memory_bytes(which: &str) -> Option<u64> {
-    let kib = field("/proc/meminfo", which).or_else(|| field("/proc/self/status", which))?;
+    bytes("/proc/meminfo", which)
+}
+
+/// The most bytes of memory that this program has held. Nothing where the system does not say.
+pub(in crate::command) fn peak_bytes() -> Option<u64> {
+    bytes("/proc/self/status", "VmHWM")
+}
+
+fn bytes(path: &str, name: &str) -> Option<u64> {
+    let kib = field(path, name)?;
     Some(kib.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 

@@ -41,8 +41,8 @@ use entry::{Entry, Subject, System};
 use history::{Beside, Earlier};
 use live::{Counts, Group};
 use load::Counters;
-pub(super) use machine::memory_bytes;
 use machine::{Machine, Ticks, Versions};
+pub(super) use machine::{memory_bytes, peak_bytes};
 use mpi::Job;
 #[cfg(target_os = "linux")]
 use processes::Processes;
