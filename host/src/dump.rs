@@ -152,7 +152,7 @@ impl<'a> Dump<'a> {
     /// # Errors
     /// Those of the group; else a file that cannot be written.
     pub(crate) fn around<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        // Dropped when the group ends, also if it panics: then nobody asks any more.
+        // Dropped when the group ends, even by a panic. The thread below then ends, too.
         let (running, ended) = channel::<()>();
         let ran = thread::scope(|scope| {
             scope.spawn(move || {

@@ -226,8 +226,8 @@ impl HintSearch<'_> {
         cures
     }
 
-    /// The cure that makes `config`, in which `parameter` was changed, with what that breaks; none if the violation is still
-    /// there, or one that was not there before, as far as it matters.
+    /// Returns the change of `parameter` to `value`, which made `config`, as a cure with what it breaks. Returns `None` if the
+    /// violation remains, or if a new one may not be forgiven.
     fn tried(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Option<Cure> {
         let (mut is_cured, mut breaks) = (true, Vec::new());
         Shape::check(config, self.limits, &mut |found| {

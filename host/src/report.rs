@@ -205,7 +205,7 @@ fn every(period: Duration, ended: &Receiver<()>, tell: impl Fn()) {
 pub struct Fields(pub Vec<(&'static str, Value)>);
 
 impl Fields {
-    /// Some of the fields as [`fields`] has them.
+    /// Returns some fields as rows for [`pairs`].
     pub fn rows<'n>(&self, names: &[&'n str]) -> Vec<(&'n str, String)> {
         fields(&self.0.iter().cloned().collect(), names)
     }
@@ -236,12 +236,12 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     table.trim_fmt()
 }
 
-/// Fields of an object for [`pairs`], each named as a column of [`objects`] is.
-pub fn fields<'n>(item: &Value, names: &[&'n str]) -> Vec<(&'n str, String)> {
+/// Returns fields of an object as rows for [`pairs`]. Their names are as in [`objects`].
+fn fields<'n>(item: &Value, names: &[&'n str]) -> Vec<(&'n str, String)> {
     names.iter().map(|name| titled(name)).map(|(title, field)| (title, cell(item, field))).collect()
 }
 
-/// The title of a field, and its name.
+/// Returns the title of a field, and its name.
 fn titled(name: &str) -> (&str, &str) {
     name.split_once('=').unwrap_or((name, name))
 }

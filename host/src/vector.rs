@@ -57,7 +57,7 @@ fn avx2() -> Option<Any> {
 fn avx512() -> Option<Any> {
     #[cfg(target_arch = "x86_64")]
     if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("f16c") {
-        // SAFETY: as above.
+        // SAFETY: the features that the unit asks for have just been found.
         return Some(Any::Avx512(unsafe { veriep_core::vector::x86::Avx512::new() }));
     }
     None

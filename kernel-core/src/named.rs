@@ -1,4 +1,4 @@
-//! Names of the values of enums.
+//! Macros that give names to the values of enums, and to the phases of machines.
 
 /// Declares an enum, the list of its values, and their names: each value and its name stand in one line.
 macro_rules! named {

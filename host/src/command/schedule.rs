@@ -42,12 +42,12 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     }
     let last = answer.counterexample.last().map_or("", String::as_str);
     let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);
-    let outcome = match answer.safe {
-        false => Err(Error::Unsafe(line)),
-        true if !answer.complete && interrupt::is_asked() => {
-            Err(Error::Interrupted(format!("after {} states", answer.states)))
-        }
-        true => Ok(()),
+    let outcome = if !answer.safe {
+        Err(Error::Unsafe(line))
+    } else if !answer.complete && interrupt::is_asked() {
+        Err(Error::Interrupted(format!("after {} states", answer.states)))
+    } else {
+        Ok(())
     };
     report.judge(&verdict(&question, &answer), |_| text(&question, &answer), outcome)
 }
@@ -193,6 +193,14 @@ fn count_and_ask() -> bool {
 }
 
 fn verdict(question: &Question, answer: &Answer) -> Fields {
+    let product = match question.product {
+        Product::A3 => "a3",
+        Product::A2 | Product::Hierarchy => "a2",
+    };
+    let model = match question.subject {
+        Subject::Machines => "machines",
+        Subject::Windows => "windows",
+    };
     Fields(vec![
         ("safe", answer.safe.into()),
         ("states", answer.states.into()),
@@ -202,8 +210,8 @@ fn verdict(question: &Question, answer: &Answer) -> Fields {
         ("complete", answer.complete.into()),
         ("counterexample", answer.counterexample.clone().into()),
         ("operators", question.operators.clone().into()),
-        ("product", if question.product == Product::A3 { "a3" } else { "a2" }.into()),
-        ("model", if question.subject == Subject::Machines { "machines" } else { "windows" }.into()),
+        ("product", product.into()),
+        ("model", model.into()),
         ("receive", question.receive.name().into()),
         // Whether experts overwrite.
         ("overwrite", question.receive.overwrites().into()),

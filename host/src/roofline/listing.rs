@@ -302,7 +302,7 @@ pub(super) struct Listed<'b, T> {
     inner: T,
     listing: &'b Listing<'b>,
     rank: RankId,
-    /// As of [`Entry`].
+    /// Numbered as in [`Entry`].
     actor: u32,
 }
 
@@ -310,7 +310,9 @@ impl<T> Listed<'_, T> {
     fn add(&self, len: u64, copied: Copied) {
         self.listing.add(self.rank, self.actor, len, copied);
     }
+}
 
+impl<F: Fabric> Listed<'_, F> {
     fn source(&self, bytes: &[u8]) -> Source {
         self.listing.source(self.rank, CoreId(self.actor), bytes)
     }

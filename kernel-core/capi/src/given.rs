@@ -30,7 +30,7 @@ pub(crate) unsafe fn write<'a, T>(to: *mut T) -> Said<&'a mut MaybeUninit<T>> {
     unsafe { to.cast::<MaybeUninit<T>>().as_mut() }.ok_or(VERIEP_E_NULL)
 }
 
-/// Writes what the caller asked for.
+/// Writes `with` to memory of the caller.
 ///
 /// # Safety
 /// As of [`write`].

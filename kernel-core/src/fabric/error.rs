@@ -206,7 +206,7 @@ pub enum ProtocolError {
     Internal(&'static str),
 }
 
-/// The result of what may find that an operator cannot continue.
+/// A result whose error is a [`ProtocolError`] unless another one is named.
 pub(crate) type Result<T, E = ProtocolError> = core::result::Result<T, E>;
 
 impl From<Fault> for ProtocolError {

@@ -38,13 +38,7 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run() -> Result<(), Wrong> {
-    let all: Vec<_> = (0..SCENES).map(scene).collect();
-    for (number, a) in all.iter().enumerate() {
-        let is_same = |b: &&Scene| (a.config, a.choices) == (b.config, b.choices);
-        if let Some(b) = all[..number].iter().find(is_same) {
-            return Err(format!("the scenes {} and {} are the same", b.name, a.name).into());
-        }
-    }
+    all_differ()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (path, count) = match &*arguments.iter().map(String::as_str).collect::<Vec<_>>() {
         ["processor"] => {
@@ -73,6 +67,18 @@ fn run() -> Result<(), Wrong> {
     let twin = rounds(gpu, &gpu.kernel("veriep_warp")?, LANES, 0, 1, LANES - 1)?;
     println!("twin, a lane that copies nothing: {twin} of 1 round wrong");
     if twin == 1 { Ok(()) } else { Err("the twin's results are taken for right".into()) }
+}
+
+/// Fails if two scenes are the same: then one of them does not run what its name says.
+fn all_differ() -> Result<(), Wrong> {
+    let all: Vec<_> = (0..SCENES).map(scene).collect();
+    for (number, a) in all.iter().enumerate() {
+        let is_same = |b: &&Scene| (a.config, a.choices) == (b.config, b.choices);
+        if let Some(b) = all[..number].iter().find(is_same) {
+            return Err(format!("the scenes {} and {} are the same", b.name, a.name).into());
+        }
+    }
+    Ok(())
 }
 
 /// Runs every litmus, and fails if one is broken.

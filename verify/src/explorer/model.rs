@@ -263,7 +263,7 @@ with! {
     fn direct(areas: u32) { choices.receive = Receive::Direct { areas } }
     /// The same, and experts overwrite.
     fn overwrite(areas: u32) { choices.receive = Receive::Overwrite { areas } }
-    /// In which order cores send.
+    /// With cores that send in this order.
     fn order(order: SendOrder) { choices.order = order }
     fn refined() { refined = true }
     fn twin(twin: Twin) { twin = twin }

@@ -124,16 +124,20 @@ impl<'a> Setup<'a> {
 
     /// What a rank may choose for a round.
     pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
-        let traffic = self.model.traffic;
-        if let Traffic::Given(matrices) = traffic {
-            return matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect();
-        }
+        let (with_own, with_nobody) = match self.model.traffic {
+            Traffic::Given(matrices) => {
+                return matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect();
+            }
+            Traffic::All => (true, true),
+            Traffic::NoIdle => (true, false),
+            Traffic::NoSelf => (false, false),
+        };
         let experts = self.shape.moe_expert_num();
         let masks = if self.model.pair_masks { 1..1 << (self.model.tokens * self.model.k) } else { 0..1 };
         let all = masks.flat_map(|masked| (0..experts).map(move |e| masked * experts + e));
         let is_own = |e: u32| self.rank_of(e % experts) == RankId(rank / self.model.tp_ranks());
-        let all = all.filter(|&e| traffic != Traffic::NoSelf || !is_own(e));
-        let nobody = (traffic == Traffic::All).then_some(None);
+        let all = all.filter(|&e| with_own || !is_own(e));
+        let nobody = with_nobody.then_some(None);
         all.map(|e| Some(e as i32)).chain(nobody).collect()
     }
 

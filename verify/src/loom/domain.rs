@@ -111,6 +111,7 @@ impl Domain {
                 if tensor == Tensor::ExpandX && self.choices.receive.keeps_rows() {
                     continue;
                 }
+                // Empty for what the oracle does not tell.
                 let expected = self.rounds[planned.round].expected(rank, tensor);
                 let seen = outputs[planned.round].tensor(tensor).read(0, expected.len() as u64);
                 let name = tensor.name();

@@ -62,7 +62,7 @@ pub fn scene(number: u32) -> Scene {
         4 => ("fullmesh_v2", Config { comm_alg: Protocol::FullmeshV2, ..plain }, separate),
         5 => ("A2 full mesh, with agents", a2, joint),
         6 => ("A2 hierarchy, by agents", hierarchy, Choices { stage: Stage::Two, ..joint }),
-        _ => ("A2 hierarchy, by cores", hierarchy, joint),
+        _ => ("A2 hierarchy, by cores", hierarchy, Choices { stage: Stage::Three, ..joint }),
     };
     Scene { name, config, choices }
 }

@@ -3,7 +3,7 @@
 
 use super::super::memory::Memory;
 use super::super::owes::Seen;
-use super::{Group, Last, Refused, partition};
+use super::{Group, LastOperator, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::a2_message::doorbell;
 use veriep_core::layout::a2_window::{FLAG1, buffer_chosen, tail_flag, window_in, window_out};
@@ -21,14 +21,14 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
             return Err(format!("bufferChosen: {chosen:#x}: must be 0 or 1"));
         }
         let seen = Seen { is_numbered: true, ..Seen::at(rung, group.in_flight) };
-        let Some(last) = Last::of(group, member, seen.clone()) else { return Ok(seen) };
+        let Some(last) = LastOperator::of(group, member, seen.clone()) else { return Ok(seen) };
         Ok(Windows { last, memory, rung, half: partition(rung) }.look())
     })
 }
 
 /// The windows that one rank has received in its last operator.
 struct Windows<'a> {
-    last: Last<'a>,
+    last: LastOperator<'a>,
     memory: &'a Memory,
     rung: u64,
     half: Partition,
@@ -65,7 +65,7 @@ impl Windows<'_> {
                     }),
                 };
                 if let Some(wait) = missing {
-                    self.last.waits(core, 0, wait);
+                    self.last.note_wait(core, 0, wait);
                 }
             }
         }
@@ -95,7 +95,7 @@ impl Windows<'_> {
     /// The rows that come back from `source` in combine: as many as were sent there, by the other half, while its dispatch was
     /// the operator before. Else any number.
     fn rows_of_combine(&self, source: RankId) -> Option<core::ops::RangeInclusive<u32>> {
-        let Last { group, member, .. } = self.last;
+        let LastOperator { group, member, .. } = self.last;
         let shape = group.shape;
         let half = partition(self.rung - 1);
         let head = if source.0 == member {

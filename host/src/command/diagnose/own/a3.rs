@@ -4,7 +4,7 @@
 
 use super::super::memory::Memory;
 use super::super::owes::{Seen, at_position, position};
-use super::{Group, Last, Refused, a3_words, batch, direct, results};
+use super::{Group, LastOperator, Refused, a3_words, batch, direct, results};
 use std::collections::BTreeSet;
 use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::Region;
@@ -61,7 +61,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
     }
     for member in 0..seen.len() {
         let (Some(own), Some(rank)) = (seen[member].clone(), &ranks[member]) else { continue };
-        let Some(last) = Last::of(group, member as u32, own) else { continue };
+        let Some(last) = LastOperator::of(group, member as u32, own) else { continue };
         let cores = |of: u32| ranks[of as usize].as_ref().map_or(&[][..], |rank| &rank.cores);
         let found = match (last.operator, group.choices.receive.is_direct()) {
             (Operator::Dispatch, true) => direct::dispatch(last),
@@ -115,7 +115,7 @@ fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, String> {
         ([0, 0], _) => {
             let waits = if group.choices.receive.is_direct() {
                 let (operator, seen) = (Operator::Dispatch, Seen::default());
-                !direct::dispatch(Last { group, member, operator, number: 2, seen }).waits.is_empty()
+                !direct::dispatch(LastOperator { group, member, operator, number: 2, seen }).waits.is_empty()
             } else {
                 core.epoch != 0
             };

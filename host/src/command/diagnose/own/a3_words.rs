@@ -2,7 +2,7 @@
 
 use super::super::owes::Seen;
 use super::a3::Core;
-use super::{Group, Last, Taken, lacking, partition};
+use super::{Group, LastOperator, Taken, lacking, partition};
 use core::ops::Range;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
@@ -28,14 +28,14 @@ const BARRIERS: u32 = 2;
 
 /// One core of a rank in a dispatch.
 struct Own<'l, 'a> {
-    last: &'l mut Last<'a>,
+    last: &'l mut LastOperator<'a>,
     core: u32,
     /// Core barriers of this dispatch at which it has arrived; none if there are no others to meet.
     barriers: Option<u32>,
 }
 
 /// The dispatch of a member, whose cores are these.
-pub(super) fn dispatch(mut last: Last<'_>, cores: &[Core]) -> Result<Seen, String> {
+pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<Seen, String> {
     for (core, words) in (0..).zip(cores) {
         let before = (u64::from(BARRIERS) * (last.number - 1) % 4) as u32;
         let barriers = (cores.len() > 1).then(|| (words.epoch + 4 - before) % 4);
@@ -108,7 +108,7 @@ impl Own<'_, '_> {
 
     /// Words of slots, of that field.
     fn slots(&mut self, own: &Range<u32>, field: &str, taken: Taken, (level, flag): (u32, Flag)) {
-        let Last { group, member, number, .. } = *self.last;
+        let LastOperator { group, member, number, .. } = *self.last;
         let (sure, doubt) = lacking(own.clone(), taken, |slot| has(group, member, (number, slot), field));
         let ranks = group.shape.ep_world_size();
         let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
@@ -124,7 +124,7 @@ impl Own<'_, '_> {
     /// Flags of blocks are cleared record by record, in any order of slots; how many records there are is gone with the
     /// counts. A record of which some blocks have come lacks the others. If none has, it may have been taken.
     fn blocks(&mut self, slots: Range<u32>, has_counts: bool) {
-        let Last { group, member, number, .. } = *self.last;
+        let LastOperator { group, member, number, .. } = *self.last;
         let Some(memory) = group.memory(member).filter(|memory| memory.has(Region::Window)) else {
             return;
         };

@@ -1,7 +1,7 @@
 //! A3 with direct placement. Words of a dispatch stay until the next one, those of a combine until its cores have met.
 
 use super::super::owes::Seen;
-use super::{Last, Taken, lacking};
+use super::{LastOperator, Taken, lacking};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
 use veriep_core::plan::split;
@@ -12,13 +12,13 @@ use veriep_core::units::{CoreId, RankId};
 const WORDS: [(&str, Flag); 3] =
     [("counts told", Flag::Counts), ("grants told", Flag::Grant), ("rows landed", Flag::Tokens)];
 
-pub(super) fn dispatch(mut last: Last<'_>) -> Seen {
+pub(super) fn dispatch(mut last: LastOperator<'_>) -> Seen {
     let shape = last.group.shape;
     for (level, (field, flag)) in (0..).zip(WORDS) {
         for core in 0..shape.aiv_num() {
             for source in split::ranks(shape, CoreId(core)) {
                 if last.word((Named::DirectRecords, field), [source, 0]) == Some(0) {
-                    last.waits(core, level, Wait::new(flag, RankId(source), &[]));
+                    last.note_wait(core, level, Wait::new(flag, RankId(source), &[]));
                 }
             }
         }
@@ -29,7 +29,7 @@ pub(super) fn dispatch(mut last: Last<'_>) -> Seen {
     last.seen
 }
 
-pub(super) fn combine(last: Last<'_>) -> Seen {
+pub(super) fn combine(last: LastOperator<'_>) -> Seen {
     let shape = last.group.shape;
     let shares: Vec<_> = (0..shape.aiv_num()).map(|core| split::ranks(shape, CoreId(core))).collect();
     let has = |source: u32| last.word((Named::ResultsReady, "word"), [source, 0]) != Some(0);

@@ -1,7 +1,7 @@
 //! The hierarchy of A2: its words grow with the number of the operator, and none is cleared.
 
 use super::super::owes::Seen;
-use super::{Group, Last, Refused, partition};
+use super::{Group, LastOperator, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
 use veriep_core::layout::relay::unmark;
@@ -32,13 +32,13 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
     }
     let behind = (0..).zip(&epochs).filter(|(_, epoch)| **epoch < last).map(|(core, _)| core).collect();
     let seen = Seen { is_numbered: true, behind, ..Seen::at(last, group.in_flight) };
-    let Some(mut own) = Last::of(group, member, seen) else {
+    let Some(mut own) = LastOperator::of(group, member, seen) else {
         return Ok(Seen { is_numbered: true, ..Seen::default() });
     };
     let is_dispatch = own.operator == Operator::Dispatch;
     let (server, _) = shape.server_of(RankId(member));
     let half = partition(last).index();
-    let mut lacks = |core: u32, level, wait| own.waits(core, level, wait);
+    let mut lacks = |core: u32, level, wait| own.note_wait(core, level, wait);
     let has = |named, indices, is_mark: bool| {
         let seen = group.word(member, named, indices).unwrap_or(0);
         (if is_mark { unmark(seen).0 } else { seen }) >= last

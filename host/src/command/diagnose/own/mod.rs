@@ -95,7 +95,7 @@ impl Group<'_> {
 }
 
 /// The last operator of a member, and what is seen of it.
-struct Last<'a> {
+struct LastOperator<'a> {
     group: &'a Group<'a>,
     member: u32,
     operator: Operator,
@@ -103,7 +103,7 @@ struct Last<'a> {
     seen: Seen,
 }
 
-impl<'a> Last<'a> {
+impl<'a> LastOperator<'a> {
     /// `None` of a member that has begun no operator.
     fn of(group: &'a Group<'a>, member: u32, seen: Seen) -> Option<Self> {
         let (operator, number) = seen.last?;
@@ -111,8 +111,8 @@ impl<'a> Last<'a> {
     }
 
     /// The word of a map, of which the first index is the partition.
-    fn word(&self, named: (Named, &str), [b, c]: [u32; 2]) -> Option<u64> {
-        self.group.word(self.member, named, [partition(self.number).index(), b, c, 0, 0])
+    fn word(&self, named: (Named, &str), [first, second]: [u32; 2]) -> Option<u64> {
+        self.group.word(self.member, named, [partition(self.number).index(), first, second, 0, 0])
     }
 
     /// A word that `core` lacks. `wait` has the numbers that machines use.
@@ -123,7 +123,7 @@ impl<'a> Last<'a> {
     }
 
     /// Notes a word that `core` lacks for certain.
-    fn waits(&mut self, core: u32, level: u32, wait: Wait) {
+    fn note_wait(&mut self, core: u32, level: u32, wait: Wait) {
         let lack = self.lack(core, level, wait);
         self.seen.waits.push(lack);
     }

@@ -3,7 +3,7 @@
 
 use super::super::owes::{Lack, Missing, Seen};
 use super::a3::Core;
-use super::{Group, Last, partition};
+use super::{Group, LastOperator, partition};
 use crate::global_rank::named;
 use std::collections::HashMap;
 use veriep_core::layout::affine::Named;
@@ -23,11 +23,11 @@ const TP: u32 = 0;
 
 /// The combine of a member among `others`, as far as they have been looked at, and the cores of each.
 pub(super) fn combine<'a>(
-    mut last: Last<'_>,
+    mut last: LastOperator<'_>,
     others: &[Option<Seen>],
     cores: &dyn Fn(u32) -> &'a [Core],
 ) -> Seen {
-    let Last { group, member, number, .. } = last;
+    let LastOperator { group, member, number, .. } = last;
     let (shape, rank) = (group.shape, group.ep(member));
     (0..shape.aiv_num()).for_each(|core| last.tp(core, TP));
     if shape.protocol() == Protocol::FullmeshV2 {

@@ -84,7 +84,7 @@ impl Combine {
                 let (shape, partition) = (cx.env.shape, self.partition);
                 let next = sum::write(cx, (token, output), |fabric, pair, _| {
                     let at = combine_row(shape, partition, pair.token, pair.k);
-                    Ok(sum::travelled(shape, fabric.bytes(at, shape.result_bytes())?))
+                    Ok(sum::as_travelled(shape, fabric.bytes(at, shape.result_bytes())?))
                 })?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },

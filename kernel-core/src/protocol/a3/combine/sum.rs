@@ -149,8 +149,8 @@ fn collect_terms<'a, F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// Returns a returned row as a value, in the format in which it travels.
-pub(crate) fn travelled<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
+/// Returns the row of a result as a value in the format in which results travel.
+pub(crate) fn as_travelled<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
     match shape.result_format().scale {
         Some(_) => {
             let (data, scales) = result::split(shape, row);

@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, Flag, Progress, Result, Wait, prefetches};
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
-use crate::protocol::a3::combine::sum::{fill_output, travelled};
+use crate::protocol::a3::combine::sum::{as_travelled, fill_output};
 use crate::protocol::{Outcome, SHORT_WORDS, Types, internal, room};
 use crate::shape::K_MAX;
 use crate::units::Token;
@@ -104,7 +104,7 @@ impl Tokens {
                     fabric.bytes(behind(at, ROW), shape.result_bytes())?
                 };
                 terms
-                    .push(Term { weight: 1.0, value: travelled(shape, row) })
+                    .push(Term { weight: 1.0, value: as_travelled(shape, row) })
                     .map_err(|_| internal("more servers than K allows"))?;
             }
             env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
