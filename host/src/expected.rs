@@ -17,7 +17,7 @@ use veriep_core::units::{RankId, Token};
 #[derive(Debug)]
 pub struct Expected<'c> {
     case: &'c Case,
-    /// The operator that was asked about; none if it was both.
+    /// The operator that was asked about, or `None` if both were.
     asked: Option<Operator>,
     ranks: Vec<Outputs>,
 }

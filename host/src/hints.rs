@@ -241,7 +241,7 @@ impl HintSearch<'_> {
         is_cured.then(|| Cure { parameter: parameter.to_owned(), value: Some(value.into()), breaks })
     }
 
-    /// The same with another number.
+    /// Returns the cure that sets `parameter` to `value`, if that is one.
     fn number(&self, parameter: &str, value: i64) -> Option<Cure> {
         let mut config = self.config;
         match number_of(&mut config, parameter) {

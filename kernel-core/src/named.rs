@@ -20,8 +20,10 @@ macro_rules! named {
     };
 }
 
-/// Names the phases of a machine, or of a part of one, prefixed with the part's name; that of the part itself, if it is
-/// given, is the name of its phase, or of the phase of the part within it that is named last.
+/// Names the phases of a machine, or of a part of one, whose name then stands in front of them.
+///
+/// If the type of the part is given, it gets a method `phase` with the name of its phase. In the phase that stands last, behind
+/// a semicolon, that is the phase of the part within.
 macro_rules! phase_names {
     ($phase:ident: $($name:ident)*) => {
         phase_names! { $phase of "": $($name)* }

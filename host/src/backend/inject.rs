@@ -118,8 +118,8 @@ pub struct Inject {
     pub receive: Receive,
 }
 
-/// The fabric or the agent's interface of [`Inject`]. It is made for every turn of a core: what a rank does wrong is looked up
-/// when it writes.
+/// The fabric of a core, or the interface of an agent, that [`Inject`] makes for each turn. What a rank does wrong is looked up
+/// only when it writes.
 #[derive(Debug)]
 pub struct Injected<'b, T> {
     inner: T,

@@ -17,7 +17,7 @@ pub(super) struct Clash {
     pub(super) message: String,
 }
 
-/// One configuration of a group; reports have its file alone.
+/// One configuration of a group. Reports contain only its file.
 #[derive(Serialize)]
 pub(super) struct Layer {
     pub(super) file: String,

@@ -217,18 +217,18 @@ fn verdict(question: &Question, answer: &Answer) -> Fields {
         ("overwrite", question.receive.overwrites().into()),
         ("partitions", partitions(question).into()),
         ("ranks", question.ranks.into()),
-        // Of each rank.
+        // The cores of each rank.
         ("cores", 1.into()),
         ("tokens", 1.into()),
         ("experts", 1.into()),
-        // Of the hierarchy; null: there are no servers.
+        // The ranks of a server in the hierarchy. It is null if there are no servers.
         ("server_ranks", server_ranks(question).into()),
-        // Null: for ever.
+        // It is null if rounds repeat for ever.
         ("rounds", question.rounds.into()),
     ])
 }
 
-/// Those of dispatch and of combine, once if they are as many.
+/// Returns the numbers of partitions of dispatch and of combine, or one number if both are equal.
 fn partitions(question: &Question) -> &[u32] {
     let [dispatch, combine] = question.partitions;
     &question.partitions[usize::from(dispatch == combine)..]

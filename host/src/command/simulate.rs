@@ -35,7 +35,7 @@ struct Request {
 }
 
 impl Request {
-    /// What the arguments ask for, with that seed. Rows are made if they take at most `real_max` bytes.
+    /// Returns the request that the arguments make with this seed. Rows are made if they take at most `real_max` bytes.
     fn new(args: &SimulateArgs, seed: u64, real_max: u64) -> Result<Self, Error> {
         let mut cluster = Cluster::read(&args.cluster, &args.link, &args.cost)?;
         if args.free {
@@ -65,7 +65,7 @@ impl Request {
         Ok(Self { source, plan, cluster, rows })
     }
 
-    /// Bytes of the memory of its group.
+    /// Returns the bytes of the memory of its group.
     fn bytes(&self) -> u64 {
         group_sizes(&self.plan.case.shape).flatten().sum()
     }
@@ -174,9 +174,11 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     report.judge(&told, told::table, verdict)
 }
 
-/// Runs all simulations of a grid but the first, whose group has `first` bytes of memory, and calls `ended` with the number of the
-/// point, the seed and the outcome of each, in order. As many run at once as there are processors, but no more than fit into
-/// free memory if each needs as much, for each byte of its group, as the first one did.
+/// Runs all simulations of a grid but the first, and calls `ended` with the number of the point, the seed and the outcome of
+/// each, in order.
+///
+/// As many run at once as there are processors and as fit into free memory. A simulation is taken to need as much, for each byte
+/// of its group's memory, as the first one did, whose group had `first` bytes.
 fn run_rest(
     args: &SimulateArgs,
     points: &[grid::Point],

@@ -21,7 +21,7 @@ pub struct Part {
     pub to: u64,
     /// The rank that was busy, or the one that something was on its way to.
     pub rank: u32,
-    /// Its core; none of its agent, or on the way.
+    /// Its core, or `None` for its agent and for what is on its way.
     pub core: Option<u32>,
     pub what: &'static str,
 }

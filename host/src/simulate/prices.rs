@@ -196,7 +196,7 @@ pub fn mbs(gbs: f64) -> u64 {
     (gbs * 1e3).round() as u64
 }
 
-/// What is wrong with the first key of a file that no table has.
+/// Returns what is wrong with the first key of a file that no table has.
 fn unknown_key(file: &toml::Table) -> Option<String> {
     file.iter().find_map(|(name, value)| {
         let Some((_, keys, more)) = TABLES.iter().find(|(table, ..)| table == name) else {
@@ -211,7 +211,7 @@ fn unknown_key(file: &toml::Table) -> Option<String> {
     })
 }
 
-/// What is wrong with the first rate or time of links or costs that is out of range.
+/// Returns the message for the first rate or time, of links and then of costs, that is out of range.
 fn out_of_range(file: &toml::Table) -> Option<String> {
     let links = LINKS.iter().map(|&key| (key, &file["links"][key]));
     let costs = COSTS.iter().map(|&key| (key, &file["costs"][key]));

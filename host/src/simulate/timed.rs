@@ -418,9 +418,9 @@ impl Chooser for Timed {
 
 /// A fabric or an agent's interface whose calls take time.
 pub struct Priced<'f, F: ?Sized> {
-    /// The one behind it.
+    /// The fabric or interface that takes the calls.
     pub inner: &'f mut F,
-    /// Whose it is.
+    /// The core or the agent that calls.
     pub actor: Actor,
     /// Where the time passes.
     pub clock: &'f Clock,

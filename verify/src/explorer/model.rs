@@ -197,7 +197,7 @@ pub struct Model {
     pub memory: Memory,
     /// What ranks may send.
     pub traffic: Traffic,
-    /// What all cores choose.
+    /// The choices that all cores make.
     pub choices: Choices,
     pub twin: Twin,
     /// Whether every move must be a step of the model for any number of ranks: for some rounds of A3 whose rows are copied or

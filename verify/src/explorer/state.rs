@@ -28,7 +28,7 @@ pub(super) struct Local {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Core<O> {
-    /// Its own, by number. 0 is between operators.
+    /// The number of what its machine holds, which is 0 between operators.
     pub(super) local: u32,
     /// Operators begun or about to begin, from the beginning.
     pub(super) op: u32,

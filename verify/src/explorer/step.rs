@@ -34,7 +34,7 @@ pub(super) struct Known<'a, P: Protocol> {
     pub(super) setup: &'a Setup<'a>,
     pub(super) protocol: P,
     pub(super) oracle: Oracle,
-    /// What cores hold, by number.
+    /// What machines of cores hold, by number.
     locals: Numbers<Local>,
     /// The state of the core that steps, kept here so that a step allocates nothing for it.
     local: Local,

@@ -56,7 +56,7 @@ pub(in crate::command) fn memory_bytes(which: &str) -> Option<u64> {
     bytes("/proc/meminfo", which)
 }
 
-/// The most bytes of memory that this program has held. Nothing where the system does not say.
+/// Returns the most bytes of memory that this program has held, or `None` where the system does not say.
 pub(in crate::command) fn peak_bytes() -> Option<u64> {
     bytes("/proc/self/status", "VmHWM")
 }

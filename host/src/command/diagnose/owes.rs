@@ -124,7 +124,7 @@ const fn begun_at(position: u64, in_flight: u64) -> [u64; 2] {
 }
 
 impl Seen {
-    /// A rank whose last operator is at that position; 0 if it has begun none.
+    /// Returns what a rank has begun whose last operator is at `position`, which is 0 if there is none.
     pub(super) fn at(position: u64, in_flight: u64) -> Self {
         let last = (position > 0).then(|| at_position(position, in_flight));
         Self { begun: begun_at(position, in_flight), last, ..Self::default() }

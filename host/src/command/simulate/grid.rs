@@ -56,7 +56,7 @@ pub(super) fn points(args: &SimulateArgs) -> Result<Vec<Point>, Error> {
     Ok(points)
 }
 
-/// The number of the point and the seed of each run.
+/// Returns the number of the point and the seed of each run, in order.
 pub(super) fn runs(points: &[Point], args: &SimulateArgs) -> impl Iterator<Item = (usize, u64)> {
     let (first, seeds) = (args.seed, args.seeds.into());
     (0..points.len()).flat_map(move |number| (0..seeds).map(move |more| (number, first.wrapping_add(more))))

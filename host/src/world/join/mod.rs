@@ -63,7 +63,7 @@ pub enum Rendezvous<'a> {
 pub struct Joins {
     /// The number of this process, and how many there are.
     pub process: usize,
-    /// How many there are, each with one rank of the group.
+    /// The number of processes, each with one rank of the group.
     pub processes: usize,
     /// Bytes of the group's memory behind its board.
     pub bytes: u64,
@@ -99,11 +99,11 @@ pub enum NotJoined {
     /// Some have not come.
     #[error("of {of} processes {} did not join within {} s", listed(.processes), .after.as_secs_f64())]
     Missing {
-        /// Numbers of processes.
+        /// The numbers of the processes that have not joined.
         processes: Vec<usize>,
-        /// How many were to come.
+        /// The number of processes in the group.
         of: usize,
-        /// How long they were waited for.
+        /// The time after which this process gave up.
         after: Duration,
     },
     /// The caller has had enough.

@@ -28,7 +28,7 @@ pub struct Scene {
     /// Its name in reports.
     pub name: &'static str,
     pub config: Config<'static>,
-    /// What all cores choose.
+    /// The choices that all cores make.
     pub choices: Choices,
 }
 

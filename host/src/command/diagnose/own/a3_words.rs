@@ -117,8 +117,7 @@ impl Own<'_, '_> {
     }
 
     fn lacks(&mut self, level: u32, wait: Wait, is_sure: bool) {
-        let lack = self.last.lack(self.core, level, wait);
-        if is_sure { self.last.seen.waits.push(lack) } else { self.last.seen.doubts.push(lack) }
+        self.last.note(self.core, level, wait, is_sure);
     }
 
     /// Flags of blocks are cleared record by record, in any order of slots; how many records there are is gone with the

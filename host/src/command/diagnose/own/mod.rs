@@ -85,7 +85,7 @@ impl Group<'_> {
         members.collect()
     }
 
-    /// The word of a map at these indices, with the name of its field; none if the map or the dump is not there.
+    /// Returns the word of a map at these indices, from the field of that name, or `None` if the map or the dump is not there.
     fn word(&self, member: u32, (named, field): (Named, &str), indices: [u32; INDICES_MAX]) -> Option<u64> {
         let (shape, mode) = (self.shape, self.choices.mode());
         let at = named.place(shape, mode, self.ep(member), indices)?;
@@ -104,18 +104,18 @@ struct LastOperator<'a> {
 }
 
 impl<'a> LastOperator<'a> {
-    /// `None` of a member that has begun no operator.
+    /// Returns `None` for a member that has begun no operator.
     fn of(group: &'a Group<'a>, member: u32, seen: Seen) -> Option<Self> {
         let (operator, number) = seen.last?;
         Some(Self { group, member, operator, number, seen })
     }
 
-    /// The word of a map, of which the first index is the partition.
+    /// Returns the word of a map whose first index is the partition.
     fn word(&self, named: (Named, &str), [first, second]: [u32; 2]) -> Option<u64> {
         self.group.word(self.member, named, [partition(self.number).index(), first, second, 0, 0])
     }
 
-    /// A word that `core` lacks. `wait` has the numbers that machines use.
+    /// Returns the word that `wait` names as one that `core` lacks. `wait` has the numbers that machines use.
     fn lack(&self, core: u32, level: u32, wait: Wait) -> Lack {
         let wait = global_rank::of_wait(self.group.shape, RankId(self.member), wait);
         let what = Missing::Word { wait, operator: self.operator, level };
@@ -124,8 +124,13 @@ impl<'a> LastOperator<'a> {
 
     /// Notes a word that `core` lacks for certain.
     fn note_wait(&mut self, core: u32, level: u32, wait: Wait) {
+        self.note(core, level, wait, true);
+    }
+
+    /// Notes a word that `core` lacks, for certain or perhaps.
+    fn note(&mut self, core: u32, level: u32, wait: Wait, is_sure: bool) {
         let lack = self.lack(core, level, wait);
-        self.seen.waits.push(lack);
+        if is_sure { self.seen.waits.push(lack) } else { self.seen.doubts.push(lack) }
     }
 
     /// Looks at the slot in which the TP peer's core of the same number announces rows or results. An empty one is lacking.
@@ -136,10 +141,9 @@ impl<'a> LastOperator<'a> {
         };
         let begun = self.group.word(self.member, (selectors, ""), [core, 0, 0, 0, 0]);
         if let (Some(begun), Some(0)) = (begun, self.word((slots, "rows"), [core, 0])) {
-            let lack = self.lack(core, level, Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]));
+            let wait = Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]);
             // Before it takes its partition there, it has cleared nothing.
-            let is_sure = begun != self.number % 2;
-            if is_sure { self.seen.waits.push(lack) } else { self.seen.doubts.push(lack) }
+            self.note(core, level, wait, begun != self.number % 2);
         }
     }
 }
