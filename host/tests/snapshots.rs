@@ -1,0 +1,26 @@
+//! Snapshots of everything that the program prints: tables, JSON, help, and errors that are no row of errors.md.
+//!
+//! Each file in `snapshots/` holds commands with their output. They run one after the other in one new folder, which
+//! begins as a copy of `NAME.in`. `TRYCMD=overwrite cargo test -p veriep --test snapshots` writes new output; numbers that
+//! differ from run to run are `[..]`. A commit that changes output says so.
+
+use clap::CommandFactory;
+use core::time::Duration;
+use veriep::cli::Cli;
+
+#[test]
+fn every_command_prints_what_its_snapshot_holds() {
+    trycmd::TestCases::new().case("tests/snapshots/*.trycmd").timeout(Duration::from_secs(120));
+}
+
+#[test]
+fn every_command_has_its_help_in_a_snapshot() {
+    let help = include_str!("snapshots/help.trycmd");
+    let command = Cli::command();
+    let missing: Vec<_> = command
+        .get_subcommands()
+        .map(clap::Command::get_name)
+        .filter(|name| !help.contains(&format!("$ veriep {name} --help\n")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
