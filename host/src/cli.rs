@@ -28,6 +28,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use core::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use veriep_core::plan::order::SendOrder;
+use veriep_core::shape::Release;
 
 /// Verified Mixture-of-Experts dispatch and combine.
 ///
@@ -124,6 +125,19 @@ pub struct ConfigArgs {
     /// Override one key of the configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// The operators whose rules and sizes apply; by default the configuration's release, else the newest.
+    #[arg(long, value_name = "NAME", ignore_case = true, value_parser = releases())]
+    pub release: Option<Release>,
+}
+
+/// Releases of the operators, by the names that the core has for them.
+fn releases() -> impl TypedValueParser<Value = Release> {
+    let value = |release: Release| {
+        let value = PossibleValue::new(release.name());
+        if release == Release::V9_0_0 { value.alias("9.0.1") } else { value }
+    };
+    PossibleValuesParser::new(Release::ALL.map(value))
+        .map(|name| Release::named(&name).unwrap_or(Release::NEWEST))
 }
 
 /// How tensors are made.
@@ -529,6 +543,9 @@ pub struct CheckArgs {
     /// Override one key of every configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// The operators whose rules and sizes apply; by default the configuration's release, else the newest.
+    #[arg(long, value_name = "NAME", ignore_case = true, value_parser = releases())]
+    pub release: Option<Release>,
     #[command(flatten)]
     pub mode: ModeArgs,
     /// Batches in flight; 2 (DDCC) demands more of several layers.

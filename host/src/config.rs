@@ -13,7 +13,8 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable};
 use veriep_core::shape::{
-    BatchSizes, Buffer, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol, Shape,
+    Algorithm, BatchSizes, Buffer, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol,
+    Release, Shape,
 };
 
 /// Name of the configuration inside a case.
@@ -40,6 +41,8 @@ pub enum Bs {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The operators whose rules and sizes apply, by the name of a [`Release`].
+    pub release: String,
     pub product: String,
     pub comm_alg: String,
     pub op: String,
@@ -95,12 +98,19 @@ pub struct Config {
     pub group_list_type: Option<toml::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_dtype: Option<toml::Value>,
+    /// Of `moe_expert_num`, which counts all physical experts, those that are no copies of another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logical_experts: Option<i64>,
+    /// Of `moe_expert_num`, the copies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redundant_experts: Option<i64>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         let core = CoreConfig::default();
         Self {
+            release: Release::NEWEST.name().to_owned(),
             product: "a3".to_owned(),
             comm_alg: String::new(),
             op: "combine".to_owned(),
@@ -140,6 +150,8 @@ impl Default for Config {
             group_list: None,
             group_list_type: None,
             out_dtype: None,
+            logical_experts: None,
+            redundant_experts: None,
         }
     }
 }
@@ -172,9 +184,11 @@ pub(crate) fn text(path: &Path) -> Result<(String, File), Error> {
 }
 
 impl Config {
-    /// Gives the windows as much buffer as they need, if they have less.
+    /// Gives the windows as much buffer as the operators ask for and our layout needs, if they have less.
     pub fn raise_buffer(&mut self) {
-        let required = Buffer::new(&self.as_core(Given::empty())).required_mb;
+        let core = self.as_core(Given::empty());
+        let asked = self.release().buffer(self.algorithm(), &core).required_mb;
+        let required = Buffer::new(&core).required_mb.max(asked);
         self.hccl_buffsize_mb = self.hccl_buffsize_mb.max(i64::try_from(required).unwrap_or(i64::MAX));
     }
 
@@ -212,8 +226,15 @@ impl Config {
             }
             named.insert(Spanned::new(word.span(), DeString::from(key)), value);
         }
+        let counts_experts = named.contains_key("moe_expert_num");
         *table.get_mut() = named;
-        Self::deserialize(toml::Deserializer::from(table)).map_err(fail)
+        let mut config = Self::deserialize(toml::Deserializer::from(table)).map_err(fail)?;
+        if let (false, Some(logical), Some(redundant)) =
+            (counts_experts, config.logical_experts, config.redundant_experts)
+        {
+            config.moe_expert_num = logical.saturating_add(redundant);
+        }
+        Ok(config)
     }
 
     /// The key that an assignment of `--set` is of, if it is one.
@@ -253,30 +274,47 @@ impl Config {
         self.shared_expert_num.unwrap_or(i64::from(self.shared_expert_rank_num > 0))
     }
 
-    /// The layouts that `product` and `comm_alg` may mean: one, if both words are known.
-    pub(crate) fn layouts(&self) -> Vec<Protocol> {
-        let product = named(&Product::WORDS, &self.product);
-        let all = || Protocol::WORDS.iter().filter(|(of, ..)| product.is_none_or(|product| product == *of));
-        let is_meant = |(_, name, _): &&(_, &str, _)| product.is_some() && *name == self.comm_alg();
-        let mut layouts: Vec<_> = match all().find(is_meant) {
-            Some(&(.., layout)) => vec![layout],
-            None => all().map(|&(.., layout)| layout).collect(),
+    /// The release whose rules apply; the newest if its name means nothing.
+    pub(crate) fn release(&self) -> Release {
+        Release::named(&self.release).unwrap_or(Release::NEWEST)
+    }
+
+    /// The algorithm that is asked for; the first possible one if its name means nothing.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.algorithms()[0]
+    }
+
+    /// The algorithms that `product` and `comm_alg` may mean: one, if both words are known.
+    pub(crate) fn algorithms(&self) -> Vec<Algorithm> {
+        let meant = self.words_of_algorithms().find(|(_, name, _)| *name == self.comm_alg());
+        let is_certain = named(&Product::WORDS, &self.product).is_some();
+        let mut algorithms: Vec<_> = match meant.filter(|_| is_certain) {
+            Some((.., algorithm)) => vec![algorithm],
+            None => self.words_of_algorithms().map(|(.., algorithm)| algorithm).collect(),
         };
-        layouts.dedup();
-        layouts
+        algorithms.dedup();
+        algorithms
+    }
+
+    /// The names of algorithms that this release has on this product, or on both if its name means nothing.
+    fn words_of_algorithms(&self) -> impl Iterator<Item = (Product, &'static str, Algorithm)> {
+        let (product, release) = (named(&Product::WORDS, &self.product), self.release());
+        let all = Algorithm::WORDS.into_iter();
+        all.filter(move |(of, _, algorithm)| {
+            product.is_none_or(|product| product == *of) && release.has(*algorithm)
+        })
     }
 
     /// The words that mean nothing.
     pub(crate) fn unknown_words(&self) -> Vec<UnknownWord> {
-        let product = named(&Product::WORDS, &self.product);
-        let mut layouts = Vec::new();
-        for (of, name, _) in Protocol::WORDS {
-            if product.is_none_or(|product| product == of) && !layouts.contains(&name) {
-                layouts.push(name);
+        let mut algorithms = Vec::new();
+        for (_, name, _) in self.words_of_algorithms() {
+            if !algorithms.contains(&name) {
+                algorithms.push(name);
             }
         }
         // What follows on this product the door knows.
-        let core = CoreConfig { comm_alg: self.layouts()[0], ..CoreConfig::default() };
+        let core = CoreConfig { comm_alg: self.protocol(), ..CoreConfig::default() };
         let follows = |op| {
             let mut follows = true;
             Shape::check(&CoreConfig { op, ..core }, Limits::Product, &mut |found| {
@@ -286,21 +324,29 @@ impl Config {
         };
         let ops = Op::WORDS.iter().filter(|(_, op)| follows(*op)).map(|(name, _)| *name).collect();
         let is_unknown = |word: &UnknownWord| !word.legal.contains(&word.seen.as_str());
+        let release = Release::named(&self.release);
+        let release = release.map_or_else(|| self.release.clone(), |release| release.name().to_owned());
         let word = |parameter, seen: &String, legal| UnknownWord { parameter, seen: seen.clone(), legal };
         let words = [
+            word("release", &release, Release::ALL.map(Release::name).to_vec()),
             word("product", &self.product, names(&Product::WORDS)),
-            word("comm_alg", &self.comm_alg, layouts),
+            word("comm_alg", &self.comm_alg, algorithms),
             word("op", &self.op, ops),
             word("dtype", &self.dtype, names(&Dtype::WORDS)),
         ];
         words.into_iter().filter(is_unknown).collect()
     }
 
+    /// Our protocol for the algorithm; another where we have none, which `hints::shape` refuses.
+    fn protocol(&self) -> Protocol {
+        self.algorithm().protocol().unwrap_or(Protocol::FullmeshV1)
+    }
+
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
     /// something: `hints::shape` refuses those.
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         CoreConfig {
-            comm_alg: self.layouts()[0],
+            comm_alg: self.protocol(),
             op: named(&Op::WORDS, &self.op).unwrap_or(Op::Combine),
             dtype: named(&Dtype::WORDS, &self.dtype).unwrap_or(Dtype::Bf16),
             ep_world_size: self.ep_world_size,
@@ -358,7 +404,14 @@ impl From<&UnknownWord> for Problem {
             _ => format!("must be {}", legal.concat()),
         };
         let message = format!("{parameter} = {start:?}{dots}: {rule}");
-        Self { parameter: (*parameter).to_owned(), rule, message, cures: Vec::new(), hint: None }
+        Self {
+            parameter: (*parameter).to_owned(),
+            rule,
+            message,
+            cures: Vec::new(),
+            hint: None,
+            own_limit: false,
+        }
     }
 }
 
@@ -457,9 +510,9 @@ mod tests {
         };
         assert_eq!(told("product = \"a2\"\ncomm_alg = \"hierarchy\""), [""; 0]);
         assert_eq!(told("product = \"A2\""), [r#"product = "A2": must be "a3" or "a2""#]);
-        let a3 = [r#"comm_alg = "hier\"": must be "", "fullmesh_v1" or "fullmesh_v2""#];
+        let a3 = [r#"comm_alg = "hier\"": must be "", "fullmesh_v1", "fullmesh_v2" or "hierarchy""#];
         assert_eq!(told("comm_alg = 'hier\"'"), a3);
-        let any = r#"comm_alg = "x": must be "", "fullmesh_v1", "fullmesh_v2", "fullmesh" or "hierarchy""#;
+        let any = r#"comm_alg = "x": must be "", "fullmesh_v1", "fullmesh_v2", "hierarchy" or "fullmesh""#;
         assert_eq!(told("product = \"\"\ncomm_alg = \"x\"")[1], any);
         let a2 = "product = \"a2\"\nop = \"add\"\ndtype = \"f32\"";
         assert_eq!(

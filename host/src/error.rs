@@ -27,6 +27,9 @@ pub struct Problem {
     pub cures: Vec<Cure>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Whether the limit is VeriEP's own: the operators accept the value.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub own_limit: bool,
 }
 
 /// A change that a problem does not survive.
@@ -46,7 +49,13 @@ impl Problem {
     pub fn new(parameter: impl Into<String>, seen: &str, rule: impl Into<String>) -> Self {
         let (parameter, rule) = (parameter.into(), rule.into());
         let message = format!("{}{seen}: {rule}", shown(&parameter));
-        Self { parameter, rule, message, cures: Vec::new(), hint: None }
+        Self { parameter, rule, message, cures: Vec::new(), hint: None, own_limit: false }
+    }
+
+    /// Says that the limit is VeriEP's own.
+    pub(crate) fn as_own_limit(self) -> Self {
+        let message = format!("{} (a limit of VeriEP: the operators accept it)", self.message);
+        Self { message, own_limit: true, ..self }
     }
 }
 
@@ -58,6 +67,7 @@ impl From<&Violation> for Problem {
             message: violation.to_string(),
             cures: Vec::new(),
             hint: None,
+            own_limit: false,
         }
     }
 }
@@ -157,6 +167,13 @@ pub struct Missing {
 }
 
 impl Error {
+    /// What is left when limits of VeriEP do not count; none if that is all there was.
+    pub(crate) fn without_own_limits(self) -> Option<Self> {
+        let Self::Invalid { place, mut problems } = self else { return Some(self) };
+        problems.retain(|problem| !problem.own_limit);
+        (!problems.is_empty()).then_some(Self::Invalid { place, problems })
+    }
+
     /// An error of a file: its path, then what is wrong.
     pub fn file(path: &Path, what: impl fmt::Display) -> Self {
         Self::File(format!("{}: {what}", path.display()))

@@ -11,7 +11,7 @@ use core::fmt;
 use core::mem::discriminant;
 use serde_json::Value;
 use veriep_core::shape::{
-    BatchSizes, Config, Given, Limits, Op, Protocol, RANKS_MAX, Rule, Seen, Shape, Violation,
+    Algorithm, BatchSizes, Config, Given, Limits, Op, RANKS_MAX, Release, Rule, Seen, Shape, Violation,
 };
 
 /// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
@@ -29,7 +29,8 @@ const INSTEAD: [(&str, &str); 6] = [
     ("scales", "quant_mode"),
 ];
 
-/// The shape of `config`, which `place` names in the error.
+/// The shape of `config`, which `place` names in the error. With the product's limits the operators of the configuration's
+/// release have to accept it, too.
 ///
 /// # Errors
 /// Every rule that it breaks, with cures.
@@ -44,31 +45,87 @@ pub fn shape(
 
 fn judge(config: &UserConfig, given: Given, limits: Limits) -> Result<Shape, Vec<Problem>> {
     let core = config.as_core(given);
+    let door = Door::of(config, limits);
     let mut all = Vec::new();
-    let shape = Shape::check(&core, limits, &mut |violation| all.push(*violation));
+    let shape = door.check(&core, &mut |broken| all.push(*broken));
     let (unknown, others) = (config.unknown_words(), config.page_problems());
     match shape {
         Some(shape) if unknown.is_empty() && others.is_empty() => Ok(shape),
         _ => {
             let told = whatever_is_meant(config, given, limits);
             let words = unknown.iter().map(|word| word_problem(config, given, limits, word, &told));
-            let rules = told.iter().map(|violation| problem(&core, limits, violation, &all));
+            let rules = told.iter().map(|broken| problem(&core, door, broken, &all));
             Err(words.chain(rules).chain(others).collect())
         }
     }
 }
 
-/// What breaks a rule in every layout that the words may mean; as in the first.
-fn whatever_is_meant(config: &UserConfig, given: Given, limits: Limits) -> Vec<Violation> {
+/// A broken rule, and whose it is.
+#[derive(Clone, Copy, Debug)]
+struct Broken {
+    violation: Violation,
+    /// Our machines', while the operators accept the value.
+    own_limit: bool,
+}
+
+/// Whose rules a configuration has to keep.
+#[derive(Clone, Copy, Debug)]
+struct Door {
+    limits: Limits,
+    /// The operators that have to accept it; none for the tiny shapes of tests and models.
+    release: Option<Release>,
+    algorithm: Algorithm,
+}
+
+impl Door {
+    fn of(config: &UserConfig, limits: Limits) -> Self {
+        let release = (limits == Limits::Product).then(|| config.release());
+        Self { limits, release, algorithm: config.algorithm() }
+    }
+
+    /// Calls `found` with each broken rule: first those of the operators, then our own limits of other parameters.
+    fn check(self, config: &Config<'_>, found: &mut dyn FnMut(&Broken)) -> Option<Shape> {
+        let mut of_operators = Vec::new();
+        if let Some(release) = self.release {
+            release.check(self.algorithm, config, &mut |violation| {
+                of_operators.push(violation.parameter);
+                found(&Broken { violation: *violation, own_limit: false });
+            });
+        }
+        let mut own = |violation: &Violation| {
+            if !of_operators.contains(&violation.parameter) {
+                found(&Broken { violation: *violation, own_limit: self.release.is_some() });
+            }
+        };
+        let Some(comm_alg) = self.algorithm.protocol() else {
+            own(&NO_PROTOCOL);
+            return None;
+        };
+        let shape = Shape::check(&Config { comm_alg, ..*config }, self.limits, &mut own)?;
+        of_operators.is_empty().then_some(shape)
+    }
+}
+
+/// What we say of an algorithm of the operators for which we have no machines.
+const NO_PROTOCOL: Violation = Violation {
+    parameter: "comm_alg",
+    element: None,
+    seen: Seen::Word("hierarchy"),
+    rule: Rule::Words("has no protocol here: it is validated and sized, and nothing else"),
+    numbers: [("", 0); 4],
+};
+
+/// What breaks a rule with every algorithm that the words may mean; as with the first.
+fn whatever_is_meant(config: &UserConfig, given: Given, limits: Limits) -> Vec<Broken> {
     let core = config.as_core(given);
-    let found = |comm_alg| {
+    let found = |algorithm| {
         let mut all = Vec::new();
-        Shape::check(&Config { comm_alg, ..core }, limits, &mut |violation| all.push(*violation));
+        Door { algorithm, ..Door::of(config, limits) }.check(&core, &mut |broken| all.push(*broken));
         all
     };
-    let mut lists = config.layouts().into_iter().map(found);
+    let mut lists = config.algorithms().into_iter().map(found);
     let mut all = lists.next().unwrap_or_default();
-    lists.for_each(|list| all.retain(|a| list.iter().any(|b| is_same(a, b))));
+    lists.for_each(|list| all.retain(|a| list.iter().any(|b| is_same(&a.violation, &b.violation))));
     all
 }
 
@@ -84,7 +141,7 @@ fn word_problem(
     given: Given,
     limits: Limits,
     word: &UnknownWord,
-    told: &[Violation],
+    told: &[Broken],
 ) -> Problem {
     let UnknownWord { parameter, seen, legal } = word;
     let alike =
@@ -96,14 +153,16 @@ fn word_problem(
     let with = |word: &str| {
         let mut config = config.clone();
         *match *parameter {
+            "release" => &mut config.release,
             "product" => &mut config.product,
             "comm_alg" => &mut config.comm_alg,
             "op" => &mut config.op,
             _ => &mut config.dtype,
         } = word.to_owned();
-        let is_new = |new: &&Violation| !told.iter().any(|old| is_same(old, new));
+        let is_new = |new: &Violation| !told.iter().any(|old| is_same(&old.violation, new));
         let rules = whatever_is_meant(&config, given, limits);
-        let rules = rules.iter().filter(is_new).map(|new| (new.parameter, new.rule.to_string()));
+        let rules = rules.iter().map(|broken| &broken.violation).filter(|new| is_new(new));
+        let rules = rules.map(|new| (new.parameter, new.rule.to_string()));
         let mut words = config.unknown_words();
         words.retain(|new| !unknown.iter().any(|old| old.parameter == new.parameter));
         let words = words.iter().map(|new| (new.parameter, Problem::from(new).rule));
@@ -119,15 +178,18 @@ fn word_problem(
 }
 
 /// The problem of a violation among `all` that `config` has, with its cures.
-fn problem(config: &Config<'_>, limits: Limits, violation: &Violation, all: &[Violation]) -> Problem {
+fn problem(config: &Config<'_>, door: Door, broken: &Broken, all: &[Broken]) -> Problem {
     let mut config = *config;
     if let BatchSizes::PerRank(list) = config.bs {
         // Longer ones break the same rule, and a foreign file may hold any number.
         config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
     }
-    let cures = |may_break| HintSearch { config, limits, violation, all, may_break }.cures();
+    let violation = &broken.violation;
+    let cures = |may_break| HintSearch { config, door, violation, all, may_break }.cures();
     let cures = MayBreak::ALL.into_iter().map(cures).find(|cures| !cures.is_empty());
-    cured(Problem::from(violation), cures.unwrap_or_default())
+    let problem = Problem::from(violation);
+    let problem = if broken.own_limit { problem.as_own_limit() } else { problem };
+    cured(problem, cures.unwrap_or_default())
 }
 
 /// A problem with its cures.
@@ -192,9 +254,9 @@ fn hint(cures: &[Cure]) -> String {
 #[derive(Clone, Copy)]
 struct HintSearch<'a> {
     config: Config<'a>,
-    limits: Limits,
+    door: Door,
     violation: &'a Violation,
-    all: &'a [Violation],
+    all: &'a [Broken],
     may_break: MayBreak,
 }
 
@@ -230,8 +292,8 @@ impl HintSearch<'_> {
     /// violation remains, or if a new one may not be forgiven.
     fn tried(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Option<Cure> {
         let (mut is_cured, mut breaks) = (true, Vec::new());
-        Shape::check(config, self.limits, &mut |found| {
-            let was_there = self.all.iter().any(|other| is_same(found, other));
+        self.door.check(config, &mut |Broken { violation: found, .. }| {
+            let was_there = self.all.iter().any(|other| is_same(found, &other.violation));
             is_cured &= !is_same(found, self.violation)
                 && self.may_break.forgives(was_there, found.parameter, parameter);
             if is_cured && !was_there {
@@ -325,13 +387,10 @@ impl HintSearch<'_> {
         [Some(list[rank].clamp(min, max)), others].into_iter().flatten().find_map(cure)
     }
 
-    /// The one word that the rule names; for `fullmesh_v2` the layout that leaves nothing out.
+    /// The one word that the rule names.
     fn word(&self) -> Option<Cure> {
-        let (config, word) = match self.violation.rule {
-            Rule::Word(word) => (Config { op: Op::Combine, ..self.config }, word),
-            _ => (Config { comm_alg: Protocol::FullmeshV1, ..self.config }, "fullmesh_v1"),
-        };
-        self.tried(self.violation.parameter, word, &config)
+        let Rule::Word(word) = self.violation.rule else { return None };
+        self.tried(self.violation.parameter, word, &Config { op: Op::Combine, ..self.config })
     }
 
     fn real(&self) -> Option<Cure> {

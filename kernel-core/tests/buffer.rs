@@ -5,8 +5,12 @@ mod random;
 
 use proptest::prelude::*;
 use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::direct;
+use veriep_core::layout::map;
 use veriep_core::layout::state::Partition;
+use veriep_core::place::Region;
 use veriep_core::placement::Home;
+use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{
     BatchSizes, Buffer, Config, Dtype, Given, Limits, Op, Protocol, Rule, Shape, Violation,
 };
@@ -345,5 +349,61 @@ proptest! {
         prop_assert!(less.required_mb <= more.required_mb);
         let sum: u64 = more.terms.iter().map(|term| term.bytes).sum();
         prop_assert_eq!(more.required_mb, div_ceil(sum, MIB).max(if limits == Limits::None { 1 } else { 2 }));
+    }
+
+    #[test]
+    fn the_size_of_our_layout_covers_every_area_in_every_mode_also_at_the_largest_batch(
+        (mut config, limits) in plausible(),
+        (receive, has_tp, spare) in (0usize..5, any::<bool>(), 1i64..4),
+    ) {
+        let receive = [
+            Receive::Copy,
+            Receive::InPlace,
+            Receive::Direct { areas: 1 },
+            Receive::Direct { areas: 2 },
+            Receive::Overwrite { areas: 2 },
+        ][receive];
+        if has_tp && config.comm_alg == Protocol::FullmeshV1 {
+            config.tp_world_size = 2;
+            config.moe_expert_num = config.ep_world_size - config.shared_expert_rank_num;
+            config.k = config.k.min(config.moe_expert_num);
+        }
+        if let BatchSizes::Uniform(bs) = config.bs {
+            config.global_bs = spare * bs * config.ep_world_size;
+        }
+        let needed = Buffer::with(&config, limits).required_mb;
+        config.hccl_buffsize_mb = i64::try_from(needed).unwrap();
+        let shape = Shape::new(&config, limits);
+        prop_assume!(shape.is_ok());
+        assert_listed(&shape.unwrap(), receive, needed);
+        // The largest capacity of a larger window.
+        config.hccl_buffsize_mb *= 3;
+        let most = Buffer::with(&config, limits);
+        config.bs = BatchSizes::Uniform(i64::try_from(most.max_bs).unwrap());
+        config.global_bs = 0;
+        let shape = Shape::new(&config, limits);
+        prop_assert!(shape.is_ok(), "{:?}", shape.err());
+        assert_listed(&shape.unwrap(), Receive::Copy, config.hccl_buffsize_mb.cast_unsigned());
+    }
+}
+
+/// Asserts that each area which the map lists ends within `mb`, or within what direct placement needs.
+fn assert_listed(shape: &Shape, receive: Receive, mb: u64) {
+    if receive.excluded_by(shape).next().is_some() {
+        return;
+    }
+    let placed = if receive.is_direct() {
+        direct::required_bytes(shape, receive.areas(), receive.overwrites())
+    } else {
+        0
+    };
+    let size = (mb * MIB).max(placed.next_multiple_of(MIB));
+    let mode = Choices { receive, ..Choices::default() }.mode();
+    let ranks = [0, shape.shared_expert_rank_num(), shape.ep_world_size() - 1];
+    for area in ranks.into_iter().flat_map(|rank| map::areas(shape, mode, RankId(rank))) {
+        if matches!(area.start.region, Region::Window | Region::TpWindow) {
+            let end = area.start.offset + area.size();
+            assert!(end <= size, "{} ends at {end}, beyond {size}: {receive:?} {shape:?}", area.name);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
 use super::clashes::{Clash, Layer, clashes};
+use super::notes;
 use super::sizes::{BufferSizes, Placed, sizes};
 use super::source::{Source, choices_of, resolve};
 use crate::case;
@@ -17,8 +18,13 @@ use veriep_core::shape::{Buffer, Given, Limits};
 
 #[derive(Serialize)]
 struct Checked {
+    /// Whether the operators accept it.
     ok: bool,
+    /// The operators whose rules and sizes these are.
+    release: &'static str,
     violations: Vec<Problem>,
+    /// Why VeriEP cannot run it, although the operators accept it.
+    own_limits: Vec<Problem>,
     notes: Vec<String>,
     buffer: BufferSizes,
     /// Absent without direct placement.
@@ -55,6 +61,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         path: path.cloned(),
         preset: args.preset.clone(),
         set: args.set.clone(),
+        release: args.release,
         ..ConfigArgs::default()
     };
     let mut subjects: Vec<_> = args.paths.iter().map(|path| of(Some(path))).collect();
@@ -116,7 +123,7 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
             Ok(_) => return Ok(checked),
             Err(error) => error,
         },
-        // Without a valid configuration there is no telling what the tensors must be.
+        // Without a shape there is no telling what the tensors must be.
         (Ok(_), None) => return Ok(checked),
     };
     let mut problems = error.problems();
@@ -138,7 +145,7 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
 fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive), file: String) -> Checked {
     config.port_offset = mode.port_offset;
     let core = config.as_core(given);
-    let buffer = Buffer::new(&core);
+    let (release, algorithm) = (config.release(), config.algorithm());
     let (shape, error) = match hints::shape(&config, given, Limits::Product, &file) {
         Ok(shape) => {
             let error = choices_of(&shape, mode, receive).err();
@@ -146,13 +153,27 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         }
         Err(error) => (None, Some(error)),
     };
-    let problems = error.as_ref().map(Error::problems).unwrap_or_default();
+    // Only our layout has port offsets: with one the question is whether we can run it.
+    let asks_for_ours = mode.port_offset != 0;
+    let (own_limits, violations): (Vec<_>, Vec<_>) =
+        error.iter().flat_map(Error::problems).partition(|problem| problem.own_limit && !asks_for_ours);
+    // Our own limits are no reason for the operators to refuse it.
+    let error = if asks_for_ours { error } else { error.and_then(Error::without_own_limits) };
+    let placed = shape.as_ref().and_then(|shape| Placed::of(shape, receive));
+    let asked = release.buffer(algorithm, &core);
+    let layout = algorithm.protocol().map(|_| Buffer::new(&core));
+    let buffer = BufferSizes::new(&asked, layout.as_ref(), placed.as_ref());
+    let mut notes = config.notes();
+    release.notes(algorithm, &core, &mut |note| notes.push(note.to_owned()));
+    notes.extend(notes::notes(&config, &asked));
     Checked {
         ok: error.is_none(),
-        violations: problems,
-        notes: config.notes(),
-        buffer: BufferSizes::from(&buffer),
-        placed: shape.as_ref().and_then(|shape| Placed::of(shape, receive)),
+        release: release.name(),
+        violations,
+        own_limits,
+        notes,
+        buffer,
+        placed,
         sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
         layer: Layer { file, config, shape, elastic_info: None },
         error,
@@ -163,6 +184,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
 fn table(checked: &Checked) -> String {
     let mut rows = vec![
         ("file", checked.layer.file.clone()),
+        ("release", checked.release.to_owned()),
         ("ok", checked.ok.to_string()),
         ("violations", checked.violations.len().to_string()),
     ];
@@ -170,8 +192,10 @@ fn table(checked: &Checked) -> String {
     rows.extend(checked.placed.iter().map(Placed::row));
     let sizes = checked.layer.shape.iter().flat_map(sizes);
     rows.extend(sizes.filter_map(|(name, size)| Some((name, size?.to_string()))));
-    let notes: String = checked.notes.iter().map(|note| format!("\n\nnote: {note}")).collect();
-    format!("{}\n\n{}{notes}", pairs(&rows), checked.buffer.arithmetic())
+    let limits = checked.own_limits.iter().map(|problem| format!("\n\nnot run here: {}", problem.message));
+    let notes = checked.notes.iter().map(|note| format!("\n\nnote: {note}"));
+    let more: String = limits.chain(notes).collect();
+    format!("{}\n\n{}{more}", pairs(&rows), checked.buffer.arithmetic())
 }
 
 fn layers_table(layers: &Layers) -> String {

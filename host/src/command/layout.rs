@@ -74,6 +74,7 @@ fn draw(shape: &Shape, choices: Choices, config: &str, rank: RankId) -> Value {
     json!({
         "ok": true,
         "config": config,
+        "places": "veriep",
         "areas": areas.collect::<Vec<_>>(),
         "record": map::record_fields(shape).filter_map(field).collect::<Vec<_>>(),
         "combine_row": map::combine_fields(shape).filter_map(field).collect::<Vec<_>>(),
@@ -98,7 +99,7 @@ fn table(layout: &Value) -> String {
         .collect();
     let columns = ["region", "partition", "area=name", "offset", "size", "count", "stride", "slot"];
     format!(
-        "rank {} of {}, in bytes\n\n{}\n\n{}{}outputs, capacity\n{}",
+        "rank {} of {}, in bytes; places of VeriEP, the same for every release of the operators\n\n{}\n\n{}{}outputs, capacity\n{}",
         layout["rank"],
         one_line(&cell(layout, "config")),
         objects(&columns, items(layout, "areas")),

@@ -17,6 +17,7 @@ mod launched;
 mod layout;
 #[cfg(target_os = "linux")]
 mod mpi_shim;
+mod notes;
 mod plan;
 mod quantiles;
 mod record;

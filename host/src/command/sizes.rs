@@ -17,7 +17,19 @@ fn configured_bytes(mb: i64) -> i64 {
 
 #[derive(Serialize)]
 pub(super) struct BufferSizes {
+    /// What the operators of the release ask for: the larger of both groups.
     pub(super) required_mb: u64,
+    /// Of the EP and the TP group alone; absent without a TP group that they check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    required_ep_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    required_tp_mb: Option<u64>,
+    /// What our own layout needs, with the areas of direct placement; absent without such a layout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layout_mb: Option<u64>,
+    /// The largest capacity that our layout has room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layout_max_bs: Option<u64>,
     pub(super) configured_mb: i64,
     pub(super) max_bs: u64,
     /// No product takes a smaller window.
@@ -28,7 +40,7 @@ pub(super) struct BufferSizes {
     required_bytes: u64,
     /// Negative if it does not suffice.
     left_bytes: i64,
-    /// What `required_bytes` is the sum of.
+    /// What `required_bytes` is the sum of; with a TP group, the larger of its term and the sum of the others.
     terms: Vec<TermSizes>,
 }
 
@@ -70,19 +82,27 @@ impl Placed {
     }
 }
 
-impl From<&Buffer> for BufferSizes {
-    fn from(buffer: &Buffer) -> Self {
-        let named = buffer.terms.iter().filter(|term| !term.name.is_empty());
+impl BufferSizes {
+    /// What the operators ask for, and what our layout needs beside its areas of direct placement.
+    pub(super) fn new(asked: &Buffer, layout: Option<&Buffer>, placed: Option<&Placed>) -> Self {
+        let placed_mb = placed.map_or(0, |placed| placed.required_mb);
+        let bytes = asked.bytes().max(asked.tp_term.bytes);
+        let terms = asked.terms.iter().chain([&asked.tp_term]).filter(|term| !term.name.is_empty());
+        let has_tp = asked.required_tp_mb > 0;
         Self {
-            required_mb: buffer.required_mb,
-            configured_mb: buffer.configured_mb,
-            max_bs: buffer.max_bs,
-            is_smallest: buffer.is_smallest,
-            max_bs_limit: buffer.max_bs_limit.name(),
-            required_bytes: buffer.bytes(),
-            left_bytes: i64::try_from(buffer.bytes())
-                .map_or(i64::MIN, |bytes| configured_bytes(buffer.configured_mb).saturating_sub(bytes)),
-            terms: named.map(TermSizes::from).collect(),
+            required_mb: asked.required_mb,
+            required_ep_mb: has_tp.then_some(asked.required_ep_mb),
+            required_tp_mb: has_tp.then_some(asked.required_tp_mb),
+            layout_mb: layout.map(|layout| layout.required_mb.max(placed_mb)),
+            layout_max_bs: layout.map(|layout| layout.max_bs),
+            configured_mb: asked.configured_mb,
+            max_bs: asked.max_bs,
+            is_smallest: asked.is_smallest,
+            max_bs_limit: asked.max_bs_limit.name(),
+            required_bytes: bytes,
+            left_bytes: i64::try_from(bytes)
+                .map_or(i64::MIN, |bytes| configured_bytes(asked.configured_mb).saturating_sub(bytes)),
+            terms: terms.map(TermSizes::from).collect(),
         }
     }
 }
@@ -105,10 +125,16 @@ impl From<&Term> for TermSizes {
 }
 
 impl BufferSizes {
-    pub(super) fn rows(&self) -> [(&'static str, String); 3] {
+    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
         let smallest = if self.is_smallest { " (the smallest window)" } else { "" };
-        [
-            ("required_mb", format!("{}{smallest}", self.required_mb)),
+        let groups = match (self.required_ep_mb, self.required_tp_mb) {
+            (Some(ep), Some(tp)) => format!(" (EP group {ep}, TP group {tp})"),
+            _ => smallest.to_owned(),
+        };
+        let no_layout = || "none: VeriEP does not run this".to_owned();
+        vec![
+            ("required_mb", format!("{}{groups}", self.required_mb)),
+            ("layout_mb", self.layout_mb.map_or_else(no_layout, |mb| mb.to_string())),
             ("configured_mb", self.configured_mb.to_string()),
             ("max_bs", format!("{} (limit: {})", self.max_bs, self.max_bs_limit)),
         ]
@@ -132,7 +158,8 @@ impl BufferSizes {
                 line(term.name, factors.join(" x "), term.bytes.into())
             })
             .collect();
-        rows.push(line("sum", String::new(), self.required_bytes.into()));
+        let sum = if self.required_tp_mb.is_some() { "the larger group" } else { "sum" };
+        rows.push(line(sum, String::new(), self.required_bytes.into()));
         let configured = configured_bytes(self.configured_mb);
         rows.push(line("configured", format!("hccl_buffsize_mb {}", self.configured_mb), configured.into()));
         let left = i128::from(self.left_bytes);

@@ -59,7 +59,7 @@ pub fn make_case(
 pub(super) fn opened(args: &ConfigArgs) -> Result<Option<(Opened, &Path)>, Error> {
     let Some(folder) = args.path.as_deref().filter(|path| path.is_dir()) else { return Ok(None) };
     let mut opened = case::open(folder)?;
-    args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
+    overridden(&mut opened.config, args)?;
     Ok(Some((opened, folder)))
 }
 
@@ -159,8 +159,17 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
             return Err(Error::Request("missing argument: CONFIG, CASE or --preset NAME".to_owned()));
         }
     };
-    args.set.iter().try_for_each(|assignment| source.config.set(assignment))?;
+    overridden(&mut source.config, args)?;
     Ok(source)
+}
+
+/// Applies what the arguments say of single keys.
+fn overridden(config: &mut Config, args: &ConfigArgs) -> Result<(), Error> {
+    args.set.iter().try_for_each(|assignment| config.set(assignment))?;
+    if let Some(release) = args.release {
+        config.release = release.name().to_owned();
+    }
+    Ok(())
 }
 
 /// The choices that a request makes for a group of `shape`.

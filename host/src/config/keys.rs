@@ -1,7 +1,8 @@
 //! The keys of a configuration: ours, and what the sources call the same parameter.
 
 /// Each key with the other spellings that are taken.
-const KEYS: [(&str, &[&str]); 34] = [
+const KEYS: [(&str, &[&str]); 37] = [
+    ("release", &[]),
     ("product", &[]),
     ("comm_alg", &["commAlg"]),
     ("op", &[]),
@@ -36,6 +37,8 @@ const KEYS: [(&str, &[&str]); 34] = [
     ("group_list", &["groupList"]),
     ("group_list_type", &["groupListType", "groupList_type"]),
     ("out_dtype", &["outDtype"]),
+    ("logical_experts", &["logicalExperts", "num_logical_experts"]),
+    ("redundant_experts", &["redundantExperts", "num_redundant_experts"]),
 ];
 
 /// How much a key must be like a word for that to be what was meant: 1 is the same.
@@ -73,7 +76,8 @@ mod tests {
         // An optional one is left out of the text unless it is set.
         let optional = "group_ep = 'a'\ngroup_tp = 'b'\nep_rank_id = 0\ntp_rank_id = 0\nexpert_shard_type = 0
             hccl_intra_pcie_enable = 0\nhccl_intra_roce_enable = 0\nactivation_scale = 0\nweight_scale = 0
-            group_list = 0\ngroup_list_type = 0\nout_dtype = 0\nshared_expert_num = 1";
+            group_list = 0\ngroup_list_type = 0\nout_dtype = 0\nshared_expert_num = 1
+            logical_experts = 60\nredundant_experts = 4";
         let text = Config::parse(optional).unwrap().to_toml().unwrap();
         let fields: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).collect();
         assert_eq!(fields.iter().map(|(key, _)| *key).collect::<Vec<_>>(), KEYS.map(|(key, _)| key));
@@ -96,7 +100,7 @@ mod tests {
         ] {
             let told = key(word).unwrap_err();
             match meant {
-                "" => assert!(told.contains("one of product, "), "{told}"),
+                "" => assert!(told.contains("one of release, "), "{told}"),
                 _ => assert_eq!(told, format!("unknown key `{word}`: did you mean `{meant}`?")),
             }
         }

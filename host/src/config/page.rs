@@ -41,6 +41,13 @@ impl Config {
                 }
             });
         }
+        let logical = self.logical_experts.or_else(|| Some(self.moe_expert_num - self.redundant_experts?));
+        if let Some(logical) = logical {
+            let (all, copies) = (self.moe_expert_num, self.moe_expert_num - logical);
+            notes.push(format!(
+                "{all} physical experts are counted: {logical} logical and {copies} redundant"
+            ));
+        }
         if self.comm_alg == "fullmesh_v2" && self.tp_world_size == 0 {
             let page = "in seed 003 fullmesh_v2 takes effect with tp_world_size = 1";
             notes.push(format!("{page}: here 0 and 1 both mean that there is no TP domain"));
@@ -57,18 +64,35 @@ impl Config {
             found.push(Problem { cures, hint, ..Problem::new(parameter, seen, rule) });
         };
         let is_a2 = self.product == "a2";
-        // Without a TP domain its name is empty.
-        let group_tp = self.group_tp.as_ref().filter(|name| !name.is_empty() || self.tp_world_size == 2);
+        // No release reads the name of a TP group that there is not; frameworks give it the name of the EP group.
+        let group_tp = self.group_tp.as_ref().filter(|_| self.tp_world_size == 2 && !is_a2);
         for (parameter, name) in [("group_ep", self.group_ep.as_ref()), ("group_tp", group_tp)] {
             let Some(name) = name else { continue };
             let seen = format!(" = {}", short(&format!("{name:?}")));
-            if parameter == "group_tp" && is_a2 {
-                broken(parameter, &seen, "must be absent on a2".to_owned());
-            } else if !(1..128).contains(&name.len()) {
+            if !(1..128).contains(&name.len()) {
                 broken(parameter, &seen, format!("must have 1 to 127 bytes (bytes = {})", name.len()));
             } else if parameter == "group_tp" && self.group_ep.as_ref() == Some(name) {
                 broken(parameter, &seen, "must differ from group_ep".to_owned());
             }
+        }
+        let (logical, redundant) = (self.logical_experts, self.redundant_experts);
+        for (parameter, seen) in [("logical_experts", logical), ("redundant_experts", redundant)] {
+            if let Some(seen) = seen.filter(|seen| !(0..=self.moe_expert_num).contains(seen)) {
+                let rule = Rule::Range { min: 0, max: self.moe_expert_num };
+                broken(
+                    parameter,
+                    &format!(" = {seen}"),
+                    format!("{rule} (moe_expert_num = {})", self.moe_expert_num),
+                );
+            }
+        }
+        if let (Some(logical), Some(redundant)) = (logical, redundant)
+            && logical.saturating_add(redundant) != self.moe_expert_num
+        {
+            let rule = "must be moe_expert_num - redundant_experts: moe_expert_num counts physical experts";
+            let numbers =
+                format!("(moe_expert_num = {}, redundant_experts = {redundant})", self.moe_expert_num);
+            broken("logical_experts", &format!(" = {logical}"), format!("{rule} {numbers}"));
         }
         let peers = if self.tp_world_size == 2 && !is_a2 { 2 } else { 1 };
         let ids = [
@@ -141,6 +165,11 @@ mod tests {
         for text in [
             "groupEp = \"ep\"; groupTp = \"\"; epRankId = 15; tpRankId = 0; expertShardType = 0",
             "group_ep = \"ep\"; group_tp = \"tp\"; tp_world_size = 2; tp_rank_id = 1",
+            "group_ep = \"mc2\"; group_tp = \"mc2\"; tp_world_size = 1",
+            "product = \"a2\"; group_ep = \"mc2\"; group_tp = \"mc2\"",
+            "logical_experts = 56; redundant_experts = 8",
+            "logical_experts = 56; redundant_experts = 8; moe_expert_num = 64",
+            "redundant_experts = 8",
             "ep_world_size = 3; ep_rank_id = [2, 0, 1]; tp_world_size = 2; tp_rank_id = [1, 0]",
             "activationScale = 0; weightScale = \"null\"; groupList = 0; groupListType = 0; outDtype = 0",
             "HCCL_INTRA_PCIE_ENABLE = 1; HCCL_INTRA_ROCE_ENABLE = 1",
@@ -157,8 +186,15 @@ mod tests {
         for (text, message) in [
             ("group_ep = \"\"", "group_ep = \"\": must have 1 to 127 bytes (bytes = 0)"),
             ("tp_world_size = 2; group_tp = \"\"", "group_tp = \"\": must have 1 to 127 bytes (bytes = 0)"),
-            ("group_ep = \"a\"; group_tp = \"a\"", "group_tp = \"a\": must differ from group_ep"),
-            ("product = \"a2\"; group_tp = \"a\"", "group_tp = \"a\": must be absent on a2"),
+            (
+                "group_ep = \"a\"; group_tp = \"a\"; tp_world_size = 2",
+                "group_tp = \"a\": must differ from group_ep",
+            ),
+            (
+                "logical_experts = 56; redundant_experts = 9; moe_expert_num = 64",
+                "logical_experts = 56: must be moe_expert_num - redundant_experts: moe_expert_num counts physical experts (moe_expert_num = 64, redundant_experts = 9)",
+            ),
+            ("redundant_experts = 65", "redundant_experts = 65: must be in [0, 64] (moe_expert_num = 64)"),
             ("ep_rank_id = 16", "ep_rank_id = 16: must be in [0, 15] (ep_world_size = 16)"),
             ("ep_rank_id = -1", "ep_rank_id = -1: must be in [0, 15] (ep_world_size = 16)"),
             (

@@ -1,6 +1,7 @@
 //! `veriep check`, from outside.
 
 use crate::common::{config_file, fails, fails_with_lines, json, text, veriep};
+use serde_json::Value;
 use tempfile::tempdir;
 
 #[test]
@@ -101,7 +102,7 @@ fn an_invalid_config_still_has_buffer_sizes() {
 fn a_malformed_config_is_one_line_with_file_and_line() {
     let folder = tempdir().unwrap();
     for (content, line, word) in [
-        ("k = 8\nwrong = 1", "line 2", "unknown key `wrong`: must be one of product, "),
+        ("k = 8\nwrong = 1", "line 2", "unknown key `wrong`: must be one of release, "),
         ("k = \"8\"", "line 1", "must be an integer"),
         ("k = 9223372036854775808", "line 1", "must be an integer"),
         ("\nk = = 8", "line 2", ""),
@@ -141,9 +142,11 @@ fn the_port_offset_is_part_of_what_is_required() {
     let folder = tempdir().unwrap();
     let config = config_file(folder.path(), "c.toml", "");
     let plain = json(0, &["check", &config]);
-    let required = plain["buffer"]["required_mb"].as_u64().unwrap();
+    let required = plain["buffer"]["layout_mb"].as_u64().unwrap();
     let report = json(0, &["check", &config, "--port-offset", "65536"]);
-    assert_eq!(report["buffer"]["required_mb"].as_u64().unwrap(), required + 4);
+    assert_eq!(report["buffer"]["layout_mb"].as_u64().unwrap(), required + 4);
+    // The operators know no such offset.
+    assert_eq!(report["buffer"]["required_mb"], plain["buffer"]["required_mb"]);
     let tight = config_file(folder.path(), "t.toml", &format!("hccl_buffsize_mb = {required}"));
     assert!(veriep(&["check", &tight]).status.success());
     let line = fails(2, &["check", &tight, "--port-offset", "65536"]);
@@ -256,13 +259,13 @@ fn violations_come_with_what_to_change_to_what() {
         ("k = 20", "k = 16"),
         ("global_bs = 16", "global_bs = 256 or 0"),
         ("comm_alg = \"fullmesh_v3\"", "comm_alg = \"fullmesh_v1\""),
-        ("comm_alg = \"fullmesh_v2\"\nzero_expert_num = 1", "comm_alg = \"fullmesh_v1\""),
+        ("release = \"8.5.0\"\ncomm_alg = \"fullmesh_v2\"\nzero_expert_num = 1", "zero_expert_num = 0"),
         ("product = \"A3\"", "product = \"a3\""),
         ("zero_expert_num = 2147483600", "zero_expert_num = 2147483583"),
         ("bs = [2, 2]", "bs = 2, or ep_world_size = 2"),
         ("bs = [16,16,16,16,16,16,16,16,16,16,16,16,16,16,16,600]", "bs[15] = 16"),
         ("norm_eps = nan", "norm_eps = 1e-6"),
-        ("tp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
+        ("release = \"9.1.0\"\ntp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
         ("shared_expert_num = 3", "shared_expert_num = 1"),
         ("quant_mode = 1", "quant_mode = 2 or 0"),
     ] {
@@ -388,4 +391,97 @@ fn the_smallest_window_is_told_as_what_it_is() {
     assert!(fails(2, &["check", &config]).contains("hccl_buffsize_mb = 1: must be in [2, "));
     let table = veriep(&["check", &config, "--set", "HCCL_BUFFSIZE=2"]);
     assert!(String::from_utf8(table.stdout).unwrap().contains("2 (the smallest window)"));
+}
+
+#[test]
+fn a_release_decides_what_is_accepted_and_how_much_is_asked_for() {
+    let folder = tempdir().unwrap();
+    let of = |content: &str| config_file(folder.path(), "c.toml", content);
+    // A capacity, as a decode node has it: windows for 16 tokens, whatever a rank has.
+    let capacity = of("ep_world_size = 16\nmoe_expert_num = 256\nbs = 4\nglobal_bs = 256");
+    let report = json(0, &["check", &capacity]);
+    assert_eq!((&report["release"], &report["buffer"]["required_mb"]), (&"2026-07".into(), &120.into()));
+    json(
+        0,
+        &[
+            "check",
+            &of("ep_world_size = 4\nmoe_expert_num = 8\nk = 2\nh = 1024\nbs = [3, 1, 4, 2]\nglobal_bs = 64"),
+        ],
+    );
+    // The name of a TP group that there is not.
+    json(0, &["check", &of("group_ep = \"mc2\"\ngroup_tp = \"mc2\"\ntp_world_size = 1")]);
+    let v2 =
+        of("moe_expert_num = 256\ncomm_alg = \"fullmesh_v2\"\nk = 13\nbs = 300\nhccl_buffsize_mb = 4000");
+    let parameters = |report: &Value| -> Vec<String> {
+        let all = report["violations"].as_array().unwrap();
+        all.iter().map(|problem| problem["parameter"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(parameters(&json(2, &["check", &v2])), ["k", "bs"]);
+    assert_eq!(parameters(&json(0, &["check", &v2, "--release", "SEED"])), [""; 0]);
+    // The TP group needs more than the EP group, and one number of the environment serves both.
+    let tp =
+        of("ep_world_size = 8\ntp_world_size = 2\nmoe_expert_num = 8\nk = 4\nbs = 512\nrelease = \"9.0.1\"");
+    let report = json(2, &["check", &tp]);
+    assert_eq!(parameters(&report), ["hccl_buffsize_mb"]);
+    let sizes = ["required_mb", "required_ep_mb", "required_tp_mb", "layout_mb"];
+    assert_eq!(sizes.map(|name| report["buffer"][name].as_u64()), [228, 172, 228, 228].map(Some));
+    assert_eq!(
+        parameters(&json(2, &["check", &tp, "--release", "2026-07"])),
+        ["tp_world_size"]
+    );
+}
+
+#[test]
+fn what_the_operators_accept_and_we_cannot_run_is_accepted_with_our_limit_beside_it() {
+    let folder = tempdir().unwrap();
+    let of = |content: &str| config_file(folder.path(), "c.toml", content);
+    for (content, mb, parameter) in [
+        (
+            "ep_world_size = 32\nmoe_expert_num = 256\ncomm_alg = \"hierarchy\"\nhccl_buffsize_mb = 461",
+            461,
+            "comm_alg",
+        ),
+        ("product = \"a2\"\nep_world_size = 8\nmoe_expert_num = 128", 32, "ep_world_size"),
+        ("product = \"a2\"\nep_world_size = 384\nmoe_expert_num = 384", 172, "ep_world_size"),
+        ("product = \"a2\"\nmoe_expert_num = 400", 60, "moe_expert_num"),
+        (
+            "product = \"a2\"\ncomm_alg = \"hierarchy\"\nep_world_size = 64\nbs = 512\nhccl_buffsize_mb = 2500",
+            573,
+            "bs",
+        ),
+        (
+            "product = \"a2\"\ncomm_alg = \"hierarchy\"\nmoe_expert_num = 256\nhccl_buffsize_mb = 100",
+            66,
+            "hccl_buffsize_mb",
+        ),
+    ] {
+        let config = of(content);
+        let report = json(0, &["check", &config]);
+        assert_eq!(report["buffer"]["required_mb"], mb, "{content}: {report}");
+        assert_eq!(report["violations"], Value::Array(Vec::new()), "{content}");
+        assert_eq!(report["own_limits"][0]["parameter"], parameter, "{content}: {report}");
+        let line = &fails_with_lines(2, &["layout", &config])[0];
+        assert!(line.contains("a limit of VeriEP: the operators accept it"), "{line}");
+    }
+    // No release before 9.0.0 has that algorithm of A3.
+    let early = of("comm_alg = \"hierarchy\"\nrelease = \"8.5.0\"");
+    assert!(fails(2, &["check", &early]).contains("comm_alg = \"hierarchy\": must be"));
+}
+
+#[test]
+fn notes_say_what_may_be_a_mistake_and_change_no_answer() {
+    let folder = tempdir().unwrap();
+    for (content, part) in [
+        ("hccl_buffsize_mb = 1048576", "the unit is MB"),
+        ("moe_expert_num = 32\nh = 1024\nhccl_buffsize_mb = 2000", "the unit is MB"),
+        ("product = \"a2\"\nmoe_expert_num = 128", "561000"),
+        ("logical_experts = 128\nredundant_experts = 32\nep_world_size = 32", "160 physical experts"),
+    ] {
+        let report = json(0, &["check", &config_file(folder.path(), "c.toml", content)]);
+        assert!(report["notes"].to_string().contains(part), "{content}: {}", report["notes"]);
+    }
+    let many = json(2, &["check", &config_file(folder.path(), "c.toml", "bs = 8192")]);
+    assert!(many["notes"].to_string().contains("prefill"), "{}", many["notes"]);
+    let plain = json(0, &["check", &config_file(folder.path(), "c.toml", "")]);
+    assert_eq!(plain["notes"], Value::Array(Vec::new()));
 }

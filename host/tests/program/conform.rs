@@ -19,7 +19,10 @@ const RUNS: [(&str, &[&str]); 11] = [
     ("run --preset tiny --backend weak --receive direct", &["quiet"]),
     ("run --preset tiny --backend weak --receive direct --experts overwrite --schedule DDCC", &["quiet"]),
     ("run --preset tiny --backend weak --set comm_alg=fullmesh_v2", &["put", "flag"]),
-    ("run --preset tiny --backend weak --set tp_world_size=2 --set moe_expert_num=2", &["put", "flag"]),
+    (
+        "run --preset tiny --backend weak --set release=9.1.0 --set tp_world_size=2 --set moe_expert_num=2",
+        &["put", "flag"],
+    ),
     ("run --preset a2-hier-16 --set comm_alg=fullmesh --set k=2 --set h=512 --set bs=1 --backend weak", &[]),
     ("run --preset a2-hier-16 --set h=512 --set bs=1 --backend weak", &["put", "send"]),
     ("simulate --preset tiny --cluster a3 --schedule DDCC", &["put", "flag"]),

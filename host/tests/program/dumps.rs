@@ -36,6 +36,7 @@ pub(crate) const IN_BLOCKS: Group = Group {
 };
 pub(crate) const TP: Group = Group {
     set: &[
+        "release=9.1.0",
         "ep_world_size=4",
         "tp_world_size=2",
         "moe_expert_num=4",

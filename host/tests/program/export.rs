@@ -17,7 +17,7 @@ const GROUPS: [&[&str]; 10] = [
     &["--preset", "tiny", "--receive", "in-place"],
     &["--preset", "tiny", "--receive", "direct", "--set", "quant_mode=2"],
     &["--preset", "tiny", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
-    &["--preset", "tiny", "--set", "tp_world_size=2", "--set", "moe_expert_num=2"],
+    &["--preset", "tiny", "--set", "release=9.1.0", "--set", "tp_world_size=2", "--set", "moe_expert_num=2"],
     &["--preset", "a2-64", "--set", "ep_world_size=16", "--set", "bs=2"],
     &["--preset", "a2-hier-16", "--set", "bs=2"],
     &["--preset", "a2-hier-16", "--set", "bs=2", "--stage", "2"],

@@ -347,7 +347,21 @@ fn nonsense_is_one_line_and_status_2() {
             "--flags: comm_alg = fullmesh_v2 has a flag in every block",
         ),
         (&["--receive", "direct", "--shared", "even"], "--shared even: only --receive copy and in-place"),
-        (&["--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--rank", "4", "--core", "0"], "[0, 3]"),
+        (
+            &[
+                "--set",
+                "release=9.1.0",
+                "--set",
+                "tp_world_size=2",
+                "--set",
+                "moe_expert_num=2",
+                "--rank",
+                "4",
+                "--core",
+                "0",
+            ],
+            "[0, 3]",
+        ),
     ] {
         let line = tiny(more);
         assert!(line.contains(says), "{more:?}: {line}");

@@ -62,6 +62,8 @@ fn every_protocol_and_receive_mode_gives_what_threads_give() {
         "--preset",
         "tiny",
         "--set",
+        "release=9.1.0",
+        "--set",
         "tp_world_size=2",
         "--set",
         "ep_world_size=2",
@@ -343,8 +345,18 @@ fn whoever_dies_at_any_write_of_any_protocol_is_named() {
     with(&["--receive", "direct"]);
     with(&["--set", "comm_alg=fullmesh_v2"]);
     with(&["--dead", "1"]);
-    let tp =
-        ["--preset", "tiny", "--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--set", "aiv_num=2"];
+    let tp = [
+        "--preset",
+        "tiny",
+        "--set",
+        "release=9.1.0",
+        "--set",
+        "tp_world_size=2",
+        "--set",
+        "moe_expert_num=2",
+        "--set",
+        "aiv_num=2",
+    ];
     dies_at_any_write(&tp, 2);
     let mesh =
         ["--preset", "a2-64", "--set", "ep_world_size=16", "--set", "moe_expert_num=16", "--set", "k=4"];

@@ -57,7 +57,16 @@ fn where_experts_cannot_overwrite_a_line_says_what_can_be_had() {
         assert!(seen.contains(&format!("{key} = {value}: --experts overwrite needs")), "{seen}");
         assert!(seen.ends_with(&format!("; hint: {hint}")), "{seen}");
     }
-    let tp = ["--receive", "direct", "--set", "tp_world_size=2", "--set", "moe_expert_num=2"];
+    let tp = [
+        "--receive",
+        "direct",
+        "--set",
+        "release=9.1.0",
+        "--set",
+        "tp_world_size=2",
+        "--set",
+        "moe_expert_num=2",
+    ];
     assert!(run(&tp).contains("tp_world_size = 2"));
 }
 
@@ -113,6 +122,8 @@ fn what_has_no_such_way_is_refused_by_name() {
             "tiny",
             "--receive",
             receive,
+            "--set",
+            "release=9.1.0",
             "--set",
             "tp_world_size=2",
             "--set",

@@ -207,8 +207,18 @@ fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing(
 
 #[test]
 fn every_flag_that_can_be_missing_is_named_as_json_and_in_words() {
-    let tp =
-        ["--set", "tp_world_size=2", "--set", "ep_world_size=2", "--set", "moe_expert_num=2", "--set", "k=1"];
+    let tp = [
+        "--set",
+        "release=9.1.0",
+        "--set",
+        "tp_world_size=2",
+        "--set",
+        "ep_world_size=2",
+        "--set",
+        "moe_expert_num=2",
+        "--set",
+        "k=1",
+    ];
     let a2 = ["--set", "product=a2", "--set", "ep_world_size=16", "--set", "moe_expert_num=16"];
     let v2 = ["--set", "comm_alg=fullmesh_v2"];
     for (what, more, name, words) in [

@@ -478,7 +478,7 @@ fn what_cannot_be_simulated_is_one_line() {
     says(preset, "--preset tiny --cluster a3 --jitter=-1", "--jitter");
     says(
         preset,
-        "--preset tiny --cluster a3 --set tp_world_size=2 --set k=2 --set moe_expert_num=4",
+        "--preset tiny --cluster a3 --set release=9.1.0 --set tp_world_size=2 --set k=2 --set moe_expert_num=4",
         "tp_world_size = 2",
     );
 }

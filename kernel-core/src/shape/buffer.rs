@@ -1,34 +1,43 @@
-//! The required and configured sizes of the windows (seed 003: `HCCL_BUFFSIZE`). They are computed for people, and so also
-//! for a configuration that breaks rules, and for the rule that the windows must fit.
+//! The required and configured sizes of the windows (seed 003: `HCCL_BUFFSIZE`), of our layout and of the operators. They are
+//! computed for people, and so also for a configuration that breaks rules, and for the rule that the windows must fit.
 
-use super::limits::Column;
+use super::limits::{Column, Window};
 use super::sizes::{
     FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
     near_slot, record_pitch, relay_fits, window_record,
 };
-use super::{BatchSizes, Config, Limits, Protocol, RowFormat};
-use crate::units::{align_up, div_ceil};
+use super::{Config, Limits, RowFormat};
+use crate::units::{align_up, div_ceil, div_floor};
 
 const MIB: u64 = 1 << 20;
 /// The sizes that seed 003 adds to the rows of A2 fullmesh and of A2 hierarchy.
 const FULLMESH_EXTRA: u64 = 4 * MIB;
 const HIERARCHY_EXTRA: u64 = 104 * MIB;
+/// What the operators' hierarchies add: of A2 from 9.0.0 on, and of A3.
+const HIERARCHY_FROM_900_EXTRA: u64 = 8 * MIB;
+const A3_HIERARCHY_EXTRA: u64 = 404 * MIB;
 /// No valid row is longer; a longer one could overflow when rounded up.
 const ROW_MAX: u64 = 1 << 60;
 
 /// The required and configured sizes of the windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// The smallest whole MiB that holds the windows.
+    /// The smallest whole MiB that holds the windows: the larger of both groups, which have one size.
     pub required_mb: u64,
+    /// The same of the EP group alone.
+    pub required_ep_mb: u64,
+    /// The same of the TP group alone; 0 without a TP domain, or where its size is not checked.
+    pub required_tp_mb: u64,
     /// `hccl_buffsize_mb` as given.
     pub configured_mb: i64,
-    /// The largest uniform `bs` that fits `configured_mb`; 0 if none does.
+    /// The largest capacity, tokens of a rank, that fits `configured_mb`; 0 if none does.
     pub max_bs: u64,
     /// The reason why `max_bs` is not larger.
     pub max_bs_limit: Limit,
-    /// The terms whose sum is `required_mb`; unused places have no name.
+    /// The terms whose sum is `required_ep_mb`; unused places have no name.
     pub terms: [Term; 3],
+    /// The window of the TP group; without a name if there is none.
+    pub tp_term: Term,
     /// Whether `required_mb` is the smallest size that the product allows, and more than the terms need.
     pub is_smallest: bool,
 }
@@ -100,19 +109,32 @@ impl Buffer {
     /// Computes the sizes under other limits than the product's.
     #[must_use]
     pub fn with(config: &Config<'_>, limits: Limits) -> Self {
-        let need = Need::of(config, limits);
-        let bs = match config.bs {
-            BatchSizes::Uniform(bs) => bs,
-            BatchSizes::PerRank(all) => all.iter().copied().max().unwrap_or(0),
-        };
+        Self::of(config, &Column::of(config.comm_alg, limits))
+    }
+
+    pub(super) fn of(config: &Config<'_>, column: &Column) -> Self {
+        let need = Need::of(config, column);
         let configured_mb = config.hccl_buffsize_mb;
         let (max_bs, max_bs_limit) = need.max_bs(natural(configured_mb));
-        let terms = [Term::default(); 3];
-        let mut buffer =
-            Self { required_mb: 0, configured_mb, max_bs, max_bs_limit, terms, is_smallest: false };
-        need.terms(natural(bs), &mut buffer.terms);
-        buffer.required_mb = need.mb(&buffer.terms);
-        buffer.is_smallest = div_ceil(buffer.bytes(), MIB) < need.min_mb;
+        let mut buffer = Self {
+            required_mb: 0,
+            required_ep_mb: 0,
+            required_tp_mb: 0,
+            configured_mb,
+            max_bs,
+            max_bs_limit,
+            terms: [Term::default(); 3],
+            tp_term: Term::default(),
+            is_smallest: false,
+        };
+        let capacity = natural(config.capacity_for(config.largest_bs()));
+        need.terms(capacity, &mut buffer.terms);
+        need.tp_term(capacity, &mut buffer.tp_term);
+        buffer.required_ep_mb = need.mb(&buffer.terms);
+        buffer.required_tp_mb = div_ceil(buffer.tp_term.bytes, MIB);
+        buffer.required_mb = buffer.required_ep_mb.max(buffer.required_tp_mb);
+        buffer.is_smallest =
+            div_ceil(buffer.bytes(), MIB) < need.min_mb && buffer.required_tp_mb <= need.min_mb;
         buffer
     }
 
@@ -129,9 +151,13 @@ impl Buffer {
     }
 }
 
-/// The operands of the formulas, except `bs`.
+/// The operands of the formulas, except the capacity.
 struct Need {
-    alg: Protocol,
+    window: Window,
+    /// Whether there is a TP domain whose window counts.
+    has_tp: bool,
+    status_slots: bool,
+    has_relay: bool,
     ranks: u64,
     servers: u64,
     experts: u64,
@@ -146,13 +172,15 @@ struct Need {
 }
 
 impl Need {
-    fn of(config: &Config<'_>, limits: Limits) -> Self {
-        let column = Column::of(config.comm_alg, limits);
+    fn of(config: &Config<'_>, column: &Column) -> Self {
         let (experts, k) = (natural(config.moe_expert_num), natural(config.k));
         let (ranks, shared_ranks) = (natural(config.ep_world_size), natural(config.shared_expert_rank_num));
         let shared = if shared_ranks == 0 { 0 } else { natural(config.shared_expert_num) };
         Self {
-            alg: config.comm_alg,
+            window: column.window,
+            has_tp: column.tp_window && config.tp_world_size == 2 && column.tp_world_size.holds(2),
+            status_slots: column.status_slots,
+            has_relay: column.relay,
             ranks,
             servers: div_ceil(ranks, natural(config.server_ranks).max(1)),
             experts,
@@ -161,7 +189,7 @@ impl Need {
             columns: k.saturating_add(shared),
             row: natural(config.h).saturating_mul(2).min(ROW_MAX),
             row_format: RowFormat::of_tokens(config.quant_mode, natural(config.h).min(ROW_MAX >> 1)),
-            port_offset: natural(config.port_offset),
+            port_offset: if column.port_offset.min == 0 { natural(config.port_offset) } else { 0 },
             min_mb: natural(column.hccl_buffsize_mb.min),
             bs_max: natural(column.bs.max),
         }
@@ -172,23 +200,12 @@ impl Need {
         let factor = |symbol, value, meaning| Factor { symbol, value, meaning };
         let partitions = factor("partitions", 2, "a dispatch or combine uses them in turn");
         let ranks = factor("R", self.ranks, "ep_world_size");
-        let max_bs = factor("max_bs", bs, "the largest bs of any rank");
-        match self.alg {
-            Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
+        let max_bs = factor("max_bs", bs, "the largest bs of any rank, or global_bs / ep_world_size");
+        match self.window {
+            Window::A3 { blocks } => {
                 let local = factor("L", self.local, "experts of a MoE rank");
                 let columns = factor("(K + S)", self.columns, "results per token");
-                // Sized for unquantised rows even with quant_mode: one group may serve both.
-                let pitch = match self.alg {
-                    Protocol::FullmeshV2 => {
-                        let meaning = "bytes reserved for a record, quantised or not, ceil((align(2H, 32) + 64) / 480) * 512";
-                        factor("pitch", block_record_pitch(self.longest()), meaning)
-                    }
-                    _ => {
-                        let meaning =
-                            "bytes reserved for a record, quantised or not, align(align(2H, 32) + 64, 512)";
-                        factor("pitch", record_pitch(self.longest()), meaning)
-                    }
-                };
+                let pitch = self.record(blocks);
                 let row = combine_pitch(self.row, self.port_offset);
                 let meaning = match combine_pitch(self.row, 0) == row {
                     true => "bytes of a result, align(2H, 512)",
@@ -206,7 +223,7 @@ impl Need {
                     third.set("port offsets of both partitions", &[&partitions, &both, &ranks, &offset]);
                 }
             }
-            Protocol::Fullmesh => {
+            Window::A2Fullmesh => {
                 let halves = factor("halves", 2, "operators use them in turn");
                 let local = factor("min(L, K)", self.local.min(self.k), "rows of a token on one rank");
                 let row = factor("2H", self.row, "bytes of a row");
@@ -215,15 +232,73 @@ impl Need {
                 let extra = factor("fixed", extra, "bytes");
                 second.set("counts, flags and selector of both halves", &[&extra]);
             }
-            Protocol::Hierarchy => {
-                let slot = near_slot(self.longest(), self.k.min(ROW_MAX));
-                let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
+            Window::A2Hierarchy => {
                 let experts = factor("E", self.experts, "moe_expert_num");
                 let fixed = factor("fixed", HIERARCHY_EXTRA, "bytes");
-                first.set("near area", &[&experts, &max_bs, &slot]);
+                first.set("near area", &[&experts, &max_bs, &self.slot()]);
                 second.set("words and relay areas", &[&fixed]);
             }
+            Window::A2HierarchyFrom900 => {
+                let meaning = "moe_expert_num + ep_world_size / 4";
+                let blocks =
+                    factor("(E + R / 4)", self.experts.saturating_add(div_floor(self.ranks, 4)), meaning);
+                let bytes = align_up(bs.saturating_mul(self.slot().value).min(ROW_MAX), SLOT_ALIGN);
+                let meaning = "bytes of all tokens of a rank, align(max_bs * (2H + 16 * align(K, 8)), 512)";
+                let tokens = factor("tokens", bytes, meaning);
+                first.set("rows", &[&blocks, &tokens]);
+                second.set("fixed areas", &[&factor("fixed", HIERARCHY_FROM_900_EXTRA, "bytes")]);
+            }
+            Window::A3Hierarchy => {
+                // The operator divides before it multiplies, from left to right.
+                let words = div_floor(self.k.min(ROW_MAX >> 8).saturating_add(7) * 3, 8) * 8;
+                let slot = self.row.saturating_add(4 * words + 64);
+                let meaning = "bytes of a row and what goes with it, 2H + 4 * (3 * (K + 7) / 8 * 8) + 64";
+                let slot = factor("slot", slot, meaning);
+                first.set("rows", &[&factor("E", self.experts, "moe_expert_num"), &max_bs, &slot]);
+                second.set("fixed areas", &[&factor("fixed", A3_HIERARCHY_EXTRA, "bytes")]);
+            }
         }
+    }
+
+    /// Fills in the window of the TP domain, whose ranks have one expert each.
+    fn tp_term(&self, bs: u64, term: &mut Term) {
+        let Window::A3 { blocks } = self.window else { return };
+        if !self.has_tp {
+            return;
+        }
+        let rows = bs.saturating_mul(self.ranks);
+        let row = combine_pitch(self.row, self.port_offset);
+        let row = self.record(blocks).value.saturating_add(row);
+        let factors = [
+            Factor { symbol: "partitions", value: 2, meaning: "a dispatch or combine uses them in turn" },
+            Factor { symbol: "A", value: rows, meaning: "rows that a MoE rank can receive, max_bs * R" },
+            Factor {
+                symbol: "(pitch + row)",
+                value: row,
+                meaning: "bytes reserved for a record and a result",
+            },
+        ];
+        term.set("window of the TP group", &[&factors[0], &factors[1], &factors[2]]);
+    }
+
+    /// Returns the bytes between two records. They are sized for unquantised rows even with `quant_mode`: one group may serve
+    /// both.
+    fn record(&self, blocks: bool) -> Factor {
+        let (value, meaning) = if blocks {
+            let meaning =
+                "bytes reserved for a record, quantised or not, ceil((align(2H, 32) + 64) / 480) * 512";
+            (block_record_pitch(self.longest()), meaning)
+        } else {
+            let meaning = "bytes reserved for a record, quantised or not, align(align(2H, 32) + 64, 512)";
+            (record_pitch(self.longest()), meaning)
+        };
+        Factor { symbol: "pitch", value, meaning }
+    }
+
+    /// Returns the bytes of a row with its ids and weights (A2 hierarchy).
+    fn slot(&self) -> Factor {
+        let value = near_slot(self.longest(), self.k.min(ROW_MAX));
+        Factor { symbol: "slot", value, meaning: "bytes of a row, ids and weights, 2H + 16 * align(K, 8)" }
     }
 
     /// Returns the actual size of both halves on A2 fullmesh. The formula covers it, except for rows that are tiny compared
@@ -251,21 +326,17 @@ impl Need {
 
     /// Returns the bound that `bs` exceeds; `None` if everything that grows with it fits.
     fn limit(&self, bs: u64, configured_mb: u64) -> Option<Limit> {
-        let slots = match self.alg {
-            Protocol::FullmeshV1 | Protocol::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
-                Some(Limit::StatusSlots)
-            }
-            Protocol::Hierarchy => {
-                let row = self.longest();
-                let fits = relay_fits(self.servers, bs, row, self.k.min(ROW_MAX));
-                (!fits).then_some(Limit::RelayArea)
-            }
-            _ => None,
-        };
-        let mut terms = [Term::default(); 3];
+        if self.status_slots && !combine_slots_fit(bs, self.columns) {
+            return Some(Limit::StatusSlots);
+        }
+        if self.has_relay && !relay_fits(self.servers, bs, self.longest(), self.k.min(ROW_MAX)) {
+            return Some(Limit::RelayArea);
+        }
+        let (mut terms, mut tp) = ([Term::default(); 3], Term::default());
         self.terms(bs, &mut terms);
-        let fits = self.mb(&terms) <= configured_mb;
-        slots.or(if fits { None } else { Some(Limit::Window) })
+        self.tp_term(bs, &mut tp);
+        let fits = self.mb(&terms).max(div_ceil(tp.bytes, MIB)) <= configured_mb;
+        if fits { None } else { Some(Limit::Window) }
     }
 
     /// Returns the largest `bs` that fits, and the bound on a larger one. It bisects, so that no formula has to be solved

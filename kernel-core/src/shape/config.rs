@@ -4,6 +4,9 @@ use super::sizes::SERVER_RANKS;
 use super::{Dtype, Op, Protocol};
 use bitflags::bitflags;
 
+/// The largest capacity of a rank in tokens.
+pub(super) const CAPACITY_MAX: i64 = u16::MAX as i64;
+
 /// Batch sizes as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchSizes<'a> {
@@ -69,7 +72,8 @@ pub struct Config<'a> {
     pub h: i64,
     /// Tokens per rank, BS.
     pub bs: BatchSizes<'a>,
-    /// Tokens of the whole domain, or 0.
+    /// The capacity of a rank times R, which sizes the windows: any multiple of R from the largest batch on. 0 = the batch
+    /// size that all ranks have.
     pub global_bs: i64,
     /// How tokens travel to experts, by the [`mode`](super::RowElement::mode) of their elements.
     pub quant_mode: i64,
@@ -87,6 +91,25 @@ pub struct Config<'a> {
     pub norm_eps: f32,
     /// Which optional inputs are given.
     pub given: Given,
+}
+
+impl Config<'_> {
+    /// Returns the largest batch size as given.
+    pub(super) fn largest_bs(&self) -> i64 {
+        match self.bs {
+            BatchSizes::Uniform(bs) => bs,
+            BatchSizes::PerRank(all) => all.iter().copied().max().unwrap_or(0),
+        }
+    }
+
+    /// Returns the tokens of a rank for which windows are cut: `globalBs / R` if that is a capacity for `bs`, else `bs`.
+    pub(super) fn capacity_for(&self, bs: i64) -> i64 {
+        let rest = self.global_bs.checked_rem(self.ep_world_size);
+        match self.global_bs.checked_div(self.ep_world_size) {
+            Some(capacity @ 1..=CAPACITY_MAX) if rest == Some(0) => capacity.max(bs),
+            _ => bs,
+        }
+    }
 }
 
 impl Default for Config<'_> {

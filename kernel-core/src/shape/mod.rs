@@ -11,6 +11,7 @@ pub(crate) mod element;
 mod fingerprint;
 mod limits;
 mod per_rank;
+mod release;
 mod row;
 mod rules;
 pub(crate) mod sizes;
@@ -21,6 +22,7 @@ pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};
 pub use config::{BatchSizes, Config, Given};
 pub use elastic::Elastic;
 pub(crate) use fingerprint::hash;
+pub use release::{Algorithm, Release};
 pub use row::{RowElement, RowFormat, Scale};
 pub use violation::{Rule, Seen, Violation};
 
@@ -128,7 +130,7 @@ pub enum TokenNums {
 /// The limits that validation applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limits {
-    /// The product's ranges, which the device supports.
+    /// The ranges of the product that our machines run. What the operators accept, [`Release::check`] knows.
     Product,
     /// Only the limits of the arithmetic, for tests and model checking with tiny shapes.
     None,
@@ -156,7 +158,7 @@ pub struct Shape {
     k: u32,
     h: u32,
     bs_max: u32,
-    /// Empty when the batch size is uniform.
+    /// Empty when every rank has as many tokens as the capacity.
     bs_per_rank: PerRank,
     aiv_num: u32,
     hccl_buffsize_mb: u32,
@@ -219,7 +221,7 @@ fields! {
     k: u32,
     /// Returns H, the number of elements of a token.
     h: u32,
-    /// Returns the largest BS of any rank, which determines the number of slots.
+    /// Returns the capacity, which determines the number of slots: `globalBs / R`, else the largest BS of any rank.
     bs_max: u32,
     /// Returns the number of vector cores of a rank.
     aiv_num: u32,
@@ -315,7 +317,7 @@ impl Shape {
         self.bs_per_rank.get(rank.index()).map_or(self.bs_max, u32::from)
     }
 
-    /// Returns whether ranks differ in BS.
+    /// Returns whether a rank has fewer tokens than the capacity.
     #[must_use]
     pub fn bs_is_uneven(&self) -> bool {
         // In an elastic domain the whole domain decides, even if the survivors agree.

@@ -3,22 +3,31 @@
 //! A rule applies only if each of its operands is legal on its own: a check that finds a wrong value reports it and returns
 //! `None`, so that consequences of it are not reported as well.
 
-use super::limits::{self, Column, EXPERT_IDS_MAX, Range};
+use super::config::CAPACITY_MAX;
+use super::limits::{self, Batches, Column, EXPERT_IDS_MAX, Range};
 use super::sizes::{
     COMBINE_STATUS, DISPATCH_STATUS, Derived, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
     dispatch_slots_fit, relay_fits,
 };
 use super::validate::{Validator, signed};
 use super::violation::Found;
-use super::{BatchSizes, Buffer, Config, Given, Limits, Op, PerRank, Protocol, RowFormat};
+use super::{BatchSizes, Buffer, Config, Given, Limits, Op, PerRank, RowFormat};
 use super::{Rule, Seen, Shape, TokenNums, Violation};
 use crate::units::{div_ceil, div_floor, div_rem};
+use core::iter;
 
 pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>) -> Option<Shape> {
     let column = Column::of(config.comm_alg, limits);
     let mut door = Validator { config, column, found, is_broken: false };
-    let shape = door.pass(limits);
+    let shape = door.pass();
     if door.is_broken { None } else { build(config, shape, door.found) }
+}
+
+/// Returns whether `config` keeps every rule of a column, whether or not our machines run it.
+pub(super) fn accepts(config: &Config<'_>, column: Column, found: Found<'_>) -> bool {
+    let mut door = Validator { config, column, found, is_broken: false };
+    let _ = door.pass();
+    !door.is_broken
 }
 
 /// Builds the shape. A shape is large, so its place on the stack is taken only after the rules have left theirs, and filled
@@ -27,10 +36,16 @@ pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>
 fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>, found: Found<'_>) -> Option<Shape> {
     let mut built = shape();
     let shape = built.as_mut()?;
-    if let BatchSizes::PerRank(list) = config.bs
-        && list.iter().any(|&bs| bs != shape.bs_max.into())
-    {
-        shape.bs_per_rank.set(list.iter().filter_map(|&bs| u16::try_from(bs).ok()));
+    let (capacity, ranks) = (i64::from(shape.bs_max), shape.ep_world_size as usize);
+    let small = |bs: i64| u16::try_from(bs).ok();
+    match config.bs {
+        BatchSizes::PerRank(list) if list.iter().any(|&bs| bs != capacity) => {
+            shape.bs_per_rank.set(list.iter().filter_map(|&bs| small(bs)));
+        }
+        BatchSizes::Uniform(bs) if bs != capacity => {
+            shape.bs_per_rank.set(iter::repeat_n(small(bs).unwrap_or(0), ranks));
+        }
+        _ => {}
     }
     shape.derive();
     if shape.is_addressable(isize::MAX as u64, found) { built } else { None }
@@ -54,13 +69,14 @@ struct Experts {
 #[derive(Clone, Copy)]
 struct Batch {
     max: u32,
+    /// Whether ranks differ.
     uneven: bool,
 }
 
 // Functions that use much of the stack have frames of their own, which end before the next one begins.
 impl<'a> Validator<'a> {
     /// Checks all rules in their order. The result makes the shape, without batch sizes by rank and derived numbers.
-    fn pass(&mut self, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
+    fn pass(&mut self) -> impl FnOnce() -> Option<Shape> + use<'a> {
         let config = self.config;
         if config.op == Op::CombineAddRmsNorm && !self.column.norm {
             let seen = Seen::Word("combine_add_rms_norm");
@@ -72,7 +88,7 @@ impl<'a> Validator<'a> {
         let h = self.range("h", config.h, self.column.h);
         let h = self.multiple("h", h, self.column.h_step);
         let batch = self.batch(experts.ranks);
-        self.global_bs(experts.ranks, batch);
+        let batch = self.global_bs(experts.ranks, batch);
         let tp = self.tp(experts.local);
         self.quantisation();
         let token_nums =
@@ -81,10 +97,9 @@ impl<'a> Validator<'a> {
         let port_offset = self.port_offset();
         let norm_eps = self.norm_eps();
         self.optional_inputs(experts.shared_ranks);
-        self.fullmesh_v2(batch);
         self.slots(experts, k, batch);
         self.relay(experts, k, h, batch);
-        let buffsize = self.windows(limits);
+        let buffsize = self.windows();
         move || {
             let [zero_expert_num, copy_expert_num, const_expert_num] = specials?;
             Some(Shape {
@@ -123,8 +138,9 @@ impl<'a> Validator<'a> {
         let ranks = self.range("ep_world_size", config.ep_world_size, column.ep_world_size);
         let servers = self.range("server_ranks", config.server_ranks, column.server_ranks);
         // The hierarchy is made of full servers.
-        let step = match (config.comm_alg, servers) {
-            (Protocol::Hierarchy, Some(_)) => config.server_ranks,
+        let step = match servers {
+            Some(_) if column.relay => config.server_ranks,
+            _ if config.ep_world_size <= column.small_world => 1,
             _ => column.ep_world_size_step,
         };
         let ranks = self.multiple("ep_world_size", ranks, step);
@@ -203,7 +219,7 @@ impl<'a> Validator<'a> {
     }
 
     fn k(&mut self, moe: Option<u32>, specials: Option<[u32; 3]>) -> Option<u32> {
-        let k = self.range("k", self.config.k, limits::K)?;
+        let k = self.range("k", self.config.k, self.column.k)?;
         if let (Some(moe), Some([zero, copy, constant])) = (moe, specials)
             && k > moe + zero + copy + constant
         {
@@ -246,22 +262,64 @@ impl<'a> Validator<'a> {
         Some(Batch { max: u32::try_from(*max).ok()?, uneven: max != min })
     }
 
-    fn global_bs(&mut self, ranks: Option<u32>, batch: Option<Batch>) {
-        let seen = self.config.global_bs;
+    /// Returns the batch with its capacity, if that is legal.
+    #[inline(never)]
+    fn global_bs(&mut self, ranks: Option<u32>, batch: Option<Batch>) -> Option<Batch> {
+        let (seen, column) = (self.config.global_bs, self.column);
         let (Some(ranks), Some(batch)) = (ranks, batch) else {
-            let max = self.column.ep_world_size.max * self.column.bs.max;
+            let max = column.ep_world_size.max * column.bs.max;
+            // A capacity may be larger than any batch.
+            let max =
+                if column.batches == Batches::Equal { max } else { CAPACITY_MAX * column.ep_world_size.max };
             self.range("global_bs", seen, Range { min: 0, max });
-            return;
+            return batch;
         };
         let product = i64::from(ranks) * i64::from(batch.max);
-        let words = if batch.uneven {
-            "must be (largest bs) * ep_world_size when ranks differ in bs"
-        } else {
-            "must be 0 or bs * ep_world_size"
+        let is_masked = self.config.given.intersects(Given::MASK_1D | Given::MASK_2D);
+        let is_exact = match column.batches {
+            Batches::Equal => true,
+            Batches::Capacity => false,
+            Batches::CapacityUnlessMasked => is_masked,
         };
-        if seen != product && (seen != 0 || batch.uneven) {
-            let numbers = [("bs", batch.max.into()), ("ep_world_size", ranks.into()), ("product", product)];
-            self.wrong("global_bs", seen, words, &numbers);
+        let numbers = [("bs", batch.max.into()), ("ep_world_size", ranks.into()), ("product", product)];
+        if batch.uneven && column.batches == Batches::Equal {
+            self.wrong(
+                "bs",
+                batch.max.into(),
+                "must be the same on every rank",
+                &[("largest bs", batch.max.into())],
+            );
+            return None;
+        }
+        if batch.uneven && is_exact {
+            let rule = Rule::Words("must be absent when ranks differ in bs");
+            self.broken(Violation::new("x_active_mask", Seen::Present, rule));
+            return None;
+        }
+        if seen == 0 && !batch.uneven || seen == product {
+            return Some(batch);
+        }
+        let words = match (is_exact, batch.uneven) {
+            (true, _) if is_masked && column.batches != Batches::Equal => {
+                "must be 0 or bs * ep_world_size with x_active_mask"
+            }
+            (true, _) => "must be 0 or bs * ep_world_size",
+            (false, true) => {
+                "must be a multiple of ep_world_size from (largest bs) * ep_world_size on when ranks differ in bs"
+            }
+            (false, false) => "must be 0 or a multiple of ep_world_size from bs * ep_world_size on",
+        };
+        let capacity = u32::try_from(seen).ok().map(|seen| div_rem(seen, ranks));
+        match capacity {
+            Some((capacity, 0))
+                if !is_exact && capacity >= batch.max && i64::from(capacity) <= CAPACITY_MAX =>
+            {
+                Some(Batch { max: capacity, ..batch })
+            }
+            _ => {
+                self.wrong("global_bs", seen, words, &numbers);
+                None
+            }
         }
     }
 
@@ -324,7 +382,10 @@ impl<'a> Validator<'a> {
             if !given.intersects(flags) {
                 continue;
             }
-            let broken = if !column.given.intersects(flags) {
+            let lacking = (given & flags) - column.given;
+            let broken = if lacking == Given::MASK_2D && column.given.contains(Given::MASK_1D) {
+                (absent("must have one flag a token, not one a pair"), ("", 0))
+            } else if !lacking.is_empty() {
                 (Rule::AbsentOn(column.name), ("", 0))
             } else if flags == Given::SCALES && self.is_unscaled() {
                 (absent("must be absent unless quant_mode is 2"), ("quant_mode", self.config.quant_mode))
@@ -343,40 +404,10 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// Checks the features that the faster layout lacks; the first thing to change would be to go back to the plain one.
-    #[inline(never)]
-    fn fullmesh_v2(&mut self, batch: Option<Batch>) {
-        if self.config.comm_alg != Protocol::FullmeshV2 {
-            return;
-        }
-        let config = self.config;
-        let given = config.given;
-        let specials = [config.zero_expert_num, config.copy_expert_num, config.const_expert_num];
-        let specials = specials.into_iter().filter(|&n| self.column.zero_or_copy.holds(n)).sum();
-        let uneven = batch.filter(|batch| batch.uneven).map_or(0, |batch| i64::from(batch.max));
-        let rules = [
-            (self.has_tp(), "fullmesh_v2 takes no TP domain", ("tp_world_size", 2)),
-            (uneven > 0, "fullmesh_v2 needs the same bs on every rank", ("largest bs", uneven)),
-            (
-                given.intersects(Given::MASK_1D | Given::MASK_2D),
-                "fullmesh_v2 takes no x_active_mask",
-                ("", 0),
-            ),
-            (specials > 0, "fullmesh_v2 takes no special experts", ("special experts", specials)),
-            (given.contains(Given::ELASTIC_INFO), "fullmesh_v2 takes no elastic_info", ("", 0)),
-        ];
-        for (broken, words, number) in rules {
-            if broken {
-                let seen = Seen::Word("fullmesh_v2");
-                self.broken(Violation::new("comm_alg", seen, Rule::Words(words)).with(&[number]));
-            }
-        }
-    }
-
     /// Checks the status slots of A3, one partition.
     #[inline(never)]
     fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<Batch>) {
-        if !matches!(self.config.comm_alg, Protocol::FullmeshV1 | Protocol::FullmeshV2) {
+        if !self.column.status_slots {
             return;
         }
         if let (Some(local), Some(ranks)) = (experts.local, experts.ranks) {
@@ -401,8 +432,8 @@ impl<'a> Validator<'a> {
 
     /// The relay area of the hierarchy has a fixed size, which the product's ranges cannot fill.
     fn relay(&mut self, experts: Experts, k: Option<u32>, h: Option<u32>, batch: Option<Batch>) {
-        if let (Protocol::Hierarchy, Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
-            (self.config.comm_alg, experts.ranks, experts.servers, k, h, batch)
+        if let (true, Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
+            (self.column.relay, experts.ranks, experts.servers, k, h, batch)
             && !relay_fits(
                 div_ceil(ranks.into(), servers.into()),
                 batch.max.into(),
@@ -420,7 +451,7 @@ impl<'a> Validator<'a> {
     /// Checks that the windows fit, even if other parameters are wrong: a number out of its range counts as the smallest in
     /// it, so that no legal one needs less.
     #[inline(never)]
-    fn windows(&mut self, limits: Limits) -> Option<u32> {
+    fn windows(&mut self) -> Option<u32> {
         let (config, column) = (self.config, self.column);
         let bs = match config.bs {
             BatchSizes::Uniform(bs) => bs,
@@ -428,21 +459,27 @@ impl<'a> Validator<'a> {
                 list.iter().copied().filter(|&bs| column.bs.holds(bs)).max().unwrap_or(column.bs.min)
             }
         };
+        // A batch out of its range says nothing of the capacity either.
+        let all_hold = match config.bs {
+            BatchSizes::Uniform(bs) => column.bs.holds(bs),
+            BatchSizes::PerRank(list) => list.iter().all(|&bs| column.bs.holds(bs)),
+        };
         let ranks = column.ep_world_size.legal(config.ep_world_size);
         let shared_ranks = Range { min: 0, max: if column.shared_ranks { ranks - 1 } else { 0 } };
-        let buffer = Buffer::with(
+        let buffer = Buffer::of(
             &Config {
                 ep_world_size: ranks,
                 moe_expert_num: column.moe_expert_num.legal(config.moe_expert_num),
                 shared_expert_num: column.shared_expert_num.legal(config.shared_expert_num),
                 shared_expert_rank_num: shared_ranks.legal(config.shared_expert_rank_num),
-                k: limits::K.legal(config.k),
+                k: column.k.legal(config.k),
                 h: column.h.legal(config.h),
                 bs: BatchSizes::Uniform(column.bs.legal(bs)),
+                global_bs: if all_hold { config.global_bs } else { 0 },
                 port_offset: column.port_offset.legal(config.port_offset),
                 ..*config
             },
-            limits,
+            &column,
         );
         let seen = config.hccl_buffsize_mb;
         // The smallest window of all is a range, and reported as one.
@@ -450,10 +487,9 @@ impl<'a> Validator<'a> {
             return self.range("hccl_buffsize_mb", seen, column.hccl_buffsize_mb);
         }
         let mut numbers = [("required_mb", signed(buffer.required_mb)), ("", 0), ("", 0), ("", 0)];
-        for (place, term) in numbers.iter_mut().skip(1).zip(&buffer.terms) {
-            if !term.name.is_empty() {
-                *place = (term.name, signed(term.bytes));
-            }
+        let terms = buffer.terms.iter().chain([&buffer.tp_term]).filter(|term| !term.name.is_empty());
+        for (place, term) in numbers.iter_mut().skip(1).zip(terms) {
+            *place = (term.name, signed(term.bytes));
         }
         self.wrong("hccl_buffsize_mb", seen, "must hold the windows", &numbers);
         None

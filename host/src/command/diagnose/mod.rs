@@ -77,6 +77,7 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
 fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
     let named = args.config.is_some() || args.preset.is_some();
     let config = ConfigArgs {
+        release: None,
         path: None,
         preset: args.preset.clone(),
         config: args.config.clone().or_else(|| (!named).then(|| args.folder.join(FILE_NAME))),

@@ -73,7 +73,7 @@ rows! {
         room.run("run --preset tiny --set comm_alg=fullmesh_v2 --receive in-place")
     };
     rows_received_in_place_in_a_tp_domain: |room| {
-        room.run("run --preset tiny --set tp_world_size=2 --set moe_expert_num=2 --receive in-place")
+        room.run("run --preset tiny --set release=9.1.0 --set tp_world_size=2 --set moe_expert_num=2 --receive in-place")
     };
     rows_placed_directly_whose_results_are_quantised: |room| {
         room.run("run --preset tiny --set comm_quant_mode=2 --receive direct")

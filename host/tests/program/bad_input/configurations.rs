@@ -3,8 +3,8 @@
 use super::rows;
 
 const A2: &str = "product = \"a2\"\nhccl_buffsize_mb = 900\n";
-const TP: &str = "tp_world_size = 2\nmoe_expert_num = 16\n";
-const V2: &str = "comm_alg = \"fullmesh_v2\"\n";
+const TP: &str = "release = \"9.1.0\"\ntp_world_size = 2\nmoe_expert_num = 16\n";
+const V2: &str = "release = \"8.5.0\"\ncomm_alg = \"fullmesh_v2\"\n";
 
 rows! {
     the_configuration_is_missing: |room| room.run("check nowhere.toml");
@@ -25,9 +25,16 @@ rows! {
     the_window_is_too_small: |room| room.check("moe_expert_num = 256\nbs = 48");
     bs_has_too_few_entries: |room| room.check("ep_world_size = 4\nbs = [1, 2]");
     an_entry_of_bs_is_out_of_range: |room| room.check("ep_world_size = 2\nglobal_bs = 1200\nbs = [1, 600]");
-    groups_of_one_name: |room| room.check("groupEp = \"all\"\ngroupTp = \"all\"");
+    groups_of_one_name: |room| room.check(format!("{TP}groupEp = \"all\"\ngroupTp = \"all\""));
     a_group_without_a_name: |room| room.check("groupEp = \"\"");
-    a_tp_group_on_a2: |room| room.check(format!("{A2}groupTp = \"tp\""));
+    a_capacity_where_batches_must_be_equal: |room| room.check(format!("{V2}global_bs = 272"));
+    experts_that_do_not_add_up: |room| {
+        room.check("moe_expert_num = 64\nlogical_experts = 56\nredundant_experts = 9")
+    };
+    a_release_that_there_is_not: |room| room.check("release = \"8\"");
+    a_limit_of_ours_where_the_operators_accept: |room| {
+        room.run("layout --preset a2-64 --set ep_world_size=8 --set h=1024")
+    };
     a_rank_id_that_there_is_not: |room| room.check("epRankId = 16");
     a_rank_id_stands_twice: |room| room.check("ep_world_size = 2\nepRankId = [1, 1]");
     a_tp_rank_id_without_a_tp_domain: |room| room.check("tpRankId = 1");
@@ -38,7 +45,7 @@ rows! {
     another_dtype_of_results: |room| room.check("outDtype = \"fp16\"");
     norm_eps_is_nan: |room| room.check("norm_eps = nan");
     special_experts_where_the_algorithm_has_none: |room| {
-        room.check("product = \"a2\"\ncomm_alg = \"hierarchy\"\nmoe_expert_num = 256\ncopy_expert_num = 1")
+        room.run("layout --preset a2-hier-16 --set copy_expert_num=1")
     };
     shared_experts_without_a_rank: |room| room.check("shared_expert_num = 2");
     ranks_without_a_shared_expert: |room| {
@@ -47,14 +54,16 @@ rows! {
     shared_ranks_do_not_divide_among_shared_experts: |room| {
         room.check("shared_expert_num = 3\nshared_expert_rank_num = 4\nmoe_expert_num = 48")
     };
-    more_experts_of_a_rank_than_a2_takes: |room| room.check(format!("{A2}moe_expert_num = 400"));
+    more_experts_of_a_rank_than_a2_takes: |room| {
+        room.check(format!("release = \"8.5.0\"\n{A2}moe_expert_num = 400"))
+    };
     h_is_no_multiple_on_a2: |room| room.check(format!("{A2}h = 1000"));
     more_special_experts_than_ids_can_name: |room| room.check("zero_expert_num = 2147483640");
     global_bs_is_another_number: |room| room.check("global_bs = 100");
     global_bs_of_ranks_that_differ: |room| room.check("ep_world_size = 2\nbs = [1, 2]\nglobal_bs = 3");
-    a_tp_domain_of_ranks_with_several_experts: |room| room.check("tp_world_size = 2");
+    a_tp_domain_of_ranks_with_several_experts: |room| room.check("release = \"9.1.0\"\ntp_world_size = 2");
     results_quantised_in_a_tp_domain: |room| room.check(format!("{TP}comm_quant_mode = 2"));
-    fullmesh_v2_with_a_tp_domain: |room| room.check(format!("{V2}{TP}"));
+    fullmesh_v2_with_a_tp_domain: |room| room.check(format!("{V2}tp_world_size = 2\nmoe_expert_num = 16"));
     fullmesh_v2_with_ranks_that_differ: |room| {
         room.check(format!("{V2}ep_world_size = 2\nbs = [1, 2]\nglobal_bs = 4"))
     };

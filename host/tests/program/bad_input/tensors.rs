@@ -88,17 +88,24 @@ rows! {
     a_tensor_whose_name_turns_what_follows: |room| added(room, "rank0.\u{202e}x", Dtype::U8, &[0], &[]);
     a_tensor_without_a_name: |room| added(room, "", Dtype::U8, &[0], &[]);
     a_tensor_that_the_algorithm_does_not_take: |room| {
-        let config = "product = \"a2\"\ncomm_alg = \"hierarchy\"";
+        let config = "release = \"seed\"\nproduct = \"a2\"\ncomm_alg = \"hierarchy\"";
         under(room, config, "rank0.x_active_mask", Dtype::BOOL, &[1], &[1])
     };
     a_mask_on_fullmesh_v2: |room| {
-        under(room, "comm_alg = \"fullmesh_v2\"", "rank0.x_active_mask", Dtype::BOOL, &[1], &[1])
+        under(room, "release = \"seed\"\ncomm_alg = \"fullmesh_v2\"", "rank0.x_active_mask", Dtype::BOOL, &[1], &[1])
+    };
+    a_mask_of_pairs_where_only_tokens_have_flags: |room| {
+        let config = "release = \"8.5.0\"\ncomm_alg = \"fullmesh_v2\"";
+        under(room, config, "rank0.x_active_mask", Dtype::BOOL, &[1, 8], &[1; 8])
+    };
+    a_mask_beside_a_capacity: |room| {
+        under(room, "global_bs = 272", "rank0.x_active_mask", Dtype::BOOL, &[1], &[1])
     };
     elastic_info_on_fullmesh_v2: |room| {
-        under(room, "comm_alg = \"fullmesh_v2\"", "elastic_info", Dtype::I32, &[1], &ON)
+        under(room, "release = \"seed\"\ncomm_alg = \"fullmesh_v2\"", "elastic_info", Dtype::I32, &[1], &ON)
     };
     elastic_info_of_a_tp_domain: |room| {
-        under(room, "tp_world_size = 2\nmoe_expert_num = 16", "elastic_info", Dtype::I32, &[1], &ON)
+        under(room, "release = \"9.1.0\"\ntp_world_size = 2\nmoe_expert_num = 16", "elastic_info", Dtype::I32, &[1], &ON)
     };
     shared_expert_x_where_ranks_hold_shared_experts: |room| {
         let config = "shared_expert_rank_num = 4\nmoe_expert_num = 48";
