@@ -258,7 +258,10 @@ fn required_mb(shape: &Shape, limits: Limits) -> u64 {
         // Seven ports take packets of 512 B by turns.
         let result = up(2 * h, 512);
         let result = if offsets > 0 && result.is_multiple_of(7 * 512) { result + 512 } else { result };
-        2 * (l * bs * r * pitch + (k + s) * bs * result + offsets)
+        let of_ep = 2 * (l * bs * r * pitch + (k + s) * bs * result + offsets);
+        // A MoE rank of a TP domain has one expert, for which every token may come.
+        let of_tp = if shape.tp_world_size() == 2 { 2 * bs * r * (pitch + result) } else { 0 };
+        of_ep.max(of_tp)
     };
     let bytes = match shape.protocol() {
         Protocol::FullmeshV1 => combined(up(row, 512)),

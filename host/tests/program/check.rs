@@ -425,10 +425,7 @@ fn a_release_decides_what_is_accepted_and_how_much_is_asked_for() {
     assert_eq!(parameters(&report), ["hccl_buffsize_mb"]);
     let sizes = ["required_mb", "required_ep_mb", "required_tp_mb", "layout_mb"];
     assert_eq!(sizes.map(|name| report["buffer"][name].as_u64()), [228, 172, 228, 228].map(Some));
-    assert_eq!(
-        parameters(&json(2, &["check", &tp, "--release", "2026-07"])),
-        ["tp_world_size"]
-    );
+    assert_eq!(parameters(&json(2, &["check", &tp, "--release", "2026-07"])), ["tp_world_size"]);
 }
 
 #[test]

@@ -31,7 +31,9 @@ use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Flags, Machine, Operands, Operator, Receive,
     Scratch, Stage, a2, a3, a3_v2, direct, hierarchy,
 };
-use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, RowElement, Shape};
+use veriep_core::shape::{
+    Algorithm, BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Release, RowElement, Shape,
+};
 use veriep_core::sync::event::Order;
 use veriep_core::sync::{barrier, event, flag};
 use veriep_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
@@ -76,6 +78,13 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
     keep(Shape::check(config, Limits::Product, &mut |violation| {
         say(violation);
     }));
+    for release in Release::ALL {
+        keep(release.check(Algorithm::A3Hierarchy, config, &mut |violation| say(violation)));
+        keep(release.buffer(Algorithm::A2Hierarchy, config).required_mb);
+        release.notes(Algorithm::A2Fullmesh, config, &mut |note| keep(note));
+        keep((release.has(Algorithm::A3Hierarchy), Release::named(release.name())));
+    }
+    keep(Algorithm::WORDS.map(|(.., algorithm)| (algorithm.product(), algorithm.protocol())));
     let buffer = Buffer::new(config);
     keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), Limit::name(buffer.max_bs_limit)));
     buffer.terms.iter().for_each(|term| keep_all(term.operands()));
