@@ -250,16 +250,31 @@ fn a_token_goes_over_a_relay_and_comes_back() {
     keep("hierarchy", &sequence("A token goes over a relay and comes back", &lanes, &lines));
 }
 
+const KIB: (u64, &str) = (1 << 10, "KiB");
+const MIB: (u64, &str) = (1 << 20, "MiB");
+
+/// The offsets in bytes that the labels of a drawing name, as `+1.75 MiB: ...`.
+fn drawn_offsets(picture: &str) -> Vec<u64> {
+    let label = |line: &str| {
+        let (offset, _) = line.split_once(">+")?.1.split_once(':')?;
+        let (count, unit) = offset.split_once(' ')?;
+        let (bytes, _) = [KIB, MIB].into_iter().find(|(_, name)| *name == unit)?;
+        Some((count.parse::<f64>().ok()? * bytes as f64) as u64)
+    };
+    picture.lines().filter_map(label).collect()
+}
+
 #[test]
 fn a_partition_is_drawn_as_the_layout_has_it() {
     let layout = json(0, &["layout", "--preset", "deepseek-v3-decode"]);
+    let areas = layout["areas"].as_array().unwrap();
     let mut sheet = Sheet::new();
     for (left, region, size) in [(20, "state", 1 << 20), (440, "window", 200 << 20)] {
-        let unit = if region == "state" { (1 << 10, "KiB") } else { (1 << 20, "MiB") };
+        let unit = if region == "state" { KIB } else { MIB };
         sheet.text(left + 190, 24, "h", format!("{region}, {} {}", size / unit.0, unit.1));
         sheet.rect([left, 40], [380, 480], "m");
         let mut free = 40;
-        for area in layout["areas"].as_array().unwrap().iter().filter(|area| is(area, "region", region)) {
+        for area in areas.iter().filter(|area| is(area, "region", region)) {
             let scale = |bytes: u64| usize::try_from(bytes * 480 / size).unwrap();
             let (offset, bytes) = (number(area, "offset"), number(area, "size"));
             let (top, height) = ((40 + scale(offset)).max(free), scale(bytes).max(18));
@@ -268,16 +283,14 @@ fn a_partition_is_drawn_as_the_layout_has_it() {
             sheet.rect([left, top], [380, height], class);
             let partition =
                 area["partition"].as_u64().map_or(String::new(), |p| format!(" of partition {p}"));
-            let (name, start) = (area["name"].as_str().unwrap(), offset / unit.0);
+            let (name, start) = (area["name"].as_str().unwrap(), offset as f64 / unit.0 as f64);
             let slots = format!("{} x {} B", area["count"], area["stride"]);
             sheet.text(left + 190, top + 14, "", format!("+{start} {}: {name}{partition}, {slots}", unit.1));
         }
     }
-    keep(
-        "partition",
-        &sheet.finish(
-            [840, 540],
-            "State region and window of a rank; areas that are too small to see are enlarged",
-        ),
-    );
+    let label = "State region and window of a rank; areas that are too small to see are enlarged";
+    let picture = sheet.finish([840, 540], label);
+    let offsets: Vec<_> = areas.iter().map(|area| number(area, "offset")).collect();
+    assert_eq!(drawn_offsets(&picture), offsets, "bytes");
+    keep("partition", &picture);
 }
