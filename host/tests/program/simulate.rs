@@ -1,6 +1,6 @@
 //! `simulate`: what the sources say of times comes out of runs in virtual time.
 
-use crate::common::{fails, json, text};
+use crate::common::{fails, json, text, veriep};
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -481,4 +481,25 @@ fn what_cannot_be_simulated_is_one_line() {
         "--preset tiny --cluster a3 --set release=9.1.0 --set tp_world_size=2 --set k=2 --set moe_expert_num=4",
         "tp_world_size = 2",
     );
+}
+
+#[test]
+fn the_known_bias_is_in_both_reports() {
+    let arguments = "simulate --preset tiny --rows weightless --cluster";
+    for (cluster, set, line) in [
+        (
+            "a3",
+            "product=a3",
+            "bias      optimistic: on A3 real dispatch took 1.8 to 2.3 times as long as predicted",
+        ),
+        ("a2", "product=a2", "bias      not known on A2; on A3 real dispatch took 1.8 to 2.3 times as long"),
+    ] {
+        let sizes = ["--set", "ep_world_size=16", "--set", "moe_expert_num=16", "--set", set];
+        let arguments = [&arguments.split(' ').collect::<Vec<_>>()[..], &[cluster], &sizes].concat();
+        let bias = &json(0, &arguments)["bias"];
+        assert_eq!(bias["applies"], cluster == "a3");
+        assert_eq!(bias["measured_over_predicted"]["combine"], serde_json::json!([1.2, 1.5]));
+        let table = String::from_utf8(veriep(&arguments).stdout).unwrap();
+        assert!(table.lines().any(|found| found.trim_start().starts_with(line)), "{table}");
+    }
 }
