@@ -1,7 +1,10 @@
 //! The bare copies of a round: what its machines copy, between the same places and by the same threads, without flags,
 //! machines or sums. What a round takes beyond them is the protocol's and the cache's.
 
+mod commit;
 mod listing;
+
+pub use commit::commit;
 
 use crate::backend::no_payload::{NoPayload, PIECE_MAX};
 use crate::backend::rank_remap::RankRemap;
@@ -18,6 +21,7 @@ use crate::error::Error;
 use crate::global_rank;
 use crate::group::{self, of_failure};
 use crate::world::World;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use listing::{Copied, Listing, Phase, Source};
@@ -57,6 +61,8 @@ pub struct Traffic<'a> {
     rounds: [Vec<Phase>; 2],
     /// With what the experts have returned.
     ranks: Vec<RankState>,
+    /// The batch to whose outputs it copies.
+    output_batch: usize,
     /// Whether experts write their results in each round, before combine. Without it what they have written once stands.
     experts_write: bool,
     /// Whether zeros are copied instead.
@@ -116,7 +122,11 @@ impl<'a> Traffic<'a> {
     /// # Errors
     /// There is no memory for it, or the system starts no thread.
     pub fn new(case: &'a Case, choices: Choices) -> Result<Self, Error> {
-        let batch = Batch::new(case);
+        Self::of(case, Batch::new(case), choices)
+    }
+
+    /// The same of another batch in the shape of `case`.
+    fn of(case: &'a Case, batch: Batch<'a>, choices: Choices) -> Result<Self, Error> {
         let memory = SharedMemory::new(case, 1).map_err(Error::of_memory)?;
         let piece_max = match case.shape.product() {
             Product::A3 => PIECE_MAX,
@@ -126,7 +136,8 @@ impl<'a> Traffic<'a> {
         let memory = NoPayload { piece_max, crossing: None }.over(RankRemap::of(case).over(memory));
         let mut memory = Listing::new(&case.shape, |rank| batch.inputs(rank)).over(memory);
         let mut ranks: Vec<_> = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
-        let options = Options { choices, in_step: true, rows_unseen: true, ..Options::default() };
+        let options =
+            Options { choices, in_step: true, rows_unseen: true, experts_idle: true, ..Options::default() };
         let world = World::alone(global_rank::count(&case.shape), 1);
         let alone = Workers { count: 1, deadline: PATIENCE, ..Workers::default() };
         let runs = |memory: &_, ranks: &mut [_], rounds| {
@@ -138,7 +149,8 @@ impl<'a> Traffic<'a> {
         runs(&memory, &mut ranks, 2)?;
         let rounds = memory.layer.phases();
         let receive = choices.receive;
-        Ok(Self { case, receive, batch, rounds, ranks, experts_write: receive.overwrites(), is_blank: false })
+        let experts_write = receive.overwrites();
+        Ok(Self { case, receive, batch, rounds, ranks, output_batch: 0, experts_write, is_blank: false })
     }
 
     /// The phases of an operator.
@@ -157,6 +169,12 @@ impl<'a> Traffic<'a> {
             })
         });
         all.collect()
+    }
+
+    /// Returns the bytes of all copies of a round.
+    fn bytes_copied(&self, round: usize) -> u64 {
+        let copies = self.rounds[round % 2].iter().flat_map(|phase| phase.copies.iter().flatten());
+        copies.map(|(_, len)| len).sum()
     }
 
     /// Returns the bytes that dispatch sends itself, without an agent.
@@ -217,6 +235,16 @@ impl<'a> Traffic<'a> {
         threads: usize,
         rounds: usize,
     ) -> Result<[Vec<Duration>; 2], Error> {
+        self.times_of(memory, threads, 0..rounds)
+    }
+
+    /// The same of the rounds with these numbers.
+    fn times_of(
+        &self,
+        memory: &impl Backend,
+        threads: usize,
+        rounds: Range<usize>,
+    ) -> Result<[Vec<Duration>; 2], Error> {
         let unit = Schedule::parse("DC")?;
         let (arrived, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = |w: usize| {
@@ -240,7 +268,7 @@ impl<'a> Traffic<'a> {
                 start.elapsed()
             };
             let of_round = |round: usize| self.phases(round).map(&mut of_phase).collect();
-            let times: Vec<_> = (0..rounds).map(of_round).collect();
+            let times: Vec<_> = rounds.clone().map(of_round).collect();
             outcome.map(|()| times)
         };
         let by_worker: Vec<Vec<Vec<Duration>>> = thread::scope(|scope| {
@@ -261,13 +289,15 @@ impl<'a> Traffic<'a> {
             });
             Ok::<_, Error>(times.collect())
         })?;
-        let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
+        let first = rounds.start;
+        let slowest =
+            |round: usize, phase: usize| by_worker.iter().map(|times| times[round - first][phase]).max();
         let all = |round, operator| {
             let of = self.phases(round).enumerate().filter(|(_, phase)| phase.operator == Some(operator));
             of.filter_map(|(phase, _)| slowest(round, phase)).sum()
         };
         Ok([Operator::Dispatch, Operator::Combine]
-            .map(|operator| (0..rounds).map(|round| all(round, operator)).collect()))
+            .map(|operator| rounds.clone().map(|round| all(round, operator)).collect()))
     }
 
     /// Returns the bytes of a copy, as many as `scratch` has. A record is longer than its token: its bytes begin where the
@@ -293,7 +323,7 @@ impl<'a> Traffic<'a> {
 
     /// Copies what `rank` copies in a phase.
     fn copy(&self, memory: &impl Backend, rank: RankId, copies: &[(Copied, u64)]) -> Result<(), Fault> {
-        let (mut fabric, mut nic) = (memory.fabric(rank, CoreId(0), 0), memory.nic(rank));
+        let (mut fabric, mut nic) = (memory.fabric(rank, CoreId(0), self.output_batch), memory.nic(rank));
         let longest = copies.iter().map(|&(_, len)| len).max().unwrap_or(0);
         let mut scratch = vec![0; longest as usize];
         let tokens = self.batch.inputs(rank).x;

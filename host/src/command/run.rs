@@ -74,6 +74,8 @@ struct Job<'a> {
     faults: Faults,
     /// How rows are copied, once that is known.
     row_copy: OnceLock<RowCopy>,
+    /// For how many of the first rounds memory was committed before they began, once that is known.
+    committed: OnceLock<usize>,
 }
 
 /// What a run that ended well has cost.
@@ -194,8 +196,8 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let processes = processes(args, &case.shape, started)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
-    let row_copy = OnceLock::new();
-    Ok((Job { args, source, case, plan, processes, workers, faults, row_copy }, schedule))
+    let (row_copy, committed) = Default::default();
+    Ok((Job { args, source, case, plan, processes, workers, faults, row_copy, committed }, schedule))
 }
 
 /// Drives a unit and holds what it moved against the plan.
@@ -233,7 +235,7 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(dyn Fn() + Syn
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(Error::of_memory)?;
-    let memory = copying(job, memory.with_row_copy(unmeasured(job)), job.workers.count)?;
+    let memory = prepared(job, memory.with_row_copy(unmeasured(job)), job.workers.count)?;
     let _ = job.row_copy.set(memory.row_copy());
     let mapped = memory.mapped();
     let workers = job.workers;
@@ -251,11 +253,16 @@ fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(dyn Fn() + Syn
 }
 
 /// A new group's memory that copies rows as is asked; else as is fastest here on so many threads, if the run is long enough to
-/// gain by that.
-fn copying(job: &Job<'_>, memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
-    if asked(job) == RowCopyArg::Auto && job.plan.rounds() >= roofline::WORTH_MEASURING {
-        return roofline::fastest(memory, (&job.case, job.plan.options.choices), threads);
+/// gain by that. What the first rounds touch is committed.
+fn prepared(job: &Job<'_>, mut memory: SharedMemory, threads: usize) -> Result<SharedMemory, Error> {
+    let Job { case, plan, .. } = job;
+    let group = (case, plan.options.choices);
+    if asked(job) == RowCopyArg::Auto && plan.rounds() >= roofline::WORTH_MEASURING {
+        memory = roofline::fastest(memory, group, threads)?;
     }
+    let rounds = (plan.rounds(), plan.unit.batches());
+    let committed = roofline::commit(&memory, group, rounds, traffic(job), threads)?;
+    let _ = job.committed.set(committed);
     Ok(memory)
 }
 

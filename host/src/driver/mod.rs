@@ -51,6 +51,8 @@ pub struct Options {
     /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again. Where they
     /// overwrite, it is put back.
     pub returned_before: bool,
+    /// The experts compute nothing and return zeros. Set it when only the places of rows matter.
+    pub experts_idle: bool,
     /// At most one effect in a step, where the machine can tell: to count them.
     pub one_by_one: bool,
     /// Most steps of a core in an operator, in place of what the plan says. For tests.

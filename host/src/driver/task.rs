@@ -332,13 +332,16 @@ impl Task {
             let results = receive.results(&rows.row_table).filter(|_| receive.overwrites());
             return results.map_or(Ok(()), |at| fabric.write(at, &rows.y).map_err(Into::into));
         }
-        let stretches = expert::run(
-            unit.shape,
-            &unit.batches[batch],
-            (self.rank, receive),
-            &expert::reading(unit.backend, &fabric, self.rank, batch),
-            &mut rows.y,
-        )?;
+        let stretches = {
+            let (shape, y) = (unit.shape, &mut rows.y);
+            let read = expert::reading(unit.backend, &fabric, self.rank, batch);
+            if unit.options.experts_idle {
+                expert::return_zeros(shape, self.rank, &read, y)?;
+                Vec::new()
+            } else {
+                expert::run(shape, &unit.batches[batch], (self.rank, receive), &read, y)?
+            }
+        };
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         if !unit.options.rows_unseen {
             expert::keep_rows(&mut fabric, &stretches)?;

@@ -169,7 +169,7 @@ pub(super) fn run(
     let memory = GroupMemory::new(processes, workers.count, bytes).map_err(Error::of_memory)?;
     let world = World::watched(&memory, processes, workers.count, ranks);
     let view =
-        super::copying(job, shared(&memory, processes, workers.count, job)?, processes * workers.count)?;
+        super::prepared(job, shared(&memory, processes, workers.count, job)?, processes * workers.count)?;
     let _ = job.row_copy.set(view.row_copy());
     world.copy_rows(view.row_copy());
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));

@@ -149,6 +149,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
     has("dead", Some(case.dead()).filter(|dead| !dead.is_empty()).map(Value::from));
     // Only where time is real.
     has("row_copy", job.row_copy.get().map(|&way| name_of(RowCopyArg::from(way)).into()));
+    // Of the first rounds; the others pay for the pages that they are the first to touch.
+    has("committed_rounds", job.committed.get().map(|&rounds| rounds.into()));
     let compared = match shape.op() {
         Op::Combine => "bit for bit on every round",
         Op::CombineAddRmsNorm => "bit for bit on every round; rstd by its range, y by that rstd",
@@ -191,6 +193,7 @@ fn table(summary: &Value) -> String {
         ("steps", of("steps")),
     ];
     about.extend(has("row copy", "row_copy"));
+    about.extend(summary["committed_rounds"].as_u64().map(|rounds| ("memory", memory(rounds, summary))));
     about.extend(
         summary["tasks_per_operator"].as_f64().map(|n| ("tasks", format!("{n} per rank and operator"))),
     );
@@ -243,6 +246,19 @@ fn table(summary: &Value) -> String {
         }
     };
     format!("{about}\n\n{operators}\n\n{waited}")
+}
+
+/// Whose page faults the times are without.
+fn memory(committed: u64, summary: &Value) -> String {
+    match (committed, summary["rounds"].as_u64().unwrap_or(0)) {
+        (0, _) => "not committed before the clock starts: times include page faults".to_owned(),
+        (some, all) if some < all => {
+            format!(
+                "committed for {some} of {all} rounds before the clock starts: later times include page faults"
+            )
+        }
+        _ => "committed before the clock starts: times are without page faults".to_owned(),
+    }
 }
 
 fn group(summary: &Value) -> String {
