@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::shape::Release;
 
-/// Verified Mixture-of-Experts dispatch and combine.
+/// Run, check and debug Mixture-of-Experts dispatch and combine (Ascend A2/A3) without an NPU.
 ///
 /// Exit status: 0 fine, 1 a result is wrong or a schedule unsafe, 2 the request, configuration or input is
 /// invalid, 3 no progress before the deadline.

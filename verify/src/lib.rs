@@ -1,8 +1,8 @@
-//! Proof: the machines that run are the machines that are checked.
+//! Searches of the state machines that run, and a proof over a model of them.
 //!
-//! [`explorer`] visits every state of tiny groups of real machines. [`loom`] runs them under every order that C11
-//! allows. [`smt`] proves the reuse of partitions for any number of ranks. `docs/doubt/protocol.md` has the claims,
-//! with their bounds.
+//! [`explorer`] visits every state of tiny groups of real state machines. [`loom`] runs a few of their operators under the orders
+//! that C11 allows; in larger models only with some preemptions. [`smt`] proves over a model without cores that partitions may
+//! be used again, for any number of ranks. `docs/doubt/verified.md` has the bounds.
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 

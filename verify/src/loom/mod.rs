@@ -1,4 +1,5 @@
-//! The machines of `kernel-core` under loom: every interleaving and every stale value that C11 allows.
+//! The state machines of `kernel-core` under loom: the interleavings and stale values that C11 allows, in larger models with
+//! bounded preemptions, and always of the newest seven values of a word.
 //!
 //! The explorer searches the protocol over many rounds; here it is the *orderings* that are searched: that a
 //! publish is a release, an observe an acquire, a clear only relaxed, and that this is enough for every byte of
