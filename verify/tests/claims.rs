@@ -244,7 +244,7 @@ fn words(test: &str) -> String {
 const HEAD: &str = "# What is checked, and what was broken to see it fail
 
 This page is for doubters. It lists every search, model, proof and twin with its bounds. `cargo test -p veriep-verify --test claims`
-generates it and fails when it is stale; `UPDATE_GOLDEN=1` before it writes the page. [protocol.md](../docs/doubt/protocol.md#what-is-checked)
+generates it and fails when it is stale; `UPDATE_GOLDEN=1` before it writes the page. [verified.md](../docs/doubt/verified.md)
 says what the tools can and cannot see.
 
 A test is `file::name`. Each part has the command that runs one of its tests; with `-- --nocapture` behind it, it prints what it has
