@@ -131,6 +131,22 @@ fn the_report_counts_rounds_and_says_what_was_checked() {
 }
 
 #[test]
+fn the_report_says_for_how_many_rounds_memory_was_committed() {
+    for (rounds, committed, line) in [
+        ("4", 4, "committed before the clock starts: times are without page faults"),
+        ("12", 8, "committed for 8 of 12 rounds: later times include page faults"),
+    ] {
+        let arguments = ["run", "--preset", "tiny", "--rounds", rounds];
+        assert_eq!(json(0, &arguments)["committed_rounds"], committed);
+        let table = String::from_utf8(veriep(&arguments).stdout).unwrap();
+        assert!(table.lines().any(|found| found == format!(" memory    {line}")), "{table}");
+    }
+    // Nothing is timed there.
+    let lockstep = json(0, &["run", "--preset", "tiny", "--backend", "lockstep"]);
+    assert!(lockstep["committed_rounds"].is_null());
+}
+
+#[test]
 fn the_table_fits_eighty_columns() {
     let norm = ["--set", "op=combine_add_rms_norm"];
     for (backend, more) in BACKENDS.iter().flat_map(|&backend| [(backend, &[][..]), (backend, &norm)]) {

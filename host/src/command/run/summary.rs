@@ -253,9 +253,7 @@ fn memory(committed: u64, summary: &Value) -> String {
     match (committed, summary["rounds"].as_u64().unwrap_or(0)) {
         (0, _) => "not committed before the clock starts: times include page faults".to_owned(),
         (some, all) if some < all => {
-            format!(
-                "committed for {some} of {all} rounds before the clock starts: later times include page faults"
-            )
+            format!("committed for {some} of {all} rounds: later times include page faults")
         }
         _ => "committed before the clock starts: times are without page faults".to_owned(),
     }
