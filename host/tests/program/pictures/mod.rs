@@ -256,6 +256,9 @@ const MIB: (u64, &str) = (1 << 20, "MiB");
 /// The offsets in bytes that the labels of a drawing name, as `+1.75 MiB: ...`.
 fn drawn_offsets(picture: &str) -> Vec<u64> {
     let label = |line: &str| {
+        if line.contains("aria-hidden") {
+            return None;
+        }
         let (offset, _) = line.split_once(">+")?.1.split_once(':')?;
         let (count, unit) = offset.split_once(' ')?;
         let (bytes, _) = [KIB, MIB].into_iter().find(|(_, name)| *name == unit)?;

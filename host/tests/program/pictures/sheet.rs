@@ -2,7 +2,7 @@
 
 use core::fmt::{Display, Write};
 
-const STYLE: &str = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold;font-size:13px}.q{fill:#777}\
+const STYLE: &str = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold;font-size:13px}.q{fill:#777}.e{stroke:#fff;stroke-width:4px;stroke-linejoin:round}\
 .m{fill:#f4f4f4;stroke:#bbb}.d{fill:#cfe3f7;stroke:#4a86c0}.g{fill:#fbe2b8;stroke:#c98a1b}path{fill:none}\
 .l{stroke:#ccc;stroke-width:2}.a{stroke:#4a86c0;stroke-width:1.6;marker-end:url(#a)}\
 .f{stroke:#c98a1b;stroke-width:1.6;marker-end:url(#f)}.c{stroke:#999;stroke-width:1.6;marker-end:url(#c)}";
@@ -19,12 +19,14 @@ impl Sheet {
 
     pub(super) fn text(&mut self, x: usize, y: usize, class: &str, words: impl Display) {
         let words = words.to_string().replace('&', "&amp;").replace('<', "&lt;");
-        let halo = "style=\"paint-order:stroke;stroke:#fff;stroke-width:4px\"";
-        writeln!(
-            self.body,
-            "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" class=\"{class}\" {halo}>{words}</text>"
-        )
-        .unwrap();
+        // The white edge is a text of its own: not every program draws an edge below the letters when it is asked to.
+        for (edge, hidden) in [(" e", " aria-hidden=\"true\""), ("", "")] {
+            writeln!(
+                self.body,
+                "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" class=\"{class}{edge}\"{hidden}>{words}</text>"
+            )
+            .unwrap();
+        }
     }
 
     pub(super) fn rect(&mut self, [x, y]: [usize; 2], [width, height]: [usize; 2], class: &str) {
