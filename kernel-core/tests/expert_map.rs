@@ -1,7 +1,7 @@
 //! Redundant experts: every rule of `expert_map`, and the choice of a token's replica.
 
 use core::ops::ControlFlow;
-use veriep_core::inputs::ExpertMap;
+use veriep_core::inputs::{ExpertMap, Inputs, Mask};
 use veriep_core::shape::{Config, Limits, Shape};
 use veriep_core::units::{RankId, Token};
 
@@ -120,18 +120,24 @@ fn a_tokens_replica_is_rank_plus_token_modulo_their_number() {
 fn ids_are_logical_or_special_and_distinct_within_a_row() {
     let shape = shape();
     let map = ExpertMap::check(&shape, &MAP, 3, &mut |violation| panic!("{violation}")).unwrap();
-    let mut found = Vec::new();
-    let all = &mut |error: veriep_core::inputs::InputError| {
-        found.push(error.to_string());
-        ControlFlow::Continue(())
+    let found_with = |mask| {
+        let mut found = Vec::new();
+        let all = &mut |error: veriep_core::inputs::InputError| {
+            found.push(error.to_string());
+            ControlFlow::Continue(())
+        };
+        let logical = Inputs { expert_ids: &[0, 1, 4, 5, -1, 2, 2, 3, 2], mask, ..Inputs::default() };
+        assert!(map.check_ids(&shape, &logical, all).is_continue());
+        found
     };
-    assert!(map.check_ids(&shape, &[0, 1, 4, 5, -1, 2, 2, 3, 2], all).is_continue());
-    assert_eq!(
-        found,
-        [
-            "expert_ids[1, 0] = 5: must be in [0, 5)",
-            "expert_ids[1, 1] = -1: must be in [0, 5)",
-            "expert_ids[2] names expert 2 twice: ids must be distinct within a row"
-        ]
-    );
+    let all = [
+        "expert_ids[1, 0] = 5: must be in [0, 5)",
+        "expert_ids[1, 1] = -1: must be in [0, 5)",
+        "expert_ids[2] names expert 2 twice: ids must be distinct within a row",
+    ];
+    assert_eq!(found_with(Mask::None), all);
+    assert_eq!(found_with(Mask::Tokens(&[true, true, false])), all[..2]);
+    let mut pairs = [true; 9];
+    (pairs[4], pairs[6]) = (false, false);
+    assert_eq!(found_with(Mask::Pairs(&pairs)), all[..1]);
 }

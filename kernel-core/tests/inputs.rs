@@ -191,15 +191,20 @@ fn scales_without_quantisation_are_refused() {
     Tensors::plain().smooth().fails(InputError::ScalesUnquantised);
 }
 
+/// Valid tensors with another id, and if `masked` a mask that switches off that pair, of kind `of_pairs` or its token and
+/// those behind.
+fn spoilt(place: usize, id: i32, masked: bool, of_pairs: bool) -> Tensors {
+    let mut tensors = Tensors::plain();
+    tensors.ids[place] = id;
+    tensors.pairs = of_pairs.then(|| (0..9).map(|pair| !masked || pair != place).collect());
+    tensors.tokens = (!of_pairs).then(|| (0..3).map(|token| !masked || token < place / 3).collect());
+    tensors
+}
+
 #[test]
-fn ids_must_be_known_and_distinct_also_those_of_masked_pairs() {
-    for masked in [false, true] {
-        let spoil = |place: usize, id| {
-            let mut tensors = Tensors::plain();
-            tensors.pairs = masked.then(|| vec![false; 9]);
-            tensors.ids[place] = id;
-            tensors
-        };
+fn ids_must_be_known_and_distinct() {
+    for of_pairs in [false, true] {
+        let spoil = |place, id| spoilt(place, id, false, of_pairs);
         let unknown = |token, k, seen| InputError::ExpertId { token: Token(token), k, seen, end: 10 };
         assert_eq!(spoil(4, 2).check(), Ok(()));
         spoil(4, 10).fails(unknown(1, 1, 10));
@@ -208,6 +213,19 @@ fn ids_must_be_known_and_distinct_also_those_of_masked_pairs() {
         spoil(8, 5).fails(InputError::RepeatedExpert { token: Token(2), expert: 5 });
         spoil(5, 8).fails(InputError::RepeatedExpert { token: Token(1), expert: 8 });
     }
+}
+
+#[test]
+fn ids_of_masked_pairs_may_be_any_number() {
+    for of_pairs in [false, true] {
+        for (place, id) in [(4, 10), (8, -1), (0, i32::MIN), (3, i32::MAX), (8, 5), (5, 8), (3, 8)] {
+            assert_eq!(spoilt(place, id, true, of_pairs).all(), [], "{id} at {place}, pairs {of_pairs}");
+        }
+    }
+    // The active pair that a masked one repeats keeps its own rules.
+    let mut tensors = spoilt(3, 9, true, true);
+    tensors.ids[4] = 9;
+    tensors.fails(InputError::RepeatedExpert { token: Token(1), expert: 9 });
 }
 
 #[test]
@@ -366,9 +384,8 @@ fn all_errors_are_reported_tensor_by_tensor() {
     tensors.x[2 * H + 1] = BF16[3];
     tensors.scales.as_mut().unwrap()[5] = f32::NAN;
     let seen: Vec<_> = tensors.all().iter().map(ToString::to_string).collect();
+    // Token 0 is inactive.
     let expected = [
-        "expert_ids[0] names expert 0 twice: ids must be distinct within a row",
-        "expert_ids[0, 2] = 99: must be in [0, 10)",
         "expert_ids[1, 0] = -1: must be in [0, 10)",
         "expert_ids[2] names expert 5 twice: ids must be distinct within a row",
         "expert_ids[2] names expert 5 twice: ids must be distinct within a row",
@@ -389,8 +406,11 @@ fn a_tensor_of_the_wrong_length_hides_nothing_wrong_in_another() {
     tensors.tokens = Some(vec![false, true]);
     tensors.ids[0] = 10;
     tensors.weights[0] = f32::NAN;
-    let seen: Vec<_> = tensors.all().iter().map(InputError::tensor).collect();
-    assert_eq!(seen, ["x", "x_active_mask", "expert_ids", "expert_scales"]);
+    let seen = |tensors: &Tensors| tensors.all().iter().map(InputError::tensor).collect::<Vec<_>>();
+    // Which ids the mask leaves is not known.
+    assert_eq!(seen(&tensors), ["x", "x_active_mask", "expert_scales"]);
+    tensors.tokens = None;
+    assert_eq!(seen(&tensors), ["x", "expert_ids", "expert_scales"]);
 }
 
 /// Two const experts and AddRmsNorm.

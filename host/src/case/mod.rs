@@ -197,7 +197,9 @@ impl Case {
             };
             let map = self.expert_map.as_ref().and_then(|map| map.check(&self.shape).ok());
             if let Some(map) = &map {
-                let _ = map.check_ids(&self.shape, &self.ranks[number as usize].expert_ids, &mut found);
+                let logical = &self.ranks[number as usize];
+                let logical = Inputs { expert_ids: &logical.expert_ids, ..logical.inputs() };
+                let _ = map.check_ids(&self.shape, &logical, &mut found);
             }
             let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| match error {
                 // They have been told as the file has them.

@@ -71,11 +71,12 @@ impl Tokens<'_> {
         }
         let mut expert_ids = self.expert_ids.to_vec();
         let mut expert_scales = self.expert_scales.to_vec();
+        // Weights must be numbers also where there is no expert.
+        for (weight, _) in expert_scales.iter_mut().zip(&expert_ids).filter(|(_, id)| **id == NOBODY) {
+            *weight = 0.0;
+        }
         expert_scales.resize(bs * k, 0.0);
         expert_ids.resize(bs * k, NOBODY);
-        for (ids, weights) in expert_ids.chunks_mut(k).zip(expert_scales.chunks_mut(k)) {
-            fill(ids, weights);
-        }
         let is_needed = n < bs || shape.copy_expert_num() > 0;
         let mut x = if is_needed { self.x.to_vec() } else { Vec::new() };
         if is_needed {
@@ -114,17 +115,6 @@ impl Tokens<'_> {
 
 fn count(ids: &[i32]) -> usize {
     ids.iter().filter(|id| **id == NOBODY).count()
-}
-
-/// Ids of masked pairs must be valid and distinct, too, and their weights numbers.
-fn fill(ids: &mut [i32], weights: &mut [f32]) {
-    for nth in 0..ids.len() {
-        if ids[nth] == NOBODY {
-            weights[nth] = 0.0;
-            // There are no more ids in the row than this.
-            ids[nth] = (0..).find(|id| !ids.contains(id)).unwrap_or(0);
-        }
-    }
 }
 
 /// Checks what all this comes to.

@@ -18,8 +18,10 @@ use veriep_core::shape::Protocol;
 /// Rounds without a stop.
 const ROUNDS: usize = 16;
 
-/// What a token can ask for: its experts and which of the pairs are active. Where a masked pair points does not
-/// matter, so it points at the first experts that are free.
+/// What masked pairs may name: nothing, or the expert of an active pair.
+const UNREAD: [i32; 4] = [-1, 0, i32::MAX, i32::MIN];
+
+/// What a token can ask for: its experts and which of the pairs are active.
 fn choices(experts: i32, k: usize) -> Vec<(Vec<i32>, Vec<bool>)> {
     let mut all: Vec<(Vec<Option<i32>>, _)> = vec![(Vec::new(), Vec::new())];
     for _ in 0..k {
@@ -33,11 +35,10 @@ fn choices(experts: i32, k: usize) -> Vec<(Vec<i32>, Vec<bool>)> {
             })
             .collect();
     }
-    let point_somewhere = |ids: Vec<Option<i32>>| {
-        let mut free = (0..experts).filter(|&e| !ids.contains(&Some(e))).collect::<Vec<_>>().into_iter();
-        ids.iter().map(|id| id.unwrap_or_else(|| free.next().unwrap())).collect()
+    let point_somewhere = |choice: usize, ids: Vec<Option<i32>>| {
+        (choice..).zip(ids).map(|(i, id)| id.unwrap_or(UNREAD[i % UNREAD.len()])).collect()
     };
-    all.into_iter().map(|(ids, mask)| (point_somewhere(ids), mask)).collect()
+    all.into_iter().enumerate().map(|(choice, (ids, mask))| (point_somewhere(choice, ids), mask)).collect()
 }
 
 /// The tensors of routing number `routing`; payloads belong to `round`.

@@ -19,6 +19,7 @@ mod replay;
 mod stopped;
 mod tp;
 mod twins;
+mod unread_ids;
 mod varied;
 #[cfg(feature = "commands")]
 mod virtual_time;

@@ -206,6 +206,8 @@ static void add(void *context, uint32_t dtype, size_t len, const uint8_t *a, con
   group->summed++;
 }
 
+static veriep_bytes bytes_of(const void *data, uint64_t len) { return (veriep_bytes){data, (size_t)len}; }
+
 /* Experts 6 and 7 stand in for 0 and 1, which so have two replicas each. */
 enum { LOGICAL = 6 };
 static const int32_t EXPERT_MAP[LOGICAL][2] = {{0, 6}, {1, 7}, {2, -1}, {3, -1}, {4, -1}, {5, -1}};
@@ -215,7 +217,8 @@ static void translate(struct group *group, uint32_t rank, int32_t *ids) {
   veriep_expert_map map;
   memcpy(logical, ids, sizeof logical);
   if (veriep_expert_map_new(&map, &group->shape, EXPERT_MAP[0], 2 * LOGICAL, LOGICAL, text, sizeof text)) fail(group, "no map:\n", text);
-  if (veriep_expert_map_translate(&map, &group->shape, rank, logical, ids, BS * K, text, sizeof text)) fail(group, "ids:\n", text);
+  veriep_inputs inputs = {.expert_ids = bytes_of(logical, sizeof logical)};
+  if (veriep_expert_map_translate(&map, &group->shape, rank, &inputs, ids, BS * K, text, sizeof text)) fail(group, "ids:\n", text);
   for (uint32_t i = 0; i < BS * K; i++) {
     const int32_t *replicas = EXPERT_MAP[logical[i]];
     if (ids[i] != replicas[replicas[1] < 0 ? 0 : (rank + i / K) % 2]) fail(group, "another replica", "");
@@ -240,7 +243,6 @@ struct tensors {
   unsigned char *y;
 };
 
-static veriep_bytes bytes_of(const void *data, uint64_t len) { return (veriep_bytes){data, (size_t)len}; }
 static veriep_bytes output(const struct rank *rank, uint32_t tensor) {
   return bytes_of(rank->outputs[tensor], rank->sizes.outputs[tensor]);
 }

@@ -11,7 +11,7 @@
 /**
  * The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
  */
-#define VERIEP_ABI_VERSION 1
+#define VERIEP_ABI_VERSION 2
 
 /**
  * All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
@@ -1348,14 +1348,15 @@ int32_t veriep_expert_map_new(struct veriep_expert_map *out,
                               size_t text_len);
 
 /**
- * Makes of `len` logical ids, the `expert_ids` that a router gave the tokens of `rank`, physical ones for `veriep_inputs`. Each
- * token has its replica of an expert; a token that follows it, or of the next rank, has the next replica. `physical` is other memory than `ids`. The text has a line
- * for each id that is wrong.
+ * Makes of logical ids, the `expert_ids` that a router gave the tokens of `rank`, physical ones for `veriep_inputs`: `len` of
+ * both. Each token has its replica of an expert; a token that follows it, or of the next rank, has the next replica. Of `logical`,
+ * the rank's inputs with logical ids, only these and the mask are read. `physical` is other memory than they. The text has a line
+ * for each active pair whose id is wrong.
  */
 int32_t veriep_expert_map_translate(const struct veriep_expert_map *map,
                                     const struct veriep_shape *shape,
                                     uint32_t rank,
-                                    const int32_t *ids,
+                                    const struct veriep_inputs *logical,
                                     int32_t *physical,
                                     size_t len,
                                     char *text,

@@ -11,7 +11,7 @@ use kernel_core::protocol::{Choices, Fingerprints, Flags, Receive, Stage};
 use kernel_core::shape::{Dtype, Given, Limits, Op, Protocol};
 
 /// The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
-pub const VERIEP_ABI_VERSION: u32 = 1;
+pub const VERIEP_ABI_VERSION: u32 = 2;
 
 /// All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
 pub const VERIEP_OK: i32 = 0;

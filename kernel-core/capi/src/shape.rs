@@ -334,18 +334,19 @@ pub unsafe extern "C" fn veriep_expert_map_new(
     })())
 }
 
-/// Makes of `len` logical ids, the `expert_ids` that a router gave the tokens of `rank`, physical ones for `veriep_inputs`. Each
-/// token has its replica of an expert; a token that follows it, or of the next rank, has the next replica. `physical` is other memory than `ids`. The text has a line
-/// for each id that is wrong.
+/// Makes of logical ids, the `expert_ids` that a router gave the tokens of `rank`, physical ones for `veriep_inputs`: `len` of
+/// both. Each token has its replica of an expert; a token that follows it, or of the next rank, has the next replica. Of `logical`,
+/// the rank's inputs with logical ids, only these and the mask are read. `physical` is other memory than they. The text has a line
+/// for each active pair whose id is wrong.
 ///
 /// # Safety
-/// Pointers that are not null lead to what they say; `ids` and `physical` have `len` entries each.
+/// Pointers that are not null lead to what they say; `physical` has `len` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn veriep_expert_map_translate(
     map: *const veriep_expert_map,
     shape: *const veriep_shape,
     rank: u32,
-    ids: *const i32,
+    logical: *const veriep_inputs,
     physical: *mut i32,
     len: usize,
     text: *mut c_char,
@@ -356,9 +357,12 @@ pub unsafe extern "C" fn veriep_expert_map_translate(
         let mut text = Text::new(text, text_len)?;
         let map = objects::get::<ExpertMap<'static>>(map)?;
         let (shape, rank) = of_rank(shape, rank)?;
-        let (ids, physical) = (slice(ids, len)?, slice_mut(physical, len)?);
-        let said = told(&mut text, |found| map.check_ids(shape, ids, found));
-        map.translate(shape, rank, ids, physical);
+        let (logical, physical) = (given::inputs(read(logical)?)?, slice_mut(physical, len)?);
+        if logical.expert_ids.len() != len {
+            return Err(VERIEP_E_ARGUMENT);
+        }
+        let said = told(&mut text, |found| map.check_ids(shape, &logical, found));
+        map.translate(shape, rank, logical.expert_ids, physical);
         said
     })())
 }

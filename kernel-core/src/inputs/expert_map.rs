@@ -91,11 +91,12 @@ impl<'a> ExpertMap<'a> {
         self.logical
     }
 
-    /// Calls `found` with every id of a rank's tokens that is no logical or special expert, or is repeated in its row.
-    pub fn check_ids(&self, shape: &Shape, ids: &[i32], found: &mut Found<'_>) -> ControlFlow<()> {
+    /// Calls `found` with every id of a rank's active pairs that is no logical or special expert, or is repeated in its row.
+    /// Of `logical`, the rank's inputs before translation, only ids and mask are read.
+    pub fn check_ids(&self, shape: &Shape, logical: &Inputs<'_>, found: &mut Found<'_>) -> ControlFlow<()> {
         let end = self.logical + (shape.expert_ids_end() - shape.moe_expert_num());
-        let tokens = div_floor(ids.len() as u64, shape.k().into());
-        Inputs { expert_ids: ids, ..Inputs::default() }.check_ids(shape, tokens as u32, end, found)
+        let tokens = div_floor(logical.expert_ids.len() as u64, shape.k().into());
+        logical.check_ids(shape, tokens as u32, end, found)
     }
 
     /// Returns the physical expert for logical `id` of token `token` of EP rank `rank`: of n replicas the one with number
@@ -114,7 +115,7 @@ impl<'a> ExpertMap<'a> {
     }
 
     /// Fills `physical` with the physical experts of the `expert_ids` of EP rank `rank`; -1, which is no expert, for ids
-    /// that [`check_ids`](Self::check_ids) refuses as out of range.
+    /// out of range, which only masked pairs may have.
     pub fn translate(&self, shape: &Shape, rank: RankId, ids: &[i32], physical: &mut [i32]) {
         for (pair, (to, &id)) in (0..).zip(physical.iter_mut().zip(ids)) {
             let token = Token(div_floor(pair, shape.k().into()) as u32);

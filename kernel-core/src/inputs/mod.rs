@@ -28,7 +28,8 @@ pub enum Mask<'a> {
 pub struct Inputs<'a> {
     /// `[bs, h]` dtype.
     pub x: &'a [u8],
-    /// `[bs, k]`, physical experts: with redundant ones [`ExpertMap`] computes them from the router's output.
+    /// `[bs, k]`, physical experts: with redundant ones [`ExpertMap`] computes them from the router's output. The id of a
+    /// masked pair may be any number.
     pub expert_ids: &'a [i32],
     /// `[bs, k]`, the weights of combine.
     pub expert_scales: &'a [f32],
@@ -85,7 +86,7 @@ impl Inputs<'_> {
         };
         let scales = self.check_scales_length(shape, found)?;
         self.check_combine(shape, tokens, found)?;
-        if ids {
+        if ids && mask {
             self.check_ids(shape, bs, shape.expert_ids_end(), found)?;
         }
         if mask {
@@ -156,14 +157,14 @@ impl Inputs<'_> {
         }
     }
 
-    /// Checks all ids, including those of masked pairs.
+    /// Checks the ids of active pairs. Those of masked pairs are whatever the padding of a batch left there.
     fn check_ids(&self, shape: &Shape, bs: u32, end: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         for token in (0..bs).map(Token) {
-            let ids = self.ids(shape, token);
-            for (k, &seen) in (0..).zip(ids) {
+            let active = || self.active_ids(shape, token);
+            for (k, seen) in active() {
                 if !u32::try_from(seen).is_ok_and(|id| id < end) {
                     found(InputError::ExpertId { token, k, seen, end })?;
-                } else if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
+                } else if active().take_while(|&(column, _)| column < k).any(|(_, earlier)| earlier == seen) {
                     found(InputError::RepeatedExpert { token, expert: seen })?;
                 }
             }
@@ -212,10 +213,9 @@ impl Inputs<'_> {
 
     /// Returns the first of the finite values of an active token that a row of `scales` makes infinite, and that row.
     fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<(u32, Option<u32>)> {
-        let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
         // Special experts, whose ids follow, receive nothing.
-        let moe =
-            active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
+        let moe = self.active_ids(shape, token).filter_map(|(_, id)| u32::try_from(id).ok());
+        let moe = moe.filter(|&id| id < shape.moe_expert_num());
         let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
         let rows = (0..shape.shared_expert_num()).chain(moe);
         rows.filter_map(|row| Some((row, self.smooth(shape, row)?))).find_map(|(row, smooth)| {
@@ -224,6 +224,12 @@ impl Inputs<'_> {
             });
             Some((element?, Some(row)))
         })
+    }
+
+    /// Returns the columns and ids of a token's active pairs.
+    fn active_ids(&self, shape: &Shape, token: Token) -> impl Iterator<Item = (u32, i32)> {
+        let ids = (0..).zip(self.ids(shape, token).iter().copied());
+        ids.filter(move |&(k, _)| self.pair_is_active(shape, token, k))
     }
 
     /// Returns whether pair `(token, k)` is active.

@@ -100,7 +100,7 @@ mod tests {
             let domain = Domain { r: moe_ranks + s, e, s, rs: s, k: k.min(e), h: 1, bs, cores };
             let plain = shape_of(&domain.config());
             let rank = RankId(Dice(seed).below(plain.ep_world_size()));
-            let tensors = Tensors { mask: OwnedMask::None, ..Tensors::random(&plain, rank, &mut Dice(seed)) };
+            let tensors = Tensors::unmasked(&plain, rank, &mut Dice(seed));
             let config = Config { comm_alg: Protocol::FullmeshV2, ..domain.config() };
             let mut all: Vec<_> =
                 (0..cores as u32).flat_map(|core| sends_of(&config, rank, &tensors, core)).collect();

@@ -8,7 +8,7 @@
 //! The scalar unit accesses its scratch `5 * BS * K` times in the walk of a core that owns all pairs (read the id, the mask
 //! and the count, write the count and the slot), 4 times per pair without a mask. Marking the table takes `2 * BS * K`
 //! accesses (read the id, write the mark), 3 per pair with a mask. The slots of the core's own share take 4 each (read id,
-//! mark and count, write the slot); the `BS` additions of `Rs + E` counts are the vector unit's. A test counts them all.
+//! mark and count, write the slot), 5 with a mask; the `BS` additions of `Rs + E` counts are the vector unit's. A test counts them all.
 //!
 //! The machines walk, in every shape. On a processor (x86-64, one of eight cores, K 8, BS 48, E 256) the walk takes 0.16
 //! microseconds and the table 1.6; with E 8, where the table is shortest, 0.17 and 0.53. Where pairs are masked
@@ -30,7 +30,7 @@ pub fn table_len(shape: &Shape, rank: RankId) -> usize {
 }
 
 /// The scalar part: marks in `table`, [`table_len`] bytes, token by token, the destinations of its active pairs.
-/// A token has at most one pair for a destination, since its ids are distinct.
+/// A token has at most one active pair for a destination, since their ids are distinct.
 pub fn mark(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, table: &mut [u8]) {
     table.fill(0);
     let shared_ranks = shape.shared_expert_rank_num();
@@ -77,9 +77,10 @@ pub fn add_up(
         };
         for pair in own(&share.moe, token, shape.k()) {
             let (_, k) = div_rem(pair, shape.k());
-            accesses::add(1);
-            let id = inputs.ids(shape, token).get(k as usize).and_then(|&id| u32::try_from(id).ok());
-            // A mark does not name its pair, but a token's ids are distinct, so it is this one.
+            accesses::add(1 + u64::from(!matches!(inputs.mask, Mask::None)));
+            let id = inputs.id(shape, token, k).filter(|_| inputs.pair_is_active(shape, token, k));
+            let id = id.and_then(|id| u32::try_from(id).ok());
+            // A mark does not name its pair, but the ids of a token's active pairs are distinct, so it is this one.
             let slot = id.and_then(|e| slot_at(shared_ranks + e, send_status));
             set(slots, pair - share.moe.start, slot);
         }

@@ -351,7 +351,7 @@ impl Cluster<'_> {
         let id = (expert_row - shared) as i32;
         tokens
             .flat_map(|token| (0..k_num).map(move |k| (token, k)))
-            .filter(|&(token, k)| self.id(source, token, k) == id && self.active(source, token, k))
+            .filter(|&(token, k)| self.active(source, token, k) && self.id(source, token, k) == id)
             .collect()
     }
 
@@ -361,12 +361,13 @@ impl Cluster<'_> {
         let mut slots = Vec::new();
         for token in (0..self.tokens_of(rank)).map(Token) {
             for k in 0..self.shape.k() {
-                let id = self.id(rank, token, k) as usize;
-                if self.active(rank, token, k) && id < sent.len() {
-                    slots.push(sent[id]);
-                    sent[id] += 1;
-                } else {
-                    slots.push(-1);
+                let id = self.active(rank, token, k).then(|| self.id(rank, token, k) as usize);
+                match id.and_then(|id| sent.get_mut(id)) {
+                    Some(count) => {
+                        slots.push(*count);
+                        *count += 1;
+                    }
+                    None => slots.push(-1),
                 }
             }
         }
@@ -378,7 +379,7 @@ impl Cluster<'_> {
         self.shape.bs(RankId(rank.0 / self.shape.tp_world_size()))
     }
 
-    /// Returns the physical expert that pair `(token, k)` of `rank` names, or the special one.
+    /// Returns the physical expert that the active pair `(token, k)` of `rank` names, or the special one.
     #[must_use]
     pub fn id(&self, rank: RankId, token: Token, k: u32) -> i32 {
         let id = self.ranks[rank.index()].expert_ids[(token.0 * self.shape.k() + k) as usize];

@@ -209,15 +209,19 @@ fn shared_results_are_added_unscaled() {
 }
 
 /// A shared expert on rank 0, experts 0 and 1 on ranks 1 and 2, K = 2; rank 0 has one active token of three,
-/// rank 1 some active pairs, rank 2 none.
+/// rank 1 some active pairs, rank 2 none. Masked pairs have ids that are none.
 fn masked() -> [Tensors; 3] {
     let rank = |first: f32| {
         Tensors::new(&[first, first + 1.0, first + 2.0], &[0, 1, 0, 1, 0, 1], &[1., 2., 3., 4., 5., 6.])
     };
     [
-        Tensors { mask_1d: Some(vec![true, false, false]), ..rank(1.0) },
-        Tensors { mask_2d: Some(vec![false, false, false, true, true, false]), ..rank(4.0) },
-        Tensors { mask_1d: Some(vec![false; 3]), ..rank(7.0) },
+        Tensors { mask_1d: Some(vec![true, false, false]), ids: vec![0, 1, 2, -1, 7, 7], ..rank(1.0) },
+        Tensors {
+            mask_2d: Some(vec![false, false, false, true, true, false]),
+            ids: vec![-1, -1, 1, 1, 0, 0],
+            ..rank(4.0)
+        },
+        Tensors { mask_1d: Some(vec![false; 3]), ids: vec![i32::MIN, i32::MAX, -1, 0, 0, 0], ..rank(7.0) },
     ]
 }
 
@@ -239,6 +243,22 @@ fn masked_pairs_are_neither_sent_nor_counted() {
     assert_eq!(seen[2].assist_info_for_combine, [[0, 0, 1], [1, 1, 1]]);
     assert_eq!(seen[2].ep_recv_counts, [1, 2, 2]);
     assert_eq!(seen[2].expand_idx, [-1; 6]);
+}
+
+/// Experts 1 and 0 stand in for logical expert 0 by turns; -1 has no row of the map.
+#[test]
+fn what_a_masked_pair_names_is_not_looked_up_in_the_map() {
+    let shape = shape(&small([2, 2, 0, 0, 1, 1, 3]));
+    let rank = |mask| Tensors { mask_1d: Some(mask), ..Tensors::new(&[1., 2., 3.], &[0, 0, -1], &[1.; 3]) };
+    let tensors = [rank(vec![true, true, false]), rank(vec![true, false, false])];
+    let ranks = tensors.each_ref().map(Tensors::inputs);
+    let cluster =
+        Cluster { shape: &shape, ranks: &ranks, elastic_info: None, expert_map: Some((&[1, 0], 1)) };
+    let seen = [0, 1].map(|rank| cluster.dispatch(RankId(rank)));
+    assert_eq!(seen[0].assist_info_for_combine, [[0, 1, 0], [1, 0, 0]]);
+    assert_eq!(seen[1].assist_info_for_combine, [[0, 0, 0]]);
+    assert_eq!(seen[0].expand_idx, [0, 0, -1]);
+    assert_eq!(cluster.combine(RankId(0), &mut |_, _, row| *row = bf16(&[5.0])), bf16(&[5., 5., 0.]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::inputs::{Inputs, Mask};
 use crate::reference::numerics;
 use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Op, Shape};
-use crate::units::RankId;
+use crate::units::{RankId, Token};
 use alloc::vec::Vec;
 
 /// A domain by its numbers; everything else has its default.
@@ -131,8 +131,19 @@ impl Tensors {
         self
     }
 
-    /// Creates tensors with random routing and mask.
+    /// Creates tensors with random routing and mask. In half of the cases masked pairs have ids that are none.
     pub(crate) fn random(shape: &Shape, rank: RankId, dice: &mut Dice) -> Self {
+        let tensors = Self::random_valid(shape, rank, dice);
+        if dice.clone().below(2) == 0 { tensors } else { tensors.with_unread_ids(shape) }
+    }
+
+    /// Creates tensors with random routing.
+    pub(crate) fn unmasked(shape: &Shape, rank: RankId, dice: &mut Dice) -> Self {
+        Self { mask: OwnedMask::None, ..Self::random_valid(shape, rank, dice) }
+    }
+
+    /// Creates tensors with random routing and mask, and valid ids everywhere.
+    fn random_valid(shape: &Shape, rank: RankId, dice: &mut Dice) -> Self {
         let (bs, k) = (shape.bs(rank), shape.k());
         let mut ids = Vec::new();
         for _ in 0..bs {
@@ -150,6 +161,18 @@ impl Tensors {
             _ => OwnedMask::Tokens((0..bs).map(|_| false).collect()),
         };
         Self::new(shape, rank, ids, mask)
+    }
+
+    /// Replaces the ids of masked pairs by numbers that name no expert, and by the first of their token.
+    fn with_unread_ids(mut self, shape: &Shape) -> Self {
+        let k = shape.k();
+        for pair in 0..self.ids.len() as u32 {
+            if !self.inputs().pair_is_active(shape, Token(pair / k), pair % k) {
+                let of_first = self.ids[(pair - pair % k) as usize];
+                self.ids[pair as usize] = [-1, of_first, i32::MAX, i32::MIN][pair as usize % 4];
+            }
+        }
+        self
     }
 
     /// Adds a smooth scale for every element of every expert.

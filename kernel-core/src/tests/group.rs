@@ -1,7 +1,7 @@
 //! Groups for tests: real machines on simulated memory, compared with the oracle at the end of every operator, with a duty
 //! left out on request. Tests drive them step by step, or by a seed.
 
-use super::domain::{Dice, OwnedMask, Tensors, result_row};
+use super::domain::{Dice, Tensors, result_row};
 use crate::fabric::nic::Nic;
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
@@ -183,11 +183,8 @@ pub(crate) fn phase(machine: Option<&Machine>) -> String {
 
 /// Returns random inputs without masks for every rank and round.
 pub(crate) fn unmasked_rounds(shape: &Shape, rounds: usize, dice: &mut Dice) -> Vec<Vec<Tensors>> {
-    let tensors = |rank, dice: &mut Dice| Tensors {
-        mask: OwnedMask::None,
-        ..Tensors::random(shape, RankId(rank), dice)
-    };
-    (0..rounds).map(|_| (0..shape.ep_world_size()).map(|rank| tensors(rank, dice)).collect()).collect()
+    let ranks = || (0..shape.ep_world_size()).map(RankId);
+    (0..rounds).map(|_| ranks().map(|rank| Tensors::unmasked(shape, rank, dice)).collect()).collect()
 }
 
 impl Group {

@@ -244,7 +244,7 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
     let (words, mut physical) = (black_box(&[0, 1, -1, 2]), [0; 4]);
     if let Some(map) = ExpertMap::check(shape, words, at as usize, &mut |violation| say(violation)) {
         keep((map.logical_expert_num(), ExpertMap::physical(&map, shape, rank, token, -1)));
-        keep(map.check_ids(shape, given.expert_ids, &mut |_| core::ops::ControlFlow::Continue(())));
+        keep(map.check_ids(shape, given, &mut |_| core::ops::ControlFlow::Continue(())));
         map.translate(shape, rank, given.expert_ids, slice(&mut physical));
         keep(physical);
     }

@@ -381,9 +381,19 @@ unsafe fn group(dice: &mut Dice, answers: &mut [u64; 14]) {
                     let to = &raw mut *map;
                     note(veriep_expert_map_new(to, shape, replicas.as_ptr(), len, rows, text.0, text.1));
                     let (ids, mut physical) = ([dice.number(2).cast_signed(), 1, 0, 1], [0; 4]);
-                    let (ids, to) = (ids.as_ptr(), physical.as_mut_ptr());
-                    let len = dice.of(5);
-                    veriep_expert_map_translate(&raw const *map, shape, rank, ids, to, len, text.0, text.1)
+                    let bytes = veriep_bytes { data: ids.as_ptr().cast(), len: 4 * dice.of(5) };
+                    let logical = veriep_inputs { expert_ids: bytes, ..inputs };
+                    let (logical, to, len) = (&raw const logical, physical.as_mut_ptr(), dice.of(5));
+                    veriep_expert_map_translate(
+                        &raw const *map,
+                        shape,
+                        rank,
+                        logical,
+                        to,
+                        len,
+                        text.0,
+                        text.1,
+                    )
                 }
                 _ => {
                     let info = [1, 1, 0, dice.number(3).cast_signed(), 0, -1, -1, 0, -1, -1];

@@ -11,7 +11,7 @@ use crate::reference;
 use crate::shape::{Config, Protocol, Shape};
 use crate::sim::cluster::{Failure, Planned, Returned, World, schedule as schedule_of};
 use crate::sim::{Actor, Dense, Seeded};
-use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, result_row, shape as shape_of};
+use crate::testing::domain::{Dice, Domain, PAIR, Tensors, result_row, shape as shape_of};
 use crate::testing::group::{Cluster, memory};
 use crate::units::{CoreId, RankId, Token};
 use alloc::boxed::Box;
@@ -38,11 +38,8 @@ impl Layers {
         let whole = shape(Domain { h, bs, k, ..layers[0] });
         let shapes: Vec<_> = layers.iter().map(|&layer| shape(layer)).collect();
         assert!(shapes.iter().all(|shape| shape.window_bytes() == whole.window_bytes()), "one window");
-        let mut of_rank = |shape: &Shape, rank| {
-            let random = Tensors::random(shape, rank, dice);
-            let mask = if alg == V2 { OwnedMask::None } else { random.mask.clone() };
-            Tensors { mask, ..random }
-        };
+        let draw = if alg == V2 { Tensors::unmasked } else { Tensors::random };
+        let mut of_rank = |shape: &Shape, rank| draw(shape, rank, dice);
         let mut of =
             |shape: &&Shape| (0..whole.ep_world_size()).map(|rank| of_rank(shape, RankId(rank))).collect();
         let tensors = shapes.iter().map(&mut of).collect();

@@ -23,8 +23,8 @@ fn random_tensors(shape: &Shape, smoothed: bool, dice: &mut Dice) -> Vec<Tensors
     let shared_expert_x = shape.shared_expert_rank_num() == 0 && dice.below(2) == 0;
     let ranks = (0..shape.ep_world_size()).map(RankId);
     let one = |rank| {
-        let tensors = Tensors::random(shape, rank, dice);
-        let tensors = if unmasked { Tensors { mask: OwnedMask::None, ..tensors } } else { tensors };
+        let draw = if unmasked { Tensors::unmasked } else { Tensors::random };
+        let tensors = draw(shape, rank, dice);
         let tensors = if smoothed { tensors.smoothed(shape) } else { tensors };
         if shared_expert_x { tensors.with_shared_expert_x(shape, rank) } else { tensors }
     };
