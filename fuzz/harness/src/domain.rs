@@ -144,10 +144,10 @@ impl Domain {
         let moe_ranks = servers * near;
         let local = if tp { 1 } else { fold(numbers.local_experts, 1, 3) };
         let (r, e) = (moe_ranks + rs, moe_ranks * local);
-        // A2 has no const experts, fullmesh_v2 no special ones at all.
+        // A2 has no const experts, its hierarchy no special ones at all.
         let most = match comm_alg {
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => [3; 3],
             Protocol::Fullmesh => [1, 1, 0],
-            Protocol::FullmeshV1 => [3; 3],
             _ => [0; 3],
         };
         let special = |i: usize| i64::from(numbers.specials >> (2 * i) & most[i]);
@@ -161,7 +161,7 @@ impl Domain {
         given.set(Given::ELASTIC_INFO, elastic);
         given.set(Given::SHARED_EXPERT_X, a3 && s == 0 && numbers.has(Feature::SharedX));
         let uneven: Vec<i64> = (0..r).map(|rank| 1 + (rank * 7 + bs) % 5).collect();
-        let is_uneven = numbers.has(Feature::UnevenBs) && comm_alg != Protocol::FullmeshV2;
+        let is_uneven = numbers.has(Feature::UnevenBs);
         let has_blocks = (a3 || hierarchy) && !tp;
         let config = Config {
             comm_alg,
@@ -280,7 +280,7 @@ impl Tensors {
             ids.extend((0..k).map(|_| all.swap_remove(tape.below(all.len()))));
         }
         let masked = numbers.has(Feature::Masked) && !shape.bs_is_uneven();
-        let masked = masked && !matches!(shape.protocol(), Protocol::FullmeshV2 | Protocol::Hierarchy);
+        let masked = masked && shape.protocol() != Protocol::Hierarchy;
         let kind = if masked { tape.below(3) } else { 0 };
         let active = if kind == 1 { tape.below(bs + 1) } else { 0 };
         let any_bits = numbers.has(Feature::AnyBits) && shape.row_format().scale.is_none();

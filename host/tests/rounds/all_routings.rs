@@ -139,8 +139,7 @@ fn three_ranks_with_one_token_each() {
     run_all(small(3, 3, 2, 1, 2), 4);
 }
 
-/// One block a record, then two of which the second has the triple alone. Masks are no input of fullmesh_v2; its
-/// machines do not mind them.
+/// One block a record, then two of which the second has the triple alone.
 #[test]
 fn two_and_three_ranks_with_fullmesh_v2() {
     for h in [8, 210] {

@@ -162,12 +162,14 @@ fn lent(tp: &Value) -> Vec<Effect> {
     rows.chain([first, slot]).collect()
 }
 
-const KINDS: [&[&str]; 10] = [
+const KINDS: [&[&str]; 12] = [
     &["--set", "aiv_num=3"],
     &["--set", "aiv_num=1", "--mask", "pairs"],
     &["--set", "ep_world_size=4", "--set", "shared_expert_rank_num=2", "--set", "zero_expert_num=2"],
     &["--set", "comm_quant_mode=2", "--set", "quant_mode=2", "--mask", "tokens"],
     &["--set", "comm_alg=fullmesh_v2", "--set", "aiv_num=1"],
+    &["--set", "comm_alg=fullmesh_v2", "--mask", "pairs", "--set", "copy_expert_num=1"],
+    &["--set", "comm_alg=fullmesh_v2", "--set", "bs=[1, 3]", "--set", "global_bs=6"],
     &["--set", "comm_alg=fullmesh_v2", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
     &["--set", "comm_alg=fullmesh_v2", "--set", "quant_mode=2", "--routing", "hot", "--set", "h=1056"],
     &[

@@ -86,22 +86,10 @@ prop_compose! {
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
     ) -> Sample {
-        // fullmesh_v2 has neither masks nor batch sizes that differ; its rows may take several blocks.
-        let config = match (blocks, &config.bs) {
-            (None, _) => config,
-            (Some(h), Bs::Uniform(bs)) => Config { comm_alg: "fullmesh_v2".to_owned(), h, bs: Bs::Uniform(*bs), ..config },
-            (Some(h), Bs::PerRank(all)) => {
-                Config { comm_alg: "fullmesh_v2".to_owned(), h, bs: Bs::Uniform(all[0]), global_bs: 0, ..config }
-            }
-        };
-        let (mask, idle) = if blocks.is_some() { (0, 0) } else { (mask, idle) };
+        // With fullmesh_v2 rows may take several blocks.
         let config = match blocks {
             None => config,
-            // Nor special experts.
-            Some(_) => {
-                let k = config.k.min(config.moe_expert_num);
-                Config { zero_expert_num: 0, copy_expert_num: 0, const_expert_num: 0, k, ..config }
-            }
+            Some(h) => Config { comm_alg: "fullmesh_v2".to_owned(), h, ..config },
         };
         let uneven = matches!(config.bs, Bs::PerRank(_));
         let mask = match mask {

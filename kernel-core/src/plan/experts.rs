@@ -94,14 +94,14 @@ mod tests {
         #[test]
         fn the_cores_together_send_the_same_rows_as_the_plain_layout(
             (moe_ranks, local, s, k) in (1i64..4, 1i64..4, 0i64..=2, 1i64..=4),
-            (bs, cores, seed) in (1i64..=6, 1i64..=20, any::<u64>()),
+            (bs, cores, zero_expert_num, seed) in (1i64..=6, 1i64..=20, 0i64..=2, any::<u64>()),
         ) {
             let e = moe_ranks * local;
             let domain = Domain { r: moe_ranks + s, e, s, rs: s, k: k.min(e), h: 1, bs, cores };
-            let plain = shape_of(&domain.config());
+            let plain = shape_of(&Config { zero_expert_num, ..domain.config() });
             let rank = RankId(Dice(seed).below(plain.ep_world_size()));
-            let tensors = Tensors::unmasked(&plain, rank, &mut Dice(seed));
-            let config = Config { comm_alg: Protocol::FullmeshV2, ..domain.config() };
+            let tensors = Tensors::random(&plain, rank, &mut Dice(seed));
+            let config = Config { comm_alg: Protocol::FullmeshV2, zero_expert_num, ..domain.config() };
             let mut all: Vec<_> =
                 (0..cores as u32).flat_map(|core| sends_of(&config, rank, &tensors, core)).collect();
             let share = split::DispatchShare { moe: 0..(bs * domain.k) as u32, shared: 0..(bs * s) as u32 };

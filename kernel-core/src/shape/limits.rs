@@ -124,11 +124,8 @@ const A3: Column = Column {
 
 const A3_V2: Column = Column {
     name: "a3 fullmesh_v2",
-    batches: Batches::Equal,
     tp_world_size: UP_TO_ONE,
-    zero_or_copy: NONE,
-    const_expert_num: NONE,
-    given: Given::all().difference(Given::MASK_1D.union(Given::MASK_2D).union(Given::ELASTIC_INFO)),
+    given: Given::all().difference(Given::ELASTIC_INFO),
     window: Window::A3 { blocks: true },
     ..A3
 };

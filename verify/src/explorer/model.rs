@@ -168,8 +168,10 @@ pub struct Model {
     pub cores: u32,
     /// Experts of each rank.
     pub experts: u32,
-    /// Tokens of each rank.
+    /// Tokens of each rank, or the most.
     pub tokens: u32,
+    /// Tokens of each EP rank where they differ; else empty.
+    pub bs: &'static [u32],
     /// Experts of each token.
     pub k: u32,
     /// Whether each pair may be masked by itself; else tokens are.
@@ -241,6 +243,8 @@ with! {
     /// With two tokens of two experts each on every rank, and two experts there: several pairs for each core,
     /// several slots for each expert.
     fn wide() { experts = 2, tokens = 2, k = 2 }
+    /// With so many tokens on each EP rank.
+    fn bs(bs: &'static [u32]) { bs = bs, tokens = bs.iter().copied().max().unwrap_or(1) }
     /// With two experts a token, of which each may be masked by itself.
     fn pair_masks() { k = 2, pair_masks = true }
     fn shared_ranks(ranks: u32) { shared_ranks = ranks }
@@ -279,6 +283,7 @@ impl Model {
             cores: 1,
             experts: 1,
             tokens: 1,
+            bs: &[],
             k: 1,
             pair_masks: false,
             shared_ranks: 0,
@@ -336,8 +341,10 @@ impl Model {
         };
         let (wide, runs) = (self.tokens * self.k * self.experts > 1, self.in_runs);
         let shared = format!(", shared experts on {}", self.shared_ranks);
+        let bs = format!(", bs {:?}", self.bs);
         let size = [
             (wide, ", several pairs"),
+            (!self.bs.is_empty(), &bs),
             (self.pair_masks, ", masks of pairs"),
             (self.shared_ranks > 0, &shared),
             (self.elastic, ", one rank gone"),
@@ -365,11 +372,17 @@ impl Model {
         if self.tp { 2 } else { 1 }
     }
 
+    /// Tokens of a rank.
+    pub(super) fn tokens_of(&self, rank: u32) -> u32 {
+        self.bs.get((rank / self.tp_ranks()) as usize).copied().unwrap_or(self.tokens)
+    }
+
     /// How many traffic matrices there are if each rank sends to any expert or to nobody.
     pub fn traffic_max(&self) -> usize {
         let experts = (self.ranks / self.tp_ranks() - self.shared_ranks) * self.experts;
-        let masks = if self.pair_masks { (1 << (self.tokens * self.k)) - 1 } else { 1 };
-        ((experts * masks + 1) as usize).pow(self.ranks)
+        let masks =
+            |tokens| if self.pair_masks { (1_u32 << (tokens * self.k)) - 1 } else { u32::from(tokens > 0) };
+        (0..self.ranks).map(|rank| (experts * masks(self.tokens_of(rank)) + 1) as usize).product()
     }
 
     /// The shape that the machines see.
@@ -384,6 +397,7 @@ impl Model {
     pub(super) fn domain(&self) -> (Shape, Option<Elastic>) {
         let gone = u32::from(self.elastic);
         let ranks = self.ranks / self.tp_ranks() + gone;
+        let bs: Vec<_> = self.bs.iter().copied().map(i64::from).collect();
         let config = Config {
             ep_world_size: ranks.into(),
             tp_world_size: self.tp_ranks().into(),
@@ -407,7 +421,12 @@ impl Model {
                 (Product::A3, _) => Protocol::FullmeshV2,
             },
             server_ranks: if self.product == Product::Hierarchy { self.server_ranks.into() } else { 8 },
-            bs: BatchSizes::Uniform(self.tokens.into()),
+            bs: if bs.is_empty() {
+                BatchSizes::Uniform(self.tokens.into())
+            } else {
+                BatchSizes::PerRank(&bs)
+            },
+            global_bs: if bs.is_empty() { 0 } else { (self.tokens * ranks).into() },
             quant_mode: if self.quantised { 2 } else { 0 },
             hccl_buffsize_mb: match self.product {
                 Product::A3 => 1,

@@ -28,9 +28,10 @@ pub(super) struct RankTensors {
 
 impl RankTensors {
     pub(super) fn new(setup: &Setup<'_>, rank: u32, tag: u32, choice: Choice) -> Self {
-        let Model { ranks, tokens, k, pair_masks, .. } = *setup.model;
+        let Model { ranks, k, pair_masks, .. } = *setup.model;
+        let tokens = setup.model.tokens_of(rank);
         // Small whole numbers are exact in bf16; 0 is never sent.
-        let value = |token| 1 + (tag * ranks + rank) * tokens + token;
+        let value = |token| 1 + (tag * ranks + rank) * setup.model.tokens + token;
         // A2's flags are looked for at byte 32 of a row: there it holds one.
         let plain = if setup.model.product == Product::A2 { 16 } else { setup.shape.h() as usize };
         let row = |token| {
@@ -227,7 +228,7 @@ fn places(
 
 /// For each pair of a rank, those of shared experts included, the row that carries its triple at its expert's rank, or -1.
 fn sent_rows(own: &RankTensors, rank: u32, setup: &Setup<'_>, dispatched: &[Dispatched]) -> Vec<i32> {
-    let Model { tokens, k, .. } = *setup.model;
+    let (tokens, k) = (setup.model.tokens_of(rank), setup.model.k);
     let pairs = (0..tokens).flat_map(|token| (0..k).map(move |k| (token, k)));
     let shared = setup.shape.shared_expert_num();
     let shared = (0..tokens).flat_map(|token| (k..k + shared).map(move |k| (token, k)));

@@ -198,7 +198,8 @@ impl<M, O: Clone + Default> State<M, O> {
                 let id = inputs.ids(shape, token).get(k as usize);
                 inputs.pair_is_active(shape, token, k) && id.is_some_and(|id| id.cast_unsigned() == e)
             };
-            let pairs = (0..setup.model.tokens).flat_map(|token| (0..setup.model.k).map(move |k| (token, k)));
+            let pairs = (0..setup.model.tokens_of(rank as u32))
+                .flat_map(|token| (0..setup.model.k).map(move |k| (token, k)));
             pairs.filter(|&(token, k)| is_it(Token(token), k)).count() as u32
         };
         let operators = setup.model.units.unwrap_or(0) * setup.unit.len() as u32;
@@ -227,7 +228,7 @@ impl<M, O: Clone + Default> State<M, O> {
                 Operator::Combine if setup.model.choices.receive.is_direct() => {
                     (0..ranks).map(|source| Some(Expected { source, ..Expected::default() })).collect()
                 }
-                Operator::Combine => (0..setup.model.tokens * setup.model.k)
+                Operator::Combine => (0..setup.model.tokens_of(rank as u32) * setup.model.k)
                     .map(|pair| {
                         let (token, k) = (Token(pair / setup.model.k), pair % setup.model.k);
                         let own = inputs(n, rank).filter(|inputs| inputs.pair_is_active(shape, token, k));

@@ -124,16 +124,19 @@ impl<'a> Setup<'a> {
 
     /// What a rank may choose for a round.
     pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
+        let tokens = self.model.tokens_of(rank);
         let (with_own, with_nobody) = match self.model.traffic {
             Traffic::Given(matrices) => {
-                return matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect();
+                let first = |firsts: &&[i32]| firsts.get(rank as usize).copied().filter(|_| tokens > 0);
+                return matrices.iter().map(first).collect();
             }
+            _ if tokens == 0 => return vec![None],
             Traffic::All => (true, true),
             Traffic::NoIdle => (true, false),
             Traffic::NoSelf => (false, false),
         };
         let experts = self.shape.moe_expert_num();
-        let masks = if self.model.pair_masks { 1..1 << (self.model.tokens * self.model.k) } else { 0..1 };
+        let masks = if self.model.pair_masks { 1..1 << (tokens * self.model.k) } else { 0..1 };
         let all = masks.flat_map(|masked| (0..experts).map(move |e| masked * experts + e));
         let is_own = |e: u32| self.rank_of(e % experts) == RankId(rank / self.model.tp_ranks());
         let all = all.filter(|&e| with_own || !is_own(e));
@@ -150,7 +153,8 @@ impl<'a> Setup<'a> {
     /// All traffic that a round can have.
     pub(super) fn matrices(&self) -> Vec<Vec<Choice>> {
         if let Traffic::Given(matrices) = self.model.traffic {
-            return matrices.iter().map(|firsts| firsts.iter().copied().map(Some).collect()).collect();
+            let choice = |(rank, &first): (u32, &i32)| (self.model.tokens_of(rank) > 0).then_some(first);
+            return matrices.iter().map(|firsts| (0..).zip(*firsts).map(choice).collect()).collect();
         }
         (0..self.model.ranks).fold(vec![Vec::new()], |matrices, rank| {
             let choices = self.choices(rank);

@@ -14,6 +14,20 @@ fn masks_of_pairs() {
     safe("masks of pairs, 2 ranks x 2 cores, DC once, weak", &dc(2).pair_masks().cores(2).units(1));
     let two = Model::new(2, "DDCC").pair_masks().weak().units(1);
     safe("masks of pairs, 2 ranks x 1 core, DDCC once, weak", &two);
+    let blocks = || dc(2).blocks(1).pair_masks();
+    safe_in_reuse("masks of pairs, blocks, 2 ranks x 1 core, DC for ever, weak", &blocks());
+    safe("masks of pairs, blocks, 2 ranks x 2 cores, DC once, weak", &blocks().cores(2).units(1));
+}
+
+/// The first rank has more tokens than the second one, whose slots of tokens are never used.
+#[test]
+fn batches_that_differ() {
+    let uneven = |model: Model| model.bs(&[2, 1]).weak();
+    safe_in_reuse("uneven, 2 ranks x 1 core, DC for ever, weak", &uneven(dc(2)));
+    safe_in_reuse("uneven, blocks, 2 ranks x 1 core, DC for ever, weak", &uneven(dc(2).blocks(1)));
+    let two = uneven(Model::new(2, "DDCC").blocks(1));
+    safe_in_reuse("uneven, blocks, 2 ranks x 1 core, DDCC twice, weak", &two.units(2));
+    safe("uneven, blocks, 2 ranks x 2 cores, DC once, weak", &uneven(dc(2).blocks(1)).cores(2).units(1));
 }
 
 #[test]
@@ -83,7 +97,10 @@ fn records_of_three_blocks_on_two_cores() {
 fn catches_a_token_with_a_masked_pair_that_is_summed_too_early() {
     // Any memory, one round, masks that differ within a token.
     safe("masked wait, tokens are masked", &Model::new(2, "DC").wide().units(1).twin(Twin::MaskedWait));
-    let seen = caught("masked wait", &Model::new(2, "DC").pair_masks().units(1).twin(Twin::MaskedWait));
+    let masked = || Model::new(2, "DC").pair_masks().units(1).twin(Twin::MaskedWait);
+    let seen = caught("masked wait", &masked());
+    assert!(matches!(seen.violation, Violation::Diverged { .. }), "{seen}");
+    let seen = caught("masked wait, blocks", &masked().blocks(1));
     assert!(matches!(seen.violation, Violation::Diverged { .. }), "{seen}");
 }
 

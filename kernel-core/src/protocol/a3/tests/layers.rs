@@ -38,8 +38,7 @@ impl Layers {
         let whole = shape(Domain { h, bs, k, ..layers[0] });
         let shapes: Vec<_> = layers.iter().map(|&layer| shape(layer)).collect();
         assert!(shapes.iter().all(|shape| shape.window_bytes() == whole.window_bytes()), "one window");
-        let draw = if alg == V2 { Tensors::unmasked } else { Tensors::random };
-        let mut of_rank = |shape: &Shape, rank| draw(shape, rank, dice);
+        let mut of_rank = |shape: &Shape, rank| Tensors::random(shape, rank, dice);
         let mut of =
             |shape: &&Shape| (0..whole.ep_world_size()).map(|rank| of_rank(shape, RankId(rank))).collect();
         let tensors = shapes.iter().map(&mut of).collect();

@@ -8,7 +8,7 @@ use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::{route, split};
 use crate::protocol::{Choices, Flags, Receive};
-use crate::shape::{BatchSizes, Config, Dtype, Op, Protocol, Shape};
+use crate::shape::{BatchSizes, Config, Dtype, Op, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::{Group, in_turn};
 use crate::testing::random;
@@ -19,12 +19,10 @@ use proptest::prelude::*;
 
 /// Random routings and masks, and every other time also `shared_expert_x`, where it is allowed.
 fn random_tensors(shape: &Shape, smoothed: bool, dice: &mut Dice) -> Vec<Tensors> {
-    let unmasked = shape.protocol() == Protocol::FullmeshV2;
     let shared_expert_x = shape.shared_expert_rank_num() == 0 && dice.below(2) == 0;
     let ranks = (0..shape.ep_world_size()).map(RankId);
     let one = |rank| {
-        let draw = if unmasked { Tensors::unmasked } else { Tensors::random };
-        let tensors = draw(shape, rank, dice);
+        let tensors = Tensors::random(shape, rank, dice);
         let tensors = if smoothed { tensors.smoothed(shape) } else { tensors };
         if shared_expert_x { tensors.with_shared_expert_x(shape, rank) } else { tensors }
     };
