@@ -32,6 +32,9 @@ rows! {
         room.check("moe_expert_num = 64\nlogical_experts = 56\nredundant_experts = 9")
     };
     a_release_that_there_is_not: |room| room.check("release = \"8\"");
+    a_relay_area_that_is_full: |room| {
+        room.run("layout --preset a2-hier-64 --set bs=512 --set hccl_buffsize_mb=4000")
+    };
     a_limit_of_ours_where_the_operators_accept: |room| {
         room.run("layout --preset a2-64 --set ep_world_size=8 --set h=1024")
     };
