@@ -217,24 +217,24 @@ fn elastic_info_of_a_wrong_type_shape_or_content_is_told_with_its_rule() {
 
 #[test]
 fn features_without_elastic_domains_refuse_one_that_is_switched_on() {
-    for (set, parameter) in
-        [("comm_alg = \"fullmesh_v2\"", "comm_alg"), ("tp_world_size = 2", "tp_world_size")]
-    {
+    for (release, set, parameter) in [
+        ("8.5.0", "comm_alg = \"fullmesh_v2\"", "fullmesh_v2"),
+        ("9.1.0", "tp_world_size = 2", "tp_world_size"),
+    ] {
         let (folder, _) = saved();
         let path = folder.path().join("config.toml");
         let key = set.split(' ').next().unwrap();
         let mut config: String = std::fs::read_to_string(&path)
             .unwrap()
             .lines()
-            .filter(|line| !line.starts_with(key))
+            .filter(|line| !line.starts_with(key) && !line.starts_with("release"))
             .map(|line| format!("{line}\n"))
             .collect();
-        config += set;
+        config += &format!("release = \"{release}\"\n{set}");
         std::fs::write(&path, config).unwrap();
         let lines = fails_with_lines(2, &["check", text(folder.path())]);
         assert!(
-            lines.iter().any(|line| line.contains("elastic_info") && line.contains(parameter)
-                || line.contains("takes no elastic_info")),
+            lines.iter().any(|line| line.contains("elastic_info") && line.contains(parameter)),
             "{lines:?}"
         );
     }

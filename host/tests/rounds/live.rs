@@ -114,7 +114,7 @@ fn members_receive_and_sum_what_the_oracle_says() {
         (&["copy_expert_num=2", "zero_expert_num=1"], MaskKind::Pairs),
         (&["ep_world_size=3", "shared_expert_rank_num=1", "comm_quant_mode=2"], MaskKind::Tokens),
         (&["comm_alg=fullmesh_v2", "copy_expert_num=1", "zero_expert_num=1"], MaskKind::Pairs),
-        (&["ep_world_size=4", "tp_world_size=2"], MaskKind::None),
+        (&["ep_world_size=4", "release=9.1.0", "tp_world_size=2"], MaskKind::None),
         (&["ep_world_size=4", "bs=[1,3,2,4]", "global_bs=16"], MaskKind::None),
         (&["product=a2", "ep_world_size=16", "moe_expert_num=16", "aiv_num=2"], MaskKind::Tokens),
     ] {

@@ -28,6 +28,7 @@ const BS: usize = 3;
 fn pair() -> Shape {
     let config = CoreConfig {
         ep_world_size: 1,
+        release: "9.1.0".to_owned(),
         tp_world_size: 2,
         moe_expert_num: 1,
         k: 1,
@@ -230,7 +231,13 @@ fn a_peer_that_does_not_come_is_named() {
 }
 
 fn saved() -> tempfile::TempDir {
-    let config = Config { tp_world_size: 2, h: 1024, hccl_buffsize_mb: 200, ..small(3, 3, 2, 4, 2) };
+    let config = Config {
+        release: "9.1.0".to_owned(),
+        tp_world_size: 2,
+        h: 1024,
+        hccl_buffsize_mb: 200,
+        ..small(3, 3, 2, 4, 2)
+    };
     let case = generate_left(config, Options::default(), Left::All, "test").unwrap();
     let folder = tempdir().unwrap();
     case.save(folder.path()).unwrap();

@@ -67,7 +67,7 @@ fn of_a3_are_read_by_nothing() {
     let specials = with(&["zero_expert_num=1", "copy_expert_num=1", "const_expert_num=1"]);
     assert_unread(&specials, Options::default(), Receive::Copy);
     assert_unread(&with(&["comm_alg=fullmesh_v2", "quant_mode=2"]), Options::default(), Receive::Copy);
-    let tp = with(&["tp_world_size=2", "moe_expert_num=4"]);
+    let tp = with(&["release=9.1.0", "tp_world_size=2", "moe_expert_num=4"]);
     assert_unread(&tp, Options::default(), Receive::Copy);
 }
 
