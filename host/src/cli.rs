@@ -32,14 +32,18 @@ use veriep_core::shape::Release;
 
 /// Run, check and debug Mixture-of-Experts dispatch and combine (Ascend A2/A3) without an NPU.
 ///
-/// Exit status: 0 fine, 1 a result is wrong or a schedule unsafe, 2 the request, configuration or input is
-/// invalid, 3 no progress before the deadline.
+/// Exit status: 0 yes, fine; 1 no, a result is wrong or a schedule unsafe; 2 the request, configuration or input is
+/// invalid; 3 no progress before the deadline; 4 unknown, no verdict within the bounds. Of several the worst wins, in the
+/// order 2, 3, 1, 4, 0.
 #[derive(Debug, Parser)]
 #[command(name = "veriep", version)]
 pub struct Cli {
     /// Format of the report on stdout.
     #[arg(long, global = true, value_enum, default_value_t)]
     pub format: Format,
+    /// Print the whole report of a subcommand that judges, which else has ten lines; JSON always has everything.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -91,6 +95,17 @@ impl Verb {
             Self::Run(_) | Self::Simulate(_) => true,
             // Processes of an MPI would not all end behind the same turn.
             Self::Bench(args) => !args.backend.contains(&LiveArg::Mpi),
+            #[cfg(feature = "schedule")]
+            Self::Schedule(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether its report begins with a verdict.
+    #[must_use]
+    pub const fn judges(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Compare(_) | Self::Diagnose(_) | Self::Conform(_) => true,
             #[cfg(feature = "schedule")]
             Self::Schedule(_) => true,
             _ => false,
@@ -299,6 +314,9 @@ pub enum ProductArg {
     A2,
 }
 
+/// Most states that a search of `veriep schedule` may visit.
+pub const STATES_MAX: u32 = 100_000_000;
+
 /// What `veriep schedule` searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModelArg {
@@ -341,7 +359,7 @@ pub struct ScheduleArgs {
     #[arg(long, value_enum, default_value_t)]
     pub experts: ExpertsArg,
     /// Stop the search after this many states (about 1 KiB each).
-    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(STATES_MAX)))]
     pub states: u32,
     /// Write the calls of the shortest counterexample as JSON lines, after a header line.
     #[arg(long, value_name = "FILE.jsonl")]

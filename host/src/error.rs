@@ -1,5 +1,6 @@
 //! One error type; each is one line (or one line per problem) that a person can act on.
 
+use crate::verdict::{STATUS_UNKNOWN, worst};
 use crate::world::Gone;
 use core::fmt;
 use serde::Serialize;
@@ -105,6 +106,9 @@ pub enum Error {
         /// All that is wrong, at least one.
         problems: Vec<Problem>,
     },
+    /// No verdict within the bounds of the request.
+    #[error("unknown: {0}")]
+    Unknown(String),
     /// Several of the above: every file of a request.
     #[error("{} errors", .0.len())]
     Many(Vec<Self>),
@@ -198,14 +202,34 @@ impl Error {
         }
     }
 
-    /// Exit status of the class.
+    /// Exit status of the class; of several errors that of the worst.
     pub fn status(&self) -> u8 {
         match self {
             Self::Wrong(_) | Self::Unsafe(_) => 1,
             Self::Request(_) | Self::File(_) | Self::Invalid { .. } => 2,
             Self::NoProgress { .. } | Self::Gone { .. } => 3,
             Self::Interrupted(_) => STATUS_INTERRUPTED,
-            Self::Many(errors) => errors.iter().map(Self::status).max().unwrap_or(2),
+            Self::Unknown(_) => STATUS_UNKNOWN,
+            Self::Many(errors) if errors.is_empty() => 2,
+            Self::Many(errors) => worst(errors.iter().map(Self::status)),
+        }
+    }
+
+    /// What its exit status means, in a few words.
+    #[must_use]
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Wrong(_) => "a result is wrong",
+            Self::Unsafe(_) => "the schedule is unsafe",
+            Self::Request(_) | Self::File(_) | Self::Invalid { .. } => "the request or the input is invalid",
+            Self::NoProgress { .. } => "the group makes no progress",
+            Self::Gone { .. } => "a process of the group is gone",
+            Self::Interrupted(_) => "it was interrupted",
+            Self::Unknown(_) => "there is no verdict within the bounds",
+            Self::Many(errors) => {
+                let of_worst = errors.iter().find(|error| error.status() == self.status());
+                of_worst.map_or("the request is invalid", Self::class)
+            }
         }
     }
 
@@ -337,8 +361,18 @@ mod tests {
 
     #[test]
     fn the_worst_class_of_many_errors_is_the_exit_status() {
-        let many = Error::Many(vec![Error::Wrong(String::new()), Error::Request(String::new())]);
-        assert_eq!(many.status(), 2);
-        assert_eq!(Error::NoProgress { line: String::new(), missing: Vec::new() }.status(), 3);
+        let hang = || Error::NoProgress { line: String::new(), missing: Vec::new() };
+        let (wrong, refused) = (|| Error::Wrong(String::new()), || Error::Request(String::new()));
+        let unknown = || Error::Unknown(String::new());
+        for (errors, status) in [
+            (vec![wrong(), refused()], 2),
+            (vec![hang(), refused()], 2),
+            (vec![wrong(), hang()], 3),
+            (vec![unknown(), hang()], 3),
+            (vec![unknown(), wrong()], 1),
+            (vec![unknown()], 4),
+        ] {
+            assert_eq!(Error::Many(errors.clone()).status(), status, "{errors:?}");
+        }
     }
 }

@@ -56,4 +56,5 @@ pub mod store;
 pub mod tolerance;
 pub mod traffic_audit;
 pub mod vector;
+pub mod verdict;
 pub mod world;

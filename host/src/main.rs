@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if cli.verb.dumps() {
         unix::note_dumps();
     }
-    let mut report = Report::new(cli.format);
+    let mut report = Report::new(cli.format).of(cli.verbose, cli.verb.judges());
     match command::dispatch(cli.verb, &mut report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(report.fail(&error)),

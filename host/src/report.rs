@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Missing, Problem, one_line};
 pub use crate::stderr::{complain, note, styled};
+use crate::verdict::{Judgement, Verdict};
 use crate::world::Gone;
 use comfy_table::Table;
 use core::time::Duration;
@@ -14,6 +15,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
 
+/// Lines of a report that judges, unless all are asked for.
+pub const SHORT: usize = 10;
 /// Lines of a list that a table shows.
 const LINES_MAX: usize = 16;
 /// How often a line tells how far something is.
@@ -33,6 +36,10 @@ pub enum Format {
 #[derive(Debug)]
 pub struct Report {
     format: Format,
+    /// Whether tables are printed whole.
+    verbose: bool,
+    /// Whether the subcommand judges, so that its report begins with a verdict.
+    judges: bool,
     emitted: bool,
     /// Where what failed has left its record.
     record: Option<PathBuf>,
@@ -40,6 +47,9 @@ pub struct Report {
 
 #[derive(Serialize)]
 struct Failure<'a> {
+    /// Of a subcommand that judges; null if the request was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<Option<Verdict>>,
     ok: bool,
     status: u8,
     errors: &'a [String],
@@ -52,9 +62,29 @@ struct Failure<'a> {
     record: Option<&'a Path>,
 }
 
+/// The report of a subcommand that judges: the verdict, then everything else.
+#[derive(Serialize)]
+struct Judged<'a, T> {
+    #[serde(flatten)]
+    judgement: &'a Judgement,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
 impl Report {
     pub const fn new(format: Format) -> Self {
-        Self { format, emitted: false, record: None }
+        Self { format, verbose: false, judges: false, emitted: false, record: None }
+    }
+
+    /// Whether tables are printed whole, and whether the subcommand judges.
+    #[must_use]
+    pub fn of(self, verbose: bool, judges: bool) -> Self {
+        Self { verbose, judges, ..self }
+    }
+
+    /// Whether tables are printed whole.
+    pub const fn is_verbose(&self) -> bool {
+        self.verbose
     }
 
     pub const fn format(&self) -> Format {
@@ -82,21 +112,42 @@ impl Report {
         }
     }
 
-    /// Prints the result and passes its verdict on. A stdout that cannot be written takes no verdict away: it is told beside
-    /// it.
-    pub fn judge<T: Serialize>(
+    /// Prints the result and passes its outcome on. If stdout cannot be written, an outcome that is an error stays, and stderr
+    /// says so as well.
+    ///
+    /// # Errors
+    /// The outcome is one, or stdout cannot be written.
+    pub fn conclude<T: Serialize>(
         &mut self,
         value: &T,
         table: impl FnOnce(&T) -> String,
-        verdict: Result<(), Error>,
+        outcome: Result<(), Error>,
     ) -> Result<(), Error> {
-        match (self.emit(value, table), verdict) {
-            (Err(unsaid), Err(verdict)) => {
+        match (self.emit(value, table), outcome) {
+            (Err(unsaid), Err(outcome)) => {
                 unsaid.lines().iter().for_each(|line| complain(line));
-                Err(verdict)
+                Err(outcome)
             }
-            (said, verdict) => verdict.and(said),
+            (said, outcome) => outcome.and(said),
         }
+    }
+
+    /// Prints the verdict and then the result, of whose table only the first lines are printed unless all are asked for.
+    ///
+    /// # Errors
+    /// The verdict is not yes, or stdout cannot be written.
+    pub fn judge<T: Serialize>(
+        &mut self,
+        judgement: &Judgement,
+        value: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Error> {
+        let verbose = self.verbose;
+        let whole = |judged: &Judged<'_, T>| {
+            let (head, body) = (judgement.lines(), table(judged.report));
+            if verbose { format!("{}\n\n{body}", head.join("\n")) } else { short(head, &body) }
+        };
+        self.conclude(&Judged { judgement, report: value }, whole, judgement.outcome())
     }
 
     /// A run has left its record there, which tells more of how it failed.
@@ -108,9 +159,16 @@ impl Report {
     /// gets an object too, unless the verb has already printed its own.
     pub fn fail(&mut self, error: &Error) -> u8 {
         let lines = error.lines();
+        let verdict = Verdict::of_status(error.status());
+        if let (false, Format::Table, true, Some(verdict)) = (self.emitted, self.format, self.judges, verdict)
+        {
+            // Stderr has the reason.
+            let _ = self.emit(&(), |()| verdict.line(error.class()));
+        }
         if self.format == Format::Json && !self.emitted {
             let record = self.record.clone();
             let failure = Failure {
+                verdict: self.judges.then_some(verdict),
                 ok: false,
                 status: error.status(),
                 errors: &lines,
@@ -130,6 +188,22 @@ impl Report {
         }
         error.status()
     }
+}
+
+/// The lines of a verdict and, below them, as many of a table as [`SHORT`] leaves.
+fn short(head: Vec<String>, body: &str) -> String {
+    let body: Vec<_> = body.lines().filter(|line| !line.trim().is_empty()).collect();
+    let room = SHORT.saturating_sub(head.len());
+    let mut lines = head;
+    match body.len() {
+        all if all <= room => lines.extend(body.iter().map(ToString::to_string)),
+        all => {
+            let shown = room.saturating_sub(1);
+            lines.extend(body.iter().take(shown).map(ToString::to_string));
+            lines.push(format!("and {} more lines: -v prints them", all - shown));
+        }
+    }
+    lines.join("\n")
 }
 
 /// How far something is: a bar on stderr where that is a terminal, else a line every ten seconds. It ends when dropped.
@@ -312,6 +386,18 @@ fn plain_table() -> Table {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn a_short_report_has_ten_lines_and_says_how_many_are_left() {
+        let body = |lines: usize| (0..lines).map(|line| format!("{line}\n\n")).collect::<String>();
+        let head = || vec!["verdict  yes: all".to_owned()];
+        let ten = short(head(), &body(9));
+        assert_eq!(ten.lines().count(), SHORT);
+        assert!(ten.ends_with("\n8"), "{ten}");
+        let cut = short(head(), &body(30));
+        assert_eq!(cut.lines().count(), SHORT);
+        assert!(cut.ends_with("\n7\nand 22 more lines: -v prints them"), "{cut}");
+    }
 
     #[test]
     fn lines_are_told_until_the_end() {

@@ -84,7 +84,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         return Err(Error::Request("missing argument: CONFIG|CASE".to_owned()));
     };
     let error = one.error.take();
-    report.judge(&one, table, end(error.into_iter().collect()))
+    report.conclude(&one, table, end(error.into_iter().collect()))
 }
 
 fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Result<(), Error> {
@@ -95,7 +95,7 @@ fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Res
     let required_mb = configs.iter().map(|one| one.buffer.required_mb).max().unwrap_or_default();
     let buffer = LayersBuffer { required_mb };
     let all = Layers { ok: errors.is_empty(), buffer, batches_in_flight_max, clashes, configs };
-    report.judge(&all, layers_table, end(errors))
+    report.conclude(&all, layers_table, end(errors))
 }
 
 fn end(mut errors: Vec<Error>) -> Result<(), Error> {

@@ -7,6 +7,7 @@ use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
 use crate::store::{Tensor, TensorFile, convert_to};
 use crate::tolerance::{Judged, Tolerance};
+use crate::verdict::{Judgement, Verdict};
 use crate::world;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -18,11 +19,20 @@ use veriep_core::place::Tensor as Output;
 const NAMED_MAX: usize = 20;
 
 #[derive(Serialize)]
-struct Compared {
+struct Summary<'a> {
     ok: bool,
     expected: String,
     result: String,
-    tensors: Vec<One>,
+    tensors: &'a [One],
+}
+
+/// What became of a result.
+#[derive(Debug)]
+pub struct Compared {
+    /// The bound names what was judged.
+    pub judgement: Judgement,
+    /// What became of each tensor that is asked for and there.
+    pub tensors: Vec<One>,
 }
 
 /// What became of a tensor.
@@ -47,7 +57,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         return Err(Error::file(&args.result, "a folder: the case goes first, then the result"));
     }
     let mut result = TensorFile::open(&args.result)?;
-    let tensors = if args.expected.is_dir() {
+    let compared = if args.expected.is_dir() {
         let mut opened = case::open(&args.expected)?;
         args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
         let case = opened.load(&args.expected)?;
@@ -63,13 +73,13 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         }
         compared(&args.asked, &expected, &mut result)?
     };
-    let compared = Compared {
-        ok: tensors.iter().all(One::is_right),
+    let told = Summary {
+        ok: compared.judgement.verdict() == Verdict::Yes,
         expected: args.expected.display().to_string(),
         result: args.result.display().to_string(),
-        tensors,
+        tensors: &compared.tensors,
     };
-    report.judge(&compared, table, verdict(&compared))
+    report.judge(&compared.judgement, &told, table)
 }
 
 impl One {
@@ -112,23 +122,87 @@ impl One {
     }
 }
 
-/// What differs, as an error.
-fn verdict(compared: &Compared) -> Result<(), Error> {
-    if compared.ok {
-        return Ok(());
-    }
-    let wrong: Vec<_> = compared.tensors.iter().filter(|one| !one.is_right()).collect();
+/// What differs, as an error with a line for each tensor.
+fn wrong(result: &Path, tensors: &[One]) -> Error {
+    let wrong: Vec<_> = tensors.iter().filter(|one| !one.is_right()).collect();
     let mut lines: Vec<_> = wrong.iter().take(NAMED_MAX).map(|one| one.line_with_hint()).collect();
     if wrong.len() > NAMED_MAX {
         lines.push(format!("{} more tensors are wrong; --format json has them all", wrong.len() - NAMED_MAX));
     }
-    Err(Error::Many(
-        lines.into_iter().map(|line| Error::Wrong(format!("{}: {line}", compared.result))).collect(),
-    ))
+    let result = result.display();
+    Error::Many(lines.into_iter().map(|line| Error::Wrong(format!("{result}: {line}"))).collect())
+}
+
+/// Judges what became of the tensors that are asked for. Each rank and tensor that is asked for by name must be among them.
+fn judgement(asked: &Asked, result: &Path, tensors: &[One]) -> Judgement {
+    let ranks: BTreeSet<_> = tensors.iter().filter_map(|one| one.rank).collect();
+    let mut names = Vec::new();
+    for one in tensors.iter().filter(|one| one.rank.is_some()) {
+        if !names.contains(&one.name.as_str()) {
+            names.push(one.name.as_str());
+        }
+    }
+    let ranks: Vec<_> = ranks.into_iter().collect();
+    let part = if asked.is_whole() {
+        format!("all {} expected tensors of {}", tensors.len(), of_ranks(&ranks))
+    } else {
+        format!("{} of {} and nothing else", names.join(", "), of_ranks(&ranks))
+    };
+    let tail = if asked.padded { ", without rows after those received" } else { "" };
+    let bad = tensors.iter().filter(|one| !one.is_right()).count();
+    if bad > 0 {
+        let bound = format!("{bad} of {} tensors are wrong, judged were {part}{tail}", tensors.len());
+        return Judgement::no(bound, wrong(result, tensors));
+    }
+    let absent = asked.absent_from(tensors);
+    let values: usize = tensors.iter().map(|one| one.judged.compared).sum();
+    if values == 0 {
+        let decides = if absent.is_empty() { vec!["ranks that received rows".to_owned()] } else { absent };
+        let decides: Vec<_> = decides.into_iter().map(|what| format!("{what} in both files")).collect();
+        return Judgement::unknown("nothing was compared", decides);
+    }
+    let agrees = format!("{values} values agree {}: {part}{tail}", asked.how(&names));
+    if absent.is_empty() {
+        return Judgement::yes(agrees);
+    }
+    let decides = format!("{} in both files", absent.join(", "));
+    Judgement::unknown(format!("{agrees}; {} is asked for and was not judged", absent.join(", ")), [decides])
+}
+
+fn of_ranks(ranks: &[u32]) -> String {
+    match ranks {
+        [rank] => format!("rank {rank}"),
+        ranks => format!("ranks {}", world::list(ranks)),
+    }
+}
+
+impl Asked {
+    /// Whether neither ranks nor tensors are chosen.
+    fn is_whole(&self) -> bool {
+        self.ranks.is_empty() && self.tensors.is_empty()
+    }
+
+    /// The ranks and tensors that are asked for by name of which nothing was judged.
+    fn absent_from(&self, tensors: &[One]) -> Vec<String> {
+        let ranks = self.ranks.iter().filter(|rank| tensors.iter().all(|one| one.rank != Some(**rank)));
+        let names = self.tensors.iter().filter(|name| tensors.iter().all(|one| one.name != **name));
+        ranks.map(|rank| format!("rank {rank}")).chain(names.cloned()).collect()
+    }
+
+    /// How near values had to be.
+    fn how(&self, names: &[&str]) -> String {
+        let Self { ulp, rtol, atol, .. } = self;
+        let always_near = names.iter().any(|name| *name == Output::Rstd.name() || *name == Output::Y.name());
+        match (*ulp, *rtol, *atol) {
+            (0, 0.0, 0.0) if always_near => "bit for bit but for rstd and y".to_owned(),
+            (0, 0.0, 0.0) => "bit for bit".to_owned(),
+            _ => format!("within {ulp} steps or {atol:e} + {rtol:e} * abs(expected)"),
+        }
+    }
 }
 
 /// The tensors of all ranks by their names.
-fn table(compared: &Compared) -> String {
+fn table(compared: &Summary<'_>) -> String {
     let mut kinds: BTreeMap<&str, (usize, Judged)> = BTreeMap::new();
     for One { name, judged, .. } in compared.tensors.iter().filter(|one| one.rank.is_some()) {
         let (ranks, sum) = kinds.entry(name).or_default();
@@ -152,15 +226,18 @@ fn table(compared: &Compared) -> String {
         row.push(sum.max_ulp.map_or_else(|| "-".to_owned(), |ulp| ulp.to_string()));
         row
     };
+    // What is wrong first: a short table shows that much.
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, (_, sum))| core::cmp::Reverse(sum.wrong));
     let rows: Vec<_> = kinds.into_iter().map(row).collect();
     let about = pairs(&[
-        ("expected", compared.expected.clone()),
-        ("result", compared.result.clone()),
         ("tensors", compared.tensors.len().to_string()),
         ("wrong", compared.tensors.iter().filter(|one| !one.is_right()).count().to_string()),
+        ("expected", compared.expected.clone()),
+        ("result", compared.result.clone()),
     ]);
     let header = ["tensor", "ranks", "values", "wrong", "max abs", "max rel", "max steps"];
-    format!("{about}\n\n{}", columns(&header, &rows))
+    format!("{}\n\n{about}", columns(&header, &rows))
 }
 
 /// All tensors of a file.
@@ -189,8 +266,8 @@ fn parts(name: &str) -> (Option<u32>, &str) {
 /// What became of each tensor of a result that is asked for.
 ///
 /// # Errors
-/// There is no such rank, or nothing of what is asked for.
-pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<One>, Error> {
+/// There is no such rank.
+pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Compared, Error> {
     let Asked { ulp, rtol, atol, ranks, tensors: names, padded } = asked;
     let tolerance = Tolerance { ulp: *ulp, rtol: *rtol, atol: *atol };
     let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
@@ -200,7 +277,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
         let all = world::list(&all.into_iter().collect::<Vec<_>>());
         return Err(Error::Request(format!("ranks = {rank}: must be among {all}")));
     }
-    let is_whole = ranks.is_empty() && names.is_empty();
+    let is_whole = asked.is_whole();
     let is_asked = |name: &str| {
         let (rank, tensor) = parts(name);
         (ranks.is_empty() || rank.is_some_and(|rank| ranks.contains(&rank)))
@@ -235,11 +312,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
         result.names().into_iter().filter(|name| is_asked(name) && !expected.contains_key(name.as_str()));
     let stray = stray.map(|name| One { error: Some("must be absent".to_owned()), ..One::new(&name) });
     tensors.extend(stray.filter(|_| is_whole));
-    if tensors.is_empty() {
-        let of = "has none of the tensors that are asked for: nothing is judged";
-        return Err(Error::file(result.path(), of));
-    }
-    Ok(tensors)
+    Ok(Compared { judgement: judgement(asked, result.path(), &tensors), tensors })
 }
 
 /// Whether a tensor of that shape has the values of `must`: as many, or padded with more rows behind those received.

@@ -77,7 +77,7 @@ pub(super) fn run(args: &InspectArgs, report: &mut Report) -> Result<(), Error> 
         place: args.folder.display().to_string(),
         parent: record.processes.iter().find(|process| process.is_orphan).map(|process| process.about.parent),
     };
-    report.judge(&inspected, table, verdict(&record))
+    report.conclude(&inspected, table, verdict(&record))
 }
 
 fn told(process: &Process) -> Told {

@@ -29,7 +29,7 @@ mod sizes;
 mod source;
 mod traffic;
 
-pub use compare::{One, compared};
+pub use compare::{Compared, One, compared};
 pub use diagnose::From;
 pub use export::Exported;
 pub use source::{Source, make_case, resolve};

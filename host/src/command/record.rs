@@ -27,6 +27,8 @@ pub(super) struct Subject<'s> {
     pub(super) choices: Choices,
     pub(super) schedule: &'s str,
     pub(super) rounds: usize,
+    /// Ranks that an elastic domain has lost, of which there are no events.
+    pub(super) dead: Vec<u32>,
 }
 
 impl<'s> Subject<'s> {
@@ -36,12 +38,12 @@ impl<'s> Subject<'s> {
         choices: Choices,
         (schedule, rounds): (&'s str, usize),
     ) -> Self {
-        Self { unit, config: &case.config, shape: &case.shape, choices, schedule, rounds }
+        Self { unit, config: &case.config, shape: &case.shape, choices, schedule, rounds, dead: case.dead() }
     }
 
     pub(super) fn header(&self) -> Header {
         let Choices { order, flags, receive, stage } = self.choices;
-        let options = json!({
+        let mut options = json!({
             "order": format!("{order:?}").to_lowercase(),
             "flags": flags.name(),
             "receive": receive.name(),
@@ -50,6 +52,9 @@ impl<'s> Subject<'s> {
             "schedule": self.schedule,
             "rounds": self.rounds,
         });
+        if !self.dead.is_empty() {
+            options["dead"] = self.dead.as_slice().into();
+        }
         Header { schema: SCHEMA, unit: self.unit, config: self.config.clone(), options }
     }
 }

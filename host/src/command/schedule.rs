@@ -1,7 +1,7 @@
 //! `veriep schedule`
 
 use super::record;
-use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
+use crate::cli::{ModelArg, ProductArg, STATES_MAX, ScheduleArgs};
 use crate::config::{Bs, Config};
 use crate::driver::schedule::counted;
 use crate::error::{Error, shown};
@@ -10,8 +10,8 @@ use crate::events::log::Log;
 use crate::events::witness::Calls;
 use crate::events::{Sinks, Unit, story};
 use crate::interrupt;
-use crate::report::{Fields, Report, note, progress, styled};
-use anstyle::AnsiColor;
+use crate::report::{Fields, Report, SHORT, note, progress};
+use crate::verdict::Judgement;
 use indicatif::ProgressBar;
 use std::sync::OnceLock;
 use veriep_core::protocol::{Choices, Receive};
@@ -40,16 +40,58 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     } else {
         tell(args, &question, &answer, &calls)?;
     }
-    let last = answer.counterexample.last().map_or("", String::as_str);
-    let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);
-    let outcome = if !answer.safe {
-        Err(Error::Unsafe(line))
-    } else if !answer.complete && interrupt::is_asked() {
-        Err(Error::Interrupted(format!("after {} states", answer.states)))
-    } else {
-        Ok(())
+    let (judgement, verbose) = (judgement(&question, &answer), report.is_verbose());
+    report.judge(&judgement, &fields(&question, &answer), |_| text(&question, &answer, verbose))
+}
+
+/// What the answer says, within which bound.
+fn judgement(question: &Question, answer: &Answer) -> Judgement {
+    let Question { ranks, operators, .. } = question;
+    let bound = bound(question, answer);
+    if !answer.safe {
+        let last = answer.counterexample.last().map_or("", String::as_str);
+        let line = format!("schedule {operators} on {ranks} ranks is unsafe: {last}");
+        return Judgement::no(format!("UNSAFE for {bound}"), Error::Unsafe(line));
+    }
+    if answer.complete {
+        return Judgement::yes(format!("SAFE for {bound}"));
+    }
+    let states = answer.states;
+    let (why, decides) = match 10 * question.states_max as u64 {
+        _ if interrupt::is_asked() => ("the search was interrupted", "the same search to its end".to_owned()),
+        more if more <= STATES_MAX.into() => {
+            ("the search ended", format!("--states {more}; about {} MiB", more.div_ceil(1 << 10)))
+        }
+        _ => ("the search ended", "a search of fewer ranks or, by --rounds, of fewer rounds".to_owned()),
     };
-    report.judge(&verdict(&question, &answer), |_| text(&question, &answer), outcome)
+    Judgement::unknown(
+        format!("{operators} for {bound}: {why} after {states} states, nothing bad in those"),
+        [decides],
+    )
+}
+
+/// The group and the rounds that a search is about.
+fn bound(question: &Question, answer: &Answer) -> String {
+    let ranks = question.ranks;
+    let servers = server_ranks(question).map(|of_one| format!(" in {} servers", ranks / of_one.max(1)));
+    let partitions: Vec<_> = partitions(question).iter().map(u32::to_string).collect();
+    let plural = if partitions == ["1"] { "" } else { "s" };
+    let rounds = match question.rounds {
+        None => "any number of rounds".to_owned(),
+        Some(1) => "1 round".to_owned(),
+        Some(n) => format!("{n} rounds"),
+    };
+    let narrower = match answer.traffic {
+        Traffic::All => String::new(),
+        Traffic::Given(_) => ", one given receiver for each token".to_owned(),
+        traffic => format!(", {}", traffic.name()),
+    };
+    let windows = if question.subject == Subject::Windows { ", a model of the windows" } else { "" };
+    format!(
+        "{ranks} ranks{} x 1 core, 1 token a rank, {rounds}, {} partition{plural}{narrower}{windows}",
+        servers.unwrap_or_default(),
+        partitions.join(" and "),
+    )
 }
 
 /// Writes the story of a counterexample as it is asked for.
@@ -82,7 +124,8 @@ fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls
     let choices = Choices { receive: question.receive, ..Choices::default() };
     let rounds = taken.iter().map(|taken| taken.planned.round + 1).max().unwrap_or(0);
     let schedule = &question.operators;
-    let subject = record::Subject { unit: Unit::Events, config: &config, shape, choices, schedule, rounds };
+    let (unit, dead) = (Unit::Events, Vec::new());
+    let subject = record::Subject { unit, config: &config, shape, choices, schedule, rounds, dead };
     let mut header = subject.header();
     header.options["partitions"] = question.partitions.into();
     header.options["server_ranks"] = shape.server_ranks().into();
@@ -192,7 +235,7 @@ fn count_and_ask() -> bool {
     interrupt::is_asked()
 }
 
-fn verdict(question: &Question, answer: &Answer) -> Fields {
+fn fields(question: &Question, answer: &Answer) -> Fields {
     let product = match question.product {
         Product::A3 => "a3",
         Product::A2 | Product::Hierarchy => "a2",
@@ -202,7 +245,6 @@ fn verdict(question: &Question, answer: &Answer) -> Fields {
         Subject::Windows => "windows",
     };
     Fields(vec![
-        ("safe", answer.safe.into()),
         ("states", answer.states.into()),
         ("traffic_matrices", answer.traffic_matrices.into()),
         // The traffic that the search allowed, in the words of CLAIMS.md.
@@ -238,38 +280,9 @@ fn server_ranks(question: &Question) -> Option<u32> {
     (question.product == Product::Hierarchy).then_some(question.server_ranks)
 }
 
-fn text(question: &Question, answer: &Answer) -> String {
-    let Question { ranks, operators, .. } = question;
-    let partitions: Vec<_> = partitions(question).iter().map(u32::to_string).collect();
-    let often = match question.rounds {
-        None => "for ever".to_owned(),
-        Some(1) => "once".to_owned(),
-        Some(n) => format!("{n} times"),
-    };
-    let servers = server_ranks(question).map(|of_one| format!(" in {} servers", ranks / of_one.max(1)));
-    let head = format!(
-        "{}: {operators} on {ranks} ranks{} with {} partition{}, {often}",
-        match (answer.safe, answer.complete) {
-            (true, true) => styled(AnsiColor::Green, "SAFE"),
-            (true, false) => styled(AnsiColor::Yellow, "SAFE SO FAR"),
-            (false, _) => styled(AnsiColor::Red, "UNSAFE"),
-        },
-        servers.unwrap_or_default(),
-        partitions.join(" and "),
-        if partitions == ["1"] { "" } else { "s" },
-    );
-    if !answer.safe {
-        let lines = (1..).zip(&answer.counterexample).map(|(i, line)| format!("\n{i:>4}  {line}"));
-        return head + &lines.collect::<String>();
-    }
-    let extent = if answer.complete { "every state" } else { "nothing bad in some, not all states" };
-    let narrower = match answer.traffic {
-        Traffic::All => String::new(),
-        Traffic::Given(_) => ", one given receiver for each token".to_owned(),
-        traffic => format!(", {}", traffic.name()),
-    };
-    let bound = format!("{extent} of {ranks} ranks x 1 core, one token and one expert a rank{narrower}");
-    let of = match (question.subject, question.product) {
+/// What was searched and how far, then the counterexample; in ten lines its end, which says what goes wrong.
+fn text(question: &Question, answer: &Answer, verbose: bool) -> String {
+    let searched = match (question.subject, question.product) {
         (Subject::Machines, Product::A3) => "the real machines over weak memory",
         (Subject::Machines, Product::Hierarchy) => {
             "the real machines, near words and far messages over weak memory"
@@ -277,6 +290,20 @@ fn text(question: &Question, answer: &Answer) -> String {
         (Subject::Machines, Product::A2) => "the real machines, agents and transfers over weak memory",
         (Subject::Windows, _) => "an abstract model of the windows, not of the machines",
     };
-    let Answer { states, traffic_matrices, .. } = answer;
-    format!("{head}\n{bound}: {of}, {states} states, {traffic_matrices} traffic matrices")
+    let extent = match (answer.safe, answer.complete) {
+        (true, true) => "all states",
+        (true, false) => "a part of the states",
+        (false, _) => "states until a bad one",
+    };
+    let Answer { states, traffic_matrices, counterexample, .. } = answer;
+    let head = format!(
+        "searched {}, {extent}: {searched}, {states} states, {traffic_matrices} traffic matrices",
+        question.operators
+    );
+    // The lines of the verdict and of what was searched, and perhaps that some are left out.
+    let room = if verbose { counterexample.len() } else { SHORT - 2 };
+    let skipped = if counterexample.len() > room { counterexample.len() + 1 - room } else { 0 };
+    let more = (skipped > 0).then(|| format!("  ..  {skipped} events before: -v prints them"));
+    let events = (1..).zip(counterexample).skip(skipped).map(|(i, line)| format!("{i:>4}  {line}"));
+    [head].into_iter().chain(more).chain(events).collect::<Vec<_>>().join("\n")
 }

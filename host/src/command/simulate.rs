@@ -171,7 +171,7 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
     csv.finish()?;
     let cut = || Error::Interrupted(format!("after {done} of {all} simulations"));
     let verdict = if done < all && interrupt::is_asked() { Err(cut()) } else { Ok(()) };
-    report.judge(&told, told::table, verdict)
+    report.conclude(&told, told::table, verdict)
 }
 
 /// Runs all simulations of a grid but the first, and calls `ended` with the number of the point, the seed and the outcome of

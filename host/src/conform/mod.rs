@@ -127,11 +127,22 @@ struct Reader<'t> {
     experts: HashMap<(u32, u64), u32>,
 }
 
-/// The first event of a record that breaks a guard, if any does.
+/// What a record says about its run.
+#[derive(Clone, Debug, Default)]
+pub struct Conformed {
+    /// The first event that breaks a guard, if any does.
+    pub broken: Option<Broken>,
+    /// Operators that cores have ended.
+    pub ended: usize,
+    /// Why the record is not a whole run; none if it is one.
+    pub lacks: Vec<String>,
+}
+
+/// Judges a record to its end, or up to the first event that breaks a guard.
 ///
 /// # Errors
 /// The record is not one of such a group.
-pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
+pub fn conform(trace: &Trace, shape: &Shape) -> Result<Conformed, Error> {
     let actors = Actors::of(shape);
     if actors.count() > ACTORS_MAX {
         let seen = actors.count();
@@ -160,13 +171,46 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Option<Broken>, Error> {
         reader.states[actor].clock.tick(actor);
         if let Err((guard, against)) = reader.take(number, event, actor) {
             let event = trace.texts.get(number - 2).cloned().unwrap_or_default();
-            return Ok(Some(Broken { line: number, guard, event, against }));
+            let broken = Some(Broken { line: number, guard, event, against });
+            return Ok(Conformed { broken, ended: reader.ended(), lacks: Vec::new() });
         }
     }
-    Ok(None)
+    Ok(Conformed { broken: None, ended: reader.ended(), lacks: reader.lacks() })
 }
 
 impl Reader<'_> {
+    fn ended(&self) -> usize {
+        self.states.iter().map(|state| state.ended).sum()
+    }
+
+    /// What shows that the record ends before its run does: every core of a whole one has ended as many operators, and the
+    /// header may say how many.
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if self.trace.is_cut {
+            lacks.push("the file ends within a line".to_owned());
+        }
+        let ranks = (0..self.actors.ranks).filter(|rank| !self.trace.dead.contains(rank));
+        let cores = ranks.flat_map(|rank| (0..).zip(self.actors.cores(rank)).map(move |core| (rank, core)));
+        let states: Vec<_> = cores.map(|(rank, (core, at))| (rank, core, &self.states[at])).collect();
+        let whole = states.iter().map(|(_, _, state)| state.begun).max().unwrap_or(0);
+        let whole = self.trace.operators.unwrap_or(whole);
+        let short: Vec<_> = states.into_iter().filter(|(_, _, state)| state.ended < whole).collect();
+        if whole == 0 {
+            lacks.push("no core has begun an operator".to_owned());
+        } else if let Some((rank, core, state)) = short.first() {
+            let inside = state.doing.as_ref().map_or_else(String::new, |(batch, operator)| {
+                format!(" and is in {operator} of batch {batch}")
+            });
+            lacks.push(format!(
+                "{} cores have not ended all {whole} operators: rank {rank} core {core} has ended {}{inside}",
+                short.len(),
+                state.ended
+            ));
+        }
+        lacks
+    }
+
     fn now(&self, actor: usize) -> u32 {
         self.states[actor].clock.of(actor)
     }

@@ -146,6 +146,12 @@ pub struct Trace {
     pub events: Vec<Line>,
     /// As they stand in the file.
     pub texts: Vec<String>,
+    /// Operators that each core runs, if the header says so.
+    pub operators: Option<usize>,
+    /// Ranks that take no part.
+    pub dead: Vec<u32>,
+    /// Whether the file ends within its last line, which is not among the events.
+    pub is_cut: bool,
 }
 
 impl Trace {
@@ -191,23 +197,33 @@ impl Trace {
         if Receive::MODES.iter().all(|mode| mode.name() != receive) {
             return Err(at(1, format!("receive {receive:?}: there is no such way to receive")));
         }
-        let texts: Vec<_> = lines.map(str::to_owned).collect();
+        let mut texts: Vec<_> = lines.map(str::to_owned).collect();
+        // A writer that was stopped leaves a part of a line.
+        let is_part = |last: &String| {
+            let parsed = serde_json::from_str::<Value>(last);
+            parsed.is_err_and(|error| error.is_eof())
+        };
+        let is_cut = !text.ends_with('\n') && texts.last().is_some_and(is_part);
+        if is_cut {
+            texts.pop();
+        }
         let event = |(number, text): (usize, &String)| {
             let event: Line = serde_json::from_str(text).map_err(|error| at(number, error.to_string()))?;
             event.problem().map_or(Ok(event), |problem| Err(at(number, problem)))
         };
-        if texts.is_empty() {
-            return Err(at(1, "must be followed by events".to_owned()));
-        }
         let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
         let partitions = header["options"]["partitions"].as_array().into_iter().flatten();
+        let dead = header["options"]["dead"].as_array().into_iter().flatten();
         Ok(Self {
+            operators: operators(&header["options"]),
+            dead: dead.filter_map(Value::as_u64).filter_map(|rank| rank.try_into().ok()).collect(),
             path: path.to_owned(),
             config,
             keeps_rows: receive != "copy",
             has_more_partitions: partitions.filter_map(Value::as_u64).any(|count| count > 2),
             events,
             texts,
+            is_cut,
         })
     }
 
@@ -216,4 +232,12 @@ impl Trace {
     pub fn error(&self, number: usize, what: &str) -> Error {
         Error::file(&self.path, format!("line {number}: {what}"))
     }
+}
+
+/// The operators of so many rounds, each of which is a dispatch and, unless the schedule leaves some uncombined, a combine.
+fn operators(options: &Value) -> Option<usize> {
+    let (schedule, rounds) = (options["schedule"].as_str()?, options["rounds"].as_u64()?);
+    let dispatches = schedule.matches('D').count();
+    let repetitions = usize::try_from(rounds).ok()?.checked_div(dispatches)?;
+    repetitions.checked_mul(schedule.len())
 }

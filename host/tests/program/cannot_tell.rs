@@ -17,12 +17,16 @@ fn case(group: &Group) -> TempDir {
 
 /// Nobody is named, and it is said that these words would decide it.
 fn cannot_tell(folder: &Path, add: &str) {
-    let said = diagnose(0, folder, &[]);
-    assert_eq!((of(&said), &said["ok"]), (vec![], &false.into()), "{said}");
-    assert!(said["add"].to_string().contains(add), "{said}");
+    let said = diagnose(4, folder, &[]);
+    assert_eq!(
+        (of(&said), &said["ok"], &said["verdict"]),
+        (vec![], &false.into(), &"unknown".into()),
+        "{said}"
+    );
+    assert!(said["decides"].to_string().contains(add), "{said}");
     let table = veriep(&["diagnose", text(folder), "--format", "table"]).stdout;
     let table = String::from_utf8(table).unwrap();
-    assert!(table.trim_start().starts_with("owe      cannot tell; "), "{table}");
+    assert!(table.starts_with("verdict  unknown: "), "{table}");
 }
 
 #[test]
@@ -32,7 +36,11 @@ fn a_case_that_is_not_the_batch_of_the_windows_is_refused() {
         let case = ["--case", text(case.path())];
         // Of two rounds the last one has the case's tokens, and rank 1 hangs the first one.
         let hang = |rounds| group.dump(3, &["--rounds", rounds, "--inject", "silent=1:rows"]);
-        assert_eq!(culprits(3, hang("1").path(), &case), [1], "{:?}", group.set);
+        match group.set == TP.set {
+            // Rank 1 may wait for what its peer announces first.
+            true => assert_eq!(diagnose(4, hang("1").path(), &case)["suspects"][0]["rank"], 1),
+            false => assert_eq!(culprits(3, hang("1").path(), &case), [1], "{:?}", group.set),
+        }
         let folder = hang("2");
         assert_eq!(culprits(3, folder.path(), &[]), [1], "{:?}", group.set);
         let line = fails(2, &[&["diagnose", text(folder.path())], &case[..]].concat());

@@ -83,7 +83,7 @@ impl Record {
     fn guard(&self, change: impl FnOnce(&mut Vec<Line>)) -> Option<Guard> {
         let mut other = self.trace.clone();
         change(&mut other.events);
-        conform(&other, &self.shape).unwrap().map(|broken| broken.guard)
+        conform(&other, &self.shape).unwrap().broken.map(|broken| broken.guard)
     }
 
     fn dropped(&self, at: usize) -> Option<Guard> {
@@ -257,13 +257,12 @@ fn what_is_no_record_is_refused_with_its_line() {
                 + event,
             "must be at most 4096",
         ),
-        (format!("{good}\n{event}\n{{"), "line 3: "),
+        (format!("{good}\n{event}\n{{\n"), "line 3: "),
         (
             format!("{good}\n{}", event.replace("\"rank\":0", "\"rank\":2")),
             "line 2: no such rank, core or peer",
         ),
         (format!("{good}\n{}", event.replace("quiet\"", "store\",\"word\":\"7\"")), "must be 0x"),
-        (good.to_owned(), "must be followed by events"),
         (good.replace("events\",", "ns\",") + "\n" + event, "cannot be judged"),
         (good.replace("{}}", "{\"receive\":\"teleport\"}}") + "\n" + event, "no such way to receive"),
         (
@@ -301,6 +300,35 @@ fn what_is_no_record_is_refused_with_its_line() {
         assert!(line.contains(why), "{text}: {line}");
     }
     assert!(fails(2, &["conform", text(&folder.path().join("none"))]).contains("none"));
-    std::fs::write(&file, format!("{good}\n{event}")).unwrap();
-    json(0, &["conform", text(&file)]);
+}
+
+#[test]
+fn a_record_that_is_no_whole_run_is_unknown() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let unknown = |content: &str, why: &str| {
+        std::fs::write(&file, content).unwrap();
+        let told = json(4, &["conform", text(&file)]);
+        assert_eq!((&told["verdict"], &told["ok"]), (&"unknown".into(), &false.into()), "{told}");
+        assert!(told["lacks"].to_string().contains(why), "{told}");
+        assert!(told["decides"][0].as_str().unwrap().starts_with("the record of a whole run: "), "{told}");
+    };
+    unknown(HEADER, "no core has begun an operator");
+    let event = r#"{"time":1,"rank":0,"core":0,"kind":"quiet"}"#;
+    unknown(&format!("{HEADER}\n{event}"), "no core has begun an operator");
+    let run = "run --preset tiny --backend lockstep --rounds 2 --set aiv_num=2 --events";
+    json(0, &run.split(' ').chain([text(&file)]).collect::<Vec<_>>());
+    let whole = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(json(0, &["conform", text(&file)])["verdict"], "yes");
+    let lines: Vec<_> = whole.lines().collect();
+    // Within an operator, between two, and within a line.
+    unknown(&lines[..lines.len() / 2].join("\n"), "cores have not ended all 4 operators");
+    let ends = lines.iter().rposition(|line| line.contains("\"begin\"") && line.contains("\"combine\""));
+    let first = lines.iter().position(|line| line.contains("\"batch\":1"));
+    unknown(&lines[..first.unwrap().min(ends.unwrap())].join("\n"), "cores have not ended all 4 operators");
+    unknown(&whole[..whole.len() - 9], "the file ends within a line");
+    // What is broken stays so, whatever is missing behind it.
+    let broken: Vec<_> = lines.iter().filter(|line| !line.contains("\"kind\":\"put\"")).copied().collect();
+    std::fs::write(&file, &broken.join("\n")[..broken.join("\n").len() - 9]).unwrap();
+    assert_eq!(json(1, &["conform", text(&file)])["verdict"], "no");
 }

@@ -15,14 +15,15 @@ const CONFIG: &str =
 
 /// Where a release has its partitions and records.
 #[derive(Clone, Copy)]
-struct Places {
+pub(crate) struct Places {
     from: &'static str,
     partition: usize,
     dispatches: usize,
     combines: usize,
 }
 
-const M: Places = Places { from: "cann-m", partition: 393_216, dispatches: 786_432, combines: 837_632 };
+pub(crate) const M: Places =
+    Places { from: "cann-m", partition: 393_216, dispatches: 786_432, combines: 837_632 };
 const H: Places = Places { from: "cann-h", partition: 512_000, dispatches: 972_800, combines: 998_400 };
 
 struct Dump {
@@ -116,8 +117,9 @@ fn good_runs_and_zeros_have_no_culprit() {
                 (0..RANKS).map(|rank| Dump::new(places, rank, dispatches, combines)).collect();
             assert_eq!(culprits(0, places, folder(&dumps).path(), &[]), [0; 0]);
         }
+        // Nothing shows that these are dumps of a group at all.
         let zeros: Vec<_> = (0..RANKS).map(|rank| Dump::new(places, rank, 0, 0)).collect();
-        assert_eq!(culprits(0, places, folder(&zeros).path(), &[]), [0; 0]);
+        assert_eq!(culprits(4, places, folder(&zeros).path(), &[]), [0; 0]);
     }
 }
 
@@ -183,7 +185,7 @@ fn a_result_that_never_came_is_traced_by_the_batch() {
                 assert_eq!(with_case, [u64::from(owner)]);
                 // Without the batch the rank that is behind is named; where rank 1 owes itself nobody is behind.
                 let expected = if owner == 1 { vec![] } else { vec![u64::from(owner)] };
-                let status = if expected.is_empty() { 0 } else { 3 };
+                let status = if expected.is_empty() { 4 } else { 3 };
                 assert_eq!(culprits(status, places, folder.path(), &[]), expected);
             }
         }
@@ -201,7 +203,7 @@ fn tokens_without_any_result_are_told_where_they_are_summed_in_order() {
         dumps[0].combine(0, 2, 2);
         let folder = folder(&dumps);
         // Whose they are only the batch tells.
-        let said = json(0, &["diagnose", text(folder.path()), "--from", places.from]);
+        let said = json(4, &["diagnose", text(folder.path()), "--from", places.from]);
         let missing: Vec<_> = said["missing"].as_array().unwrap().iter().map(|word| &word["what"]).collect();
         assert_eq!(missing, expected);
         assert_eq!(said["culprits"], serde_json::json!([]));
@@ -221,10 +223,56 @@ fn a_rank_that_waits_for_another_is_not_to_blame() {
     assert_eq!(culprits(3, M, dumped.path(), &[]), [2]);
     // Without its dump it is unknown, and rank 3 has an excuse.
     fs::remove_file(dumped.path().join("rank2.state")).unwrap();
-    assert_eq!(culprits(0, M, dumped.path(), &[]), [0; 0]);
-    let said = json(0, &["diagnose", text(dumped.path()), "--from", "cann-m"]);
+    assert_eq!(culprits(4, M, dumped.path(), &[]), [0; 0]);
+    let said = json(4, &["diagnose", text(dumped.path()), "--from", "cann-m"]);
     assert_eq!(said["ranks"][2]["operator"], serde_json::Value::Null);
     assert!(said["unknown"].to_string().contains("ranks without a dump: [2]"), "{said}");
+}
+
+/// Ranks in combine 5, with these cores of each that have not begun it.
+pub(crate) fn with_absent_cores(places: Places, absent: [&[u32]; RANKS as usize]) -> TempDir {
+    let dumps = (0..RANKS).zip(absent).map(|(rank, absent)| {
+        let mut dump = Dump::new(places, rank, 5, 5);
+        absent.iter().for_each(|core| dump.combine(*core, 4, 2));
+        dump
+    });
+    folder(&dumps.collect::<Vec<_>>())
+}
+
+#[test]
+fn cores_that_never_began_on_some_ranks_are_the_culprit() {
+    for places in [M, H] {
+        let folder = with_absent_cores(places, [&[], &[1, 2], &[], &[]]);
+        assert_eq!(culprits(3, places, folder.path(), &[]), [1]);
+        let line = fails(3, &["diagnose", text(folder.path()), "--from", places.from]);
+        assert_eq!(line, "error: rank 1: cores 1, 2 have not begun combine 5; the rank has begun it");
+        let folder = with_absent_cores(places, [&[2], &[], &[], &[]]);
+        let line = fails(3, &["diagnose", text(folder.path()), "--from", places.from]);
+        assert_eq!(line, "error: rank 0: core 2 has not begun combine 5; the rank has begun it");
+    }
+}
+
+#[test]
+fn cores_that_never_began_on_any_rank_leave_the_verdict_open() {
+    let diagnose = |folder: &TempDir| json(4, &["diagnose", text(folder.path()), "--from", "cann-m"]);
+    let said = diagnose(&with_absent_cores(M, [&[2]; 4]));
+    assert_eq!((&said["verdict"], &said["culprits"]), (&"unknown".into(), &serde_json::json!([])));
+    assert!(
+        said["decides"][0].as_str().unwrap().starts_with("is aiv_num = 3 right? core 2 of every rank"),
+        "{said}"
+    );
+    // Then it is open, too, what the other cores of a rank tell.
+    let said = diagnose(&with_absent_cores(M, [&[2], &[1, 2], &[2], &[2]]));
+    assert_eq!((&said["suspects"][0]["rank"], &said["culprits"]), (&1.into(), &serde_json::json!([])));
+    // A record that never was on any rank: the configuration has a core too many.
+    let dumps = (0..RANKS).map(|rank| {
+        let mut dump = Dump::new(M, rank, 5, 5);
+        dump.dispatch(2, 0, 0);
+        dump.combine(2, 0, 0);
+        dump
+    });
+    let said = diagnose(&folder(&dumps.collect::<Vec<_>>()));
+    assert!(said["decides"][0].as_str().unwrap().starts_with("is aiv_num = 3 right?"), "{said}");
 }
 
 #[test]

@@ -65,7 +65,8 @@ fn a_run_that_is_killed_at_any_time_leaves_the_old_result_or_the_new() {
     let folder = tempdir().unwrap();
     let result = folder.path().join("result");
     let since = Instant::now();
-    assert!(writing(folder.path()).status().unwrap().success());
+    // Without the comparison there is no verdict.
+    assert_eq!(writing(folder.path()).status().unwrap().code(), Some(4));
     let (mut whole, new) = (since.elapsed(), fs::read(&result).unwrap());
     let (mut killed, mut kept) = (0, 0);
     for i in 0..80_u32 {
@@ -97,7 +98,8 @@ fn a_run_that_is_killed_at_any_time_leaves_the_old_result_or_the_new() {
         }
     }
     fs::write(&result, "old").unwrap();
-    assert!(writing(folder.path()).status().unwrap().success());
+    // Without the comparison there is no verdict.
+    assert_eq!(writing(folder.path()).status().unwrap().code(), Some(4));
     assert_eq!(all(folder.path()), [result], "the next run leaves something behind");
     assert!(killed > 2 && kept > 2, "{killed} runs were killed, {kept} old results kept");
 }

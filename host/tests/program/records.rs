@@ -158,7 +158,7 @@ fn of_two_groups_at_once_each_has_its_own_record() {
     }
     signal("-TERM", lives.run.id());
     let (output, _) = lives.end(Instant::now());
-    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert_eq!(files(work.path()), [record]);
 }
 
@@ -243,7 +243,7 @@ fn a_term_ends_a_run_between_two_rounds_with_its_report() {
         // A batch system tells all of a job.
         [children(run.id()), vec![run.id()]].concat().into_iter().for_each(|pid| signal("-TERM", pid));
         let output = run.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(report["interrupted"], true, "{report}");
     }

@@ -39,12 +39,14 @@ fn every_backend_and_every_choice_writes_the_same_result() {
         &["--vector", "auto", "--spread", "cores"],
         &["--row-copy", "streaming"],
         &["--threads", "8", "--spread", "cores"],
-        &["--no-check"],
         &["--deadline", "0.5"],
     ] {
         assert_eq!(run(choice), expected, "{choice:?}");
     }
     assert_ne!(run(&["--seed", "2"]), expected);
+    let unchecked = folder.path().join("unchecked");
+    json(4, &["run", "--preset", "tiny", "--no-check", "--out", text(&unchecked)]);
+    assert_eq!(fs::read(unchecked).unwrap(), expected);
 }
 
 #[test]
@@ -114,14 +116,16 @@ fn the_report_counts_rounds_and_says_what_was_checked() {
     let run = |more: &[&str]| json(0, &[&["run", "--preset", "tiny"], more].concat());
     let report = run(&["--rounds", "5", "--schedule", "DDCC"]);
     assert_eq!(
-        (&report["ok"], &report["rounds"], &report["checked"]),
-        (&true.into(), &6.into(), &true.into())
+        (&report["verdict"], &report["rounds"], &report["checked"]),
+        (&"yes".into(), &6.into(), &true.into())
     );
     assert_eq!((&report["ranks"], &report["tokens"], &report["rows"]), (&2.into(), &8.into(), &16.into()));
     assert_eq!(report["operators"][0]["operator"], "dispatch");
     assert_eq!(report["operators"][0]["payload_bytes"], 16 * 2048);
     assert!(report["operators"][1]["ms"]["median"].as_f64().unwrap() > 0.0);
-    let report = run(&["--backend", "weak", "--no-check", "--rounds", "100"]);
+    let unchecked = ["run", "--preset", "tiny", "--backend", "weak", "--no-check", "--rounds", "100"];
+    let report = json(4, &unchecked);
+    assert_eq!((&report["verdict"], &report["ok"]), (&"unknown".into(), &false.into()));
     assert_eq!((&report["rounds"], &report["checked"]), (&100.into(), &false.into()));
     assert!(report["operators"][0]["ms"].is_null(), "lockstep has no times");
     assert!(report["compared"].is_null());
@@ -183,7 +187,7 @@ fn what_is_missing_is_listed_as_json() {
     let silent =
         ["run", "--preset", "tiny", "--set", "aiv_num=1", "--inject", "silent=1", "--backend", "lockstep"];
     let report = json(3, &silent);
-    assert_eq!((&report["ok"], &report["status"]), (&false.into(), &3.into()));
+    assert_eq!((&report["verdict"], &report["status"]), (&"no".into(), &3.into()));
     let missing = serde_json::json!([{
         "rank": 0, "core": 0, "round": 0, "operator": "dispatch", "what": "dispatch_flag",
         "source_rank": 1, "local_expert": 0,

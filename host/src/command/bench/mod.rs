@@ -182,7 +182,7 @@ fn measure(args: &BenchArgs, report: &mut Report, job: Option<&Job>) -> Result<(
     }
     bench.compared = earlier.map(|earlier| earlier.beside(&bench)).transpose()?;
     let ended_early = || Error::Interrupted(format!("after {measured} of {all} blocks"));
-    report.judge(&bench, table::table, if bench.interrupted { Err(ended_early()) } else { Ok(()) })
+    report.conclude(&bench, table::table, if bench.interrupted { Err(ended_early()) } else { Ok(()) })
 }
 
 /// A checked request.

@@ -69,8 +69,8 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
         Some(release) => shipped(args, &group, release)?,
         None => own(args, &group)?,
     };
-    let open = owes::decide(&mut ranks, group.in_flight, group.shape.combine_columns() > 1);
-    report::emit(report, args.from, &group, (&ranks, &open))
+    let evidence = owes::weigh(&mut ranks, group.in_flight, group.shape.combine_columns() > 1);
+    report::emit(report, args.from, &group, (&ranks, &evidence))
 }
 
 /// The group, from the folder's own configuration unless another one is named.

@@ -2,7 +2,7 @@
 //! neither the word nor passed the wait for it. The rank that must write it owes it, unless it cannot write it yet because it
 //! lacks words itself that come before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use veriep_core::fabric::Wait;
 use veriep_core::layout::state::Operator;
 
@@ -130,6 +130,14 @@ impl Seen {
         Self { begun: begun_at(position, in_flight), last, ..Self::default() }
     }
 
+    /// The last operator that any of its cores has begun.
+    pub(super) fn foremost(&self, in_flight: u64) -> Option<(Operator, u64)> {
+        let [dispatches, combines] = self.begun;
+        let both = [(Operator::Dispatch, dispatches), (Operator::Combine, combines)].into_iter();
+        let begun = both.filter(|(_, number)| *number > 0);
+        begun.max_by_key(|&(operator, number)| position(operator, number, in_flight))
+    }
+
     pub(super) const fn has_begun(&self, operator: Operator, number: u64) -> bool {
         self.begun[operator as usize] >= number
     }
@@ -141,8 +149,125 @@ impl Seen {
     }
 }
 
+/// What the dumps say about who holds the group up.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Evidence {
+    /// Ranks that owe words by what is surely lacking, or some of whose cores are absent.
+    pub(super) culprits: BTreeSet<u32>,
+    /// Ranks that may owe words, each with why it is not certain.
+    pub(super) suspects: BTreeMap<u32, Suspicion>,
+    /// Ranks of which it stays open whether they wait.
+    pub(super) open: Vec<u32>,
+    /// Ranks that lack words only if decided doubts are right.
+    pub(super) doubted: BTreeSet<u32>,
+    /// Of a rank, the cores that have not begun an operator that the rank has begun, unless all ranks lack them.
+    pub(super) absent: BTreeMap<u32, Vec<u32>>,
+    /// Cores that have not begun it on any rank.
+    pub(super) absent_everywhere: Vec<u32>,
+}
+
+/// Why a rank is suspected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Suspicion {
+    /// These ranks wait for its words, unless the words came and were cleared.
+    MayNotHaveSent(Vec<u32>),
+    /// It lacks nothing for certain and holds these ranks up, unless it waits for words of `may_wait_for`.
+    MayHaveStopped { holds_up: Vec<u32>, may_wait_for: Vec<u32> },
+    /// It owes words if the number of cores is right.
+    IfCoresAreRight,
+}
+
+/// Weighs what was seen of the ranks, and decides doubts by what other ranks lack.
+///
+/// A culprit follows from words that are surely lacking and from cores that are surely absent. What follows only from decided
+/// doubts is a suspicion. So is a lone rank in doubt: either it waits, or it is at fault itself.
+pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Evidence {
+    settle(ranks);
+    let mut culprits = culprits(ranks, in_flight);
+    let before = ranks.to_vec();
+    let open = decide(ranks, in_flight, has_several);
+    let mut suspected = self::culprits(ranks, in_flight);
+    let in_doubt: Vec<_> = all(&before).filter(|(_, seen)| !seen.doubts.is_empty()).collect();
+    if let ([(lone, _)], true) = (in_doubt.as_slice(), culprits.is_empty()) {
+        let passed: Vec<_> = before.iter().map(|seen| seen.clone().map(Seen::without_doubts)).collect();
+        suspected.extend(self::culprits(&passed, in_flight).get(lone));
+    }
+    let suspected = suspected.difference(&culprits);
+    let mut suspects: BTreeMap<_, _> =
+        suspected.map(|rank| (*rank, suspicion(*rank, (&before, ranks), in_flight))).collect();
+    let doubted = (0..).zip(before.iter().zip(ranks.iter()));
+    let doubted = doubted.filter_map(|(rank, both)| match both {
+        (Some(before), Some(now)) => (before.waits.is_empty() && !now.waits.is_empty()).then_some(rank),
+        _ => None,
+    });
+    let absent_everywhere = absent_everywhere(ranks);
+    let absent = absent(ranks, &absent_everywhere);
+    if absent_everywhere.is_empty() {
+        culprits.extend(absent.keys());
+        suspects.retain(|rank, _| !culprits.contains(rank));
+    } else {
+        // With another number of cores other words belong to each core.
+        suspects.extend(culprits.iter().chain(absent.keys()).map(|rank| (*rank, Suspicion::IfCoresAreRight)));
+        culprits.clear();
+    }
+    Evidence { culprits, suspects, open, doubted: doubted.collect(), absent, absent_everywhere }
+}
+
+/// Takes a doubt for a wait if the word was never sent: its writer has not begun the operator.
+fn settle(ranks: &mut [Option<Seen>]) {
+    let all = ranks.to_vec();
+    let is_unsent = |lack: &Lack| {
+        let writer = lack.what.source().and_then(|rank| all.get(rank as usize)?.as_ref());
+        writer.is_some_and(|writer| !writer.has_begun(lack.what.operator(), lack.number))
+    };
+    for seen in ranks.iter_mut().flatten() {
+        let (unsent, doubts) =
+            core::mem::take(&mut seen.doubts).into_iter().partition::<Vec<_>, _>(is_unsent);
+        seen.waits.extend(unsent);
+        seen.doubts = doubts;
+    }
+}
+
+/// Why a rank is named once doubts are decided, and was not before.
+fn suspicion(rank: u32, (before, decided): (&[Option<Seen>], &[Option<Seen>]), in_flight: u64) -> Suspicion {
+    let of_it = |lack: &&Lack| lack.what.source() == Some(rank);
+    let lack_it = |ranks: &[Option<Seen>]| -> Vec<u32> {
+        let lacks = all(ranks).filter(|(_, seen)| seen.waits.iter().any(|lack| of_it(&lack)));
+        lacks.map(|(rank, _)| rank).collect()
+    };
+    let (sure, now) = (lack_it(before), lack_it(decided));
+    if sure.is_empty() && !now.is_empty() {
+        return Suspicion::MayNotHaveSent(now);
+    }
+    let owed: Vec<_> = all(before).flat_map(|(_, seen)| seen.waits.iter().filter(of_it)).collect();
+    let comes_first = |doubt: &&Lack| owed.iter().any(|owed| doubt.order(in_flight) < owed.order(in_flight));
+    let doubts = before[rank as usize].iter().flat_map(|seen| seen.doubts.iter().filter(comes_first));
+    let may_wait_for: BTreeSet<_> = doubts.filter_map(|lack| lack.what.source()).collect();
+    Suspicion::MayHaveStopped { holds_up: sure, may_wait_for: may_wait_for.into_iter().collect() }
+}
+
+/// Cores that have not begun the last operator of their rank and do not wait in an earlier one.
+fn absent_cores(seen: &Seen) -> impl Iterator<Item = u32> {
+    let waits = |core: &u32| seen.waits.iter().chain(&seen.doubts).any(|lack| lack.core == *core);
+    seen.behind.iter().copied().filter(move |core| !waits(core))
+}
+
+fn absent_everywhere(ranks: &[Option<Seen>]) -> Vec<u32> {
+    let begun = all(ranks).filter(|(_, seen)| seen.begun != [0, 0]);
+    let of_each = begun.map(|(_, seen)| absent_cores(seen).collect::<BTreeSet<_>>());
+    of_each.reduce(|all, one| &all & &one).unwrap_or_default().into_iter().collect()
+}
+
+fn absent(ranks: &[Option<Seen>], everywhere: &[u32]) -> BTreeMap<u32, Vec<u32>> {
+    let of_rank = all(ranks).map(|(rank, seen)| {
+        let cores = absent_cores(seen).filter(|core| !everywhere.contains(core));
+        (rank, cores.collect::<Vec<_>>())
+    });
+    of_rank.filter(|(_, cores)| !cores.is_empty()).collect()
+}
+
 /// The ranks that owe a word that another one, or they themselves, lack. Of a rank without a dump nothing is known.
-pub(super) fn culprits(ranks: &[Option<Seen>], in_flight: u64) -> BTreeSet<u32> {
+fn culprits(ranks: &[Option<Seen>], in_flight: u64) -> BTreeSet<u32> {
     let mut owe = BTreeSet::new();
     for lack in all(ranks).flat_map(|(_, seen)| &seen.waits) {
         let may_owe = |rank: u32, seen: &Seen| match lack.what.source() {
@@ -167,7 +292,7 @@ fn all(ranks: &[Option<Seen>]) -> impl Iterator<Item = (u32, &Seen)> {
 /// others, too. Otherwise, in dispatch, where all ranks in doubt may lack words of one and the same rank that is not in doubt
 /// itself, they wait for it; a lone rank that may lack words of several has passed its wait: several ranks would have to owe to
 /// hold up this one alone. In combine a rank of which no token has some of its results has passed, if tokens have several.
-pub(super) fn decide(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Vec<u32> {
+fn decide(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Vec<u32> {
     let owe = culprits(ranks, in_flight);
     let mut explained = BTreeSet::new();
     for (rank, seen) in (0..).zip(ranks.iter_mut()) {
@@ -221,6 +346,11 @@ impl Seen {
         self.doubts.iter().any(|lack| lack.what.operator() == Operator::Combine)
     }
 
+    /// The same rank if it has passed all waits that it is in doubt about.
+    fn without_doubts(self) -> Self {
+        Self { doubts: Vec::new(), ..self }
+    }
+
     /// Takes doubts about words of such sources for waits; those about others are settled then.
     fn wait_for(&mut self, is_source: impl Fn(u32) -> bool) {
         let is_one = |lack: &Lack| lack.what.source().is_some_and(&is_source);
@@ -266,6 +396,43 @@ mod tests {
         let ranks = [seen([1, 0], &[(1, flag(1))]), seen([1, 0], &[(1, flag(0))])];
         assert_eq!(owe(&ranks), [0, 1]);
         assert_eq!(owe(&[seen([1, 0], &[(1, flag(0))]), seen([1, 0], &[])]), [0]);
+    }
+
+    #[test]
+    fn what_follows_from_doubts_alone_is_a_suspicion() {
+        let ahead = |rank| seen([1, 1], &[(1, result(Some(rank)))]);
+        let weighed = |ranks: &[Option<Seen>]| {
+            let evidence = weigh(&mut ranks.to_vec(), 1, true);
+            (Vec::from_iter(evidence.culprits), evidence.suspects, Vec::from_iter(evidence.doubted))
+        };
+        // Two ranks may wait for rank 2 alone.
+        let both = [in_doubt([1, 0], &[1, 2]), in_doubt([1, 0], &[2]), ahead(0)];
+        let why = Suspicion::MayNotHaveSent(vec![0, 1]);
+        assert_eq!(weighed(&both), (vec![], BTreeMap::from([(2, why)]), vec![0, 1]));
+        // One rank waits, or has stopped.
+        let stopped = |sources| Suspicion::MayHaveStopped { holds_up: vec![1], may_wait_for: sources };
+        let why = BTreeMap::from([(0, stopped(vec![1])), (1, Suspicion::MayNotHaveSent(vec![0]))]);
+        assert_eq!(weighed(&[in_doubt([1, 0], &[1]), ahead(0)]), (vec![], why, vec![0]));
+        // What is surely lacking names rank 1, so what rank 1 may wait for is no more than a suspicion.
+        let ranks = [seen([1, 0], &[(1, flag(1))]), in_doubt([1, 0], &[2]), seen([1, 0], &[(1, flag(1))])];
+        let why = BTreeMap::from([(2, Suspicion::MayNotHaveSent(vec![1]))]);
+        assert_eq!(weighed(&ranks), (vec![1], why, vec![1]));
+    }
+
+    #[test]
+    fn cores_that_some_ranks_lack_are_culprits_and_those_that_all_lack_are_not() {
+        let with = |behind: &[u32]| Some(Seen { begun: [5, 5], behind: behind.to_vec(), ..Seen::default() });
+        let weighed = |ranks: &[Option<Seen>]| weigh(&mut ranks.to_vec(), 1, true);
+        let some = weighed(&[with(&[]), with(&[6, 7]), with(&[])]);
+        assert_eq!(some.culprits, BTreeSet::from([1]));
+        assert_eq!(some.absent, BTreeMap::from([(1, vec![6, 7])]));
+        let all = weighed(&[with(&[6, 7]), with(&[6, 7]), with(&[5, 6, 7])]);
+        assert_eq!((all.culprits, all.absent_everywhere), (BTreeSet::new(), vec![6, 7]));
+        assert_eq!(all.suspects, BTreeMap::from([(2, Suspicion::IfCoresAreRight)]));
+        // A core that waits in an earlier operator is late, not absent.
+        let lack = Lack { core: 6, number: 5, what: flag(0) };
+        let waits = with(&[6]).map(|seen| Seen { waits: vec![lack], ..seen });
+        assert_eq!(weighed(&[with(&[]), waits]).absent, BTreeMap::new());
     }
 
     /// In dispatch or combine 1 and in doubt about words of such ranks.

@@ -1,11 +1,11 @@
 //! What is said of the ranks.
 
-use super::owes::{self, Lack, Missing, Seen};
+use super::owes::{Evidence, Lack, Missing, Seen, Suspicion};
 use super::{From, Group};
 use crate::error::Error;
 use crate::report::{Report, columns, pairs};
+use crate::verdict::{Judgement, Verdict};
 use serde::Serialize;
-use std::collections::BTreeSet;
 use veriep_core::fabric::Detail;
 use veriep_core::layout::state::Operator;
 use veriep_core::units::RankId;
@@ -18,13 +18,20 @@ struct Diagnosis {
     ok: bool,
     config: String,
     from: String,
+    /// Ranks that surely hold the group up.
+    culprits: Vec<u32>,
+    /// Ranks that may hold it up.
+    suspects: Vec<Suspect>,
     ranks: Vec<Rank>,
     missing: Vec<Word>,
-    culprits: Vec<u32>,
-    /// What would tell who owes; empty if that is known, or if nothing is missing.
-    add: Vec<String>,
     /// What memory does not tell.
     unknown: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Suspect {
+    rank: u32,
+    reason: String,
 }
 
 /// How far a rank is. What the dump does not tell is null.
@@ -38,6 +45,8 @@ struct Rank {
     combines: Option<u64>,
     /// Cores that have begun fewer operators than others of the rank.
     cores_behind: Vec<u32>,
+    /// Whether `waits_for` is sure: memory is the same if these words came and were cleared.
+    sure: bool,
     waits_for: Vec<Wait>,
 }
 
@@ -69,36 +78,37 @@ struct Word {
     what: String,
 }
 
-/// The ranks as they were seen, and those of which it is open whether they wait.
-type Ranks<'a> = (&'a [Option<Seen>], &'a [u32]);
+/// The ranks as they were seen, and what follows.
+type Ranks<'a> = (&'a [Option<Seen>], &'a Evidence);
 
 pub(super) fn emit(
     report: &mut Report,
     from: From,
     group: &Group,
-    (ranks, open): Ranks<'_>,
+    (ranks, evidence): Ranks<'_>,
 ) -> Result<(), Error> {
-    let of = Of { group, ranks };
-    let owe = owes::culprits(ranks, group.in_flight);
+    let of = Of { group, ranks, evidence };
+    let judgement = of.judgement(from);
     let all = || (0..).zip(ranks);
-    let add = if owe.is_empty() { of.add(from, open) } else { Vec::new() };
+    let reason =
+        |(member, why): (&u32, &Suspicion)| Suspect { rank: of.number(*member), reason: of.reason(why) };
     let diagnosis = Diagnosis {
-        ok: owe.is_empty() && add.is_empty(),
+        ok: judgement.verdict() == Verdict::Yes,
         config: group.name.clone(),
         from: crate::cli::name_of(from),
+        culprits: of.numbers(evidence.culprits.iter().copied()),
+        suspects: evidence.suspects.iter().map(reason).collect(),
         missing: all().flat_map(|(member, seen)| of.words(member, seen.as_ref())).collect(),
-        unknown: of.unknown(open),
-        culprits: of.numbers(owe.iter().copied()),
-        add,
+        unknown: of.unknown(),
         ranks: all().map(|(member, seen)| of.rank(member, seen.as_ref())).collect(),
     };
-    let verdict = of.verdict(&owe);
-    report.judge(&diagnosis, table, verdict)
+    report.judge(&judgement, &diagnosis, table)
 }
 
 struct Of<'a> {
     group: &'a Group,
     ranks: &'a [Option<Seen>],
+    evidence: &'a Evidence,
 }
 
 impl Of<'_> {
@@ -120,14 +130,14 @@ impl Of<'_> {
     }
 
     /// What every dump leaves open, and these ones.
-    fn unknown(&self, open: &[u32]) -> Vec<String> {
+    fn unknown(&self) -> Vec<String> {
         let mut unknown = vec!["when a rank stopped, and whether its cores are alive".to_owned()];
         let absent = self.absent();
         if !absent.is_empty() {
             unknown.push(format!("ranks without a dump: {absent:?}"));
         }
+        let open = self.numbers(self.evidence.open.iter().copied());
         if !open.is_empty() {
-            let open = self.numbers(open.iter().copied());
             unknown.push(format!("whether ranks {open:?} wait or have passed their wait: no word shows it"));
         }
         if self.ranks.iter().flatten().any(|seen| !seen.is_numbered && seen.last.is_some()) {
@@ -141,8 +151,8 @@ impl Of<'_> {
         unknown
     }
 
-    /// What would tell who owes, where nobody is known to.
-    fn add(&self, from: From, open: &[u32]) -> Vec<String> {
+    /// What would tell who owes, where no rank is known to; empty if all ranks are known to lack nothing.
+    fn decides(&self, from: From) -> Vec<String> {
         let seen = || (0..).zip(self.ranks).filter_map(|(member, seen)| Some((member, seen.as_ref()?)));
         let mut add = Vec::new();
         let (absent, waiting) = (self.absent(), seen().filter(|(_, seen)| !seen.waits.is_empty()));
@@ -152,12 +162,18 @@ impl Of<'_> {
             let windows = if from == From::Veriep { ", or the windows of all ranks" } else { "" };
             add.push(format!("--case CASE{windows}: who returns a result"));
         }
-        let is_at_rest = waiting.is_empty() && open.is_empty();
-        if !absent.is_empty() && !is_at_rest {
+        if !absent.is_empty() {
             add.push(format!("dumps of ranks {absent:?}"));
         }
+        let absent_cores = &self.evidence.absent_everywhere;
+        if !absent_cores.is_empty() {
+            let (cores, aiv_num) = (listed(absent_cores), self.group.shape.aiv_num());
+            add.push(format!(
+                "is aiv_num = {aiv_num} right? {cores} of every rank have not begun the operator that it is in"
+            ));
+        }
+        let open = self.numbers(self.evidence.open.iter().copied());
         if !open.is_empty() {
-            let open = self.numbers(open.iter().copied());
             add.push(format!(
                 "what the cores of ranks {open:?} did last: memory is the same whether they wait or not"
             ));
@@ -165,14 +181,47 @@ impl Of<'_> {
         let last = seen().map(|(_, seen)| seen.begun).max();
         let behind =
             self.numbers(seen().filter(|(_, seen)| Some(seen.begun) != last).map(|(member, _)| member));
-        if add.is_empty() && !waiting.is_empty() {
+        let suspects = self.numbers(self.evidence.suspects.keys().copied());
+        if add.is_empty() && !suspects.is_empty() {
+            add.push(format!(
+                "what the cores of ranks {suspects:?} and of those that wait for them did last"
+            ));
+        } else if add.is_empty() && !waiting.is_empty() {
             add.push(format!(
                 "what the cores of ranks {waiting:?} did last: memory does not say for whom they wait"
             ));
         } else if add.is_empty() && !behind.is_empty() {
             add.push(format!("why ranks {behind:?} are behind the others: they lack no word"));
         }
+        if add.is_empty() && last == Some([0, 0]) {
+            add.push("dumps of a group that has begun an operator: these memories are as new".to_owned());
+        }
         add
+    }
+
+    /// Why a rank is only suspected.
+    fn reason(&self, why: &Suspicion) -> String {
+        let named = |members: &[u32]| format!("ranks {:?}", self.numbers(members.iter().copied()));
+        match why {
+            Suspicion::MayNotHaveSent(waiting) => {
+                format!(
+                    "{} may wait for its words, which look the same if they came and were cleared",
+                    named(waiting)
+                )
+            }
+            Suspicion::MayHaveStopped { holds_up, may_wait_for } => {
+                let waits = match holds_up.as_slice() {
+                    [] => "it is behind".to_owned(),
+                    waiting => format!("{} wait for its words", named(waiting)),
+                };
+                let excuse = match may_wait_for.as_slice() {
+                    [] => String::new(),
+                    sources => format!(", but it may wait for words of {}", named(sources)),
+                };
+                format!("{waits}{excuse}")
+            }
+            Suspicion::IfCoresAreRight => "it holds the group up if aiv_num is right".to_owned(),
+        }
     }
 
     /// The words that a rank lacks, each once.
@@ -237,6 +286,7 @@ impl Of<'_> {
     fn rank(&self, member: u32, seen: Option<&Seen>) -> Rank {
         let rank = self.number(member);
         let Some(seen) = seen else { return Rank { rank, ..Rank::default() } };
+        let sure = !self.evidence.doubted.contains(&member);
         let [dispatches, combines] = seen.begun.map(|begun| seen.is_numbered.then_some(begun));
         Rank {
             rank,
@@ -244,44 +294,87 @@ impl Of<'_> {
             number: seen.last.filter(|_| seen.is_numbered).map(|(_, number)| number),
             phase: match seen.last {
                 None => (seen.begun == [0, 0]).then_some("has begun nothing"),
-                Some((Operator::Dispatch, _)) if !seen.waits.is_empty() => Some("waits for flags"),
-                Some((Operator::Combine, _)) if !seen.waits.is_empty() => Some("waits for results"),
+                Some((operator, _)) if !seen.waits.is_empty() => Some(match (operator, sure) {
+                    (Operator::Dispatch, true) => "waits for flags",
+                    (Operator::Combine, true) => "waits for results",
+                    (Operator::Dispatch, false) => "may wait for flags",
+                    (Operator::Combine, false) => "may wait for results",
+                }),
                 Some(_) => seen.phase,
             },
             dispatches,
             combines,
             cores_behind: seen.behind.clone(),
+            sure,
             waits_for: seen.waits.iter().map(|lack| self.wait(seen, *lack)).collect(),
         }
     }
 
-    /// Who owes something, as an error.
-    fn verdict(&self, owe: &BTreeSet<u32>) -> Result<(), Error> {
-        if owe.is_empty() {
-            return Ok(());
+    /// Who holds the group up: yes if no rank does, as far as words of dispatch and combine show it.
+    fn judgement(&self, from: From) -> Judgement {
+        let (there, all) = (self.ranks.iter().flatten().count(), self.ranks.len());
+        let dumps = if there == all { format!("all {all} ranks") } else { format!("{there} of {all} ranks") };
+        let culprits = &self.evidence.culprits;
+        if !culprits.is_empty() {
+            let line = culprits.iter().map(|member| self.accusation(*member)).collect::<Vec<_>>().join("; ");
+            let error = Error::NoProgress { line: line.clone(), missing: Vec::new() };
+            return Judgement::no(format!("{line}; by dumps of {dumps}"), error);
+        }
+        let words: usize = self.ranks.iter().flatten().map(|seen| seen.waits.len()).sum();
+        let suspects = self.numbers(self.evidence.suspects.keys().copied());
+        let decides = self.decides(from);
+        if decides.is_empty() {
+            return Judgement::yes(format!(
+                "no rank lacks a word of dispatch or combine; by dumps of {dumps}"
+            ));
+        }
+        let who = match suspects.as_slice() {
+            [] => "cannot tell who owes".to_owned(),
+            suspects => format!("no rank surely owes, ranks {suspects:?} may"),
+        };
+        Judgement::unknown(format!("{who}; words that are missing: {words}; by dumps of {dumps}"), decides)
+    }
+
+    /// What a culprit has not done.
+    fn accusation(&self, member: u32) -> String {
+        let rank = self.number(member);
+        if let Some((cores, seen)) =
+            self.evidence.absent.get(&member).zip(self.ranks[member as usize].as_ref())
+        {
+            let foremost = seen.foremost(self.group.in_flight);
+            let operator = foremost.map_or_else(
+                || "its operator".to_owned(),
+                |(operator, number)| Self::operator(seen, operator, number),
+            );
+            let have = if cores.len() == 1 { "has" } else { "have" };
+            return format!(
+                "rank {rank}: {} {have} not begun {operator}; the rank has begun it",
+                listed(cores)
+            );
         }
         let lacks =
             || self.ranks.iter().flatten().flat_map(|seen| seen.waits.iter().map(move |lack| (seen, lack)));
-        let of = |member: &u32| {
-            let rank = self.number(*member);
-            let own: Vec<_> = lacks().filter(|(_, lack)| lack.what.source() == Some(*member)).collect();
-            let first =
-                own.first().copied().or_else(|| lacks().find(|(_, lack)| lack.what.source().is_none()));
-            let begun = first.zip(self.ranks[*member as usize].as_ref());
-            let begun = begun.map_or_else(String::new, |((waiting, lack), seen)| {
-                let operator = lack.what.operator();
-                let has = if seen.has_begun(operator, lack.number) { "has begun" } else { "has not begun" };
-                format!(", {has} {}", Self::operator(waiting, operator, lack.number))
-            });
-            match own.len() {
-                0 => format!("rank {rank}{begun}"),
-                1 => format!("rank {rank} owes 1 word{begun}"),
-                words => format!("rank {rank} owes {words} words{begun}"),
-            }
-        };
-        let line = owe.iter().map(of).collect::<Vec<_>>().join("; ");
-        Err(Error::NoProgress { line, missing: Vec::new() })
+        let own: Vec<_> = lacks().filter(|(_, lack)| lack.what.source() == Some(member)).collect();
+        let first = own.first().copied().or_else(|| lacks().find(|(_, lack)| lack.what.source().is_none()));
+        let begun = first.zip(self.ranks[member as usize].as_ref());
+        let begun = begun.map_or_else(String::new, |((waiting, lack), seen)| {
+            let operator = lack.what.operator();
+            let has = if seen.has_begun(operator, lack.number) { "has begun" } else { "has not begun" };
+            format!(", {has} {}", Self::operator(waiting, operator, lack.number))
+        });
+        match own.len() {
+            0 => format!("rank {rank}{begun}"),
+            1 => format!("rank {rank} owes 1 word{begun}"),
+            words => format!("rank {rank} owes {words} words{begun}"),
+        }
     }
+}
+
+/// Cores by their numbers.
+fn listed(cores: &[u32]) -> String {
+    let numbers: Vec<_> = cores.iter().map(u32::to_string).collect();
+    let plural = if cores.len() == 1 { "" } else { "s" };
+    format!("core{plural} {}", numbers.join(", "))
 }
 
 fn table(diagnosis: &Diagnosis) -> String {
@@ -302,21 +395,21 @@ fn table(diagnosis: &Diagnosis) -> String {
             waits.join("; "),
         ]
     };
-    let rows: Vec<_> = diagnosis.ranks.iter().map(row).collect();
-    let owe = match (diagnosis.culprits.as_slice(), diagnosis.add.as_slice()) {
-        ([], []) => "no rank is known to".to_owned(),
-        ([], _) => format!("cannot tell; words that are missing: {}", diagnosis.missing.len()),
-        (culprits, _) => format!("{culprits:?}"),
-    };
-    let mut about = vec![("owe", owe)];
-    if !diagnosis.add.is_empty() {
-        about.push(("add", diagnosis.add.join("; ")));
-    }
-    about.extend([
+    let suspect = |rank: &Rank| diagnosis.suspects.iter().any(|suspect| suspect.rank == rank.rank);
+    // A short table shows those that matter.
+    let mut ranks: Vec<_> = diagnosis.ranks.iter().collect();
+    ranks.sort_by_key(|rank| {
+        let is_quiet = rank.waits_for.is_empty() && rank.cores_behind.is_empty();
+        (!diagnosis.culprits.contains(&rank.rank), !suspect(rank), is_quiet)
+    });
+    let rows: Vec<_> = ranks.into_iter().map(row).collect();
+    let suspects = diagnosis.suspects.iter();
+    let suspects: String =
+        suspects.map(|Suspect { rank, reason }| format!("suspect  rank {rank}: {reason}\n")).collect();
+    let about = pairs(&[
         ("config", diagnosis.config.clone()),
         ("from", diagnosis.from.clone()),
         ("unknown", diagnosis.unknown.join("; ")),
     ]);
-    let about = pairs(&about);
-    format!("{about}\n\n{}", columns(&["rank", "operator", "phase", "missing"], &rows))
+    format!("{suspects}{}\n\n{about}", columns(&["rank", "operator", "phase", "missing"], &rows))
 }

@@ -12,6 +12,7 @@ use crate::group::Costs;
 use crate::report::{Report, cell, columns, items, note, pairs};
 use crate::roofline::Roofline;
 use crate::traffic_audit::Moved;
+use crate::verdict::Judgement;
 use core::time::Duration;
 use serde_json::{Value, json};
 use veriep_core::plan::relay;
@@ -66,15 +67,30 @@ pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), 
             "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: nobody was killed"
         ));
     }
-    let verdict = match (run < all, &job.args.out) {
-        (false, _) => Ok(()),
-        (true, None) => Err(Error::Interrupted(format!("after {run} of {all} rounds"))),
-        (true, Some(out)) => {
-            let out = out.display();
-            Err(Error::Interrupted(format!("after {run} of {all} rounds: {out} is not written")))
+    report.judge(&judgement(job, run, all), &summary(job, ran), table)
+}
+
+/// Whether all outputs of `run` rounds, of `all` that were asked for, are those of the oracle: a run that saw another one has
+/// failed.
+fn judgement(job: &Job<'_>, run: usize, all: usize) -> Judgement {
+    let shape = &job.case.shape;
+    let plural = if run == 1 { "" } else { "s" };
+    let group = format!("{} ranks x {} cores", global_rank::count(shape), shape.aiv_num());
+    if run < all {
+        let written = match &job.args.out {
+            Some(out) => format!(": {} is not written", out.display()),
+            None => String::new(),
+        };
+        let bound = format!("interrupted after {run} of {all} rounds of {group}{written}");
+        return Judgement::unknown(bound, ["a run to its end".to_owned()]);
+    }
+    match job.plan.check {
+        Some(_) => Judgement::yes(format!("{run} round{plural} of {group}: outputs agree with the oracle")),
+        None => {
+            let bound = format!("{run} round{plural} of {group} ended and were not compared with the oracle");
+            Judgement::unknown(bound, ["a run without --no-check, or compare on the result".to_owned()])
         }
-    };
-    report.judge(&summary(job, ran), table, verdict)
+    }
 }
 
 fn summary(job: &Job<'_>, ran: &Ran) -> Value {
@@ -118,7 +134,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
         operator("combine", &costs.combine, (bytes.results, moved.1), copies(|r| r.combine)),
     ];
     let mut summary = json!({
-        "ok": true,
+        "ok": costs.rounds == plan.rounds() && plan.check.is_some(),
         "source": source,
         "set": args.config.set,
         "backend": name_of(args.backend),
@@ -180,34 +196,36 @@ fn table(summary: &Value) -> String {
     let of = |field| cell(summary, field);
     let has = |title, field: &str| summary.get(field).map(|_| (title, cell(summary, field)));
     let operators = items(summary, "operators");
-    let mut about = vec![
-        ("source", of("source")),
-        ("backend", with_threads(summary)),
-        ("vectors", of("vector")),
-        ("seed", of("seed")),
+    let oracle =
+        summary["compared"].as_str().map_or_else(|| "not judged".to_owned(), |how| format!("agrees {how}"));
+    let about = pairs(&[
+        ("oracle", oracle),
         ("group", group(summary)),
+        ("backend", with_threads(summary)),
         ("round", format!("{} tokens, {} rows", of("tokens"), of("rows"))),
         ("schedule", format!("{}, rounds on one live group: {}", of("schedule"), of("rounds"))),
+    ]);
+    let mut rest = vec![
+        ("source", of("source")),
+        ("seed", of("seed")),
+        ("vectors", of("vector")),
         ("receive", of("receive")),
         ("experts", of("experts")),
         ("steps", of("steps")),
     ];
-    about.extend(has("row copy", "row_copy"));
-    about.extend(summary["committed_rounds"].as_u64().map(|rounds| ("memory", memory(rounds, summary))));
-    about.extend(
+    rest.extend(has("row copy", "row_copy"));
+    rest.extend(summary["committed_rounds"].as_u64().map(|rounds| ("memory", memory(rounds, summary))));
+    rest.extend(
         summary["tasks_per_operator"].as_f64().map(|n| ("tasks", format!("{n} per rank and operator"))),
     );
-    about.extend(has("stage", "stage"));
+    rest.extend(has("stage", "stage"));
     for operator in operators {
-        about.extend(operator.get("servers").into_iter().flat_map(|servers| crossed(operator, servers)));
+        rest.extend(operator.get("servers").into_iter().flat_map(|servers| crossed(operator, servers)));
     }
-    about.extend(has("traffic", "traffic"));
-    let oracle =
-        summary["compared"].as_str().map_or_else(|| "not asked".to_owned(), |how| format!("agrees {how}"));
-    about.push(("oracle", oracle));
-    let about = pairs(&about);
+    rest.extend(has("traffic", "traffic"));
+    let rest = pairs(&rest);
     if summary["threads"].is_null() {
-        return about;
+        return format!("{about}\n\n{rest}");
     }
     let ms = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
     let rounds = summary["rounds"].as_u64().unwrap_or(0);
@@ -245,7 +263,7 @@ fn table(summary: &Value) -> String {
             columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
         }
     };
-    format!("{about}\n\n{operators}\n\n{waited}")
+    format!("{about}\n\n{operators}\n\n{waited}\n\n{rest}")
 }
 
 /// Whose page faults the times are without.

@@ -57,6 +57,8 @@ pub(super) fn tell(
         // By key of the cluster file: measured, derived, assumed, or given on the command line.
         "marks": marks(args, cluster),
         "checked": request.rows && !outcome.cut,
+        // Else rows weigh, and no output is judged.
+        "rows_kept": request.rows,
         // Whether somebody asked for the end: what follows is what there was.
         "cut_off": outcome.cut,
         "operators": operators,
@@ -167,6 +169,15 @@ pub(super) fn point(point: &Point, outcomes: &[[Ps; 2]]) -> Vec<Value> {
     if outcomes.is_empty() { Vec::new() } else { (0..2).map(of).collect() }
 }
 
+/// What is known of the outputs.
+const fn oracle(rows_kept: bool, cut: bool) -> &'static str {
+    match (rows_kept, cut) {
+        (true, false) => "agrees bit for bit",
+        (true, true) => "not judged: the simulation was cut off",
+        (false, _) => "not judged: rows weigh but are not kept",
+    }
+}
+
 /// What stands above a page.
 pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -> About {
     let mut facts: Vec<(String, String)> = Vec::new();
@@ -177,8 +188,7 @@ pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -
     if let Some(part) = outcome.path.last() {
         facts.push(("critical path begins at".to_owned(), format!("rank {}", part.rank)));
     }
-    let oracle = if request.rows { "agrees bit for bit" } else { "not asked" };
-    facts.push(("oracle".to_owned(), oracle.to_owned()));
+    facts.push(("oracle".to_owned(), oracle(request.rows, outcome.cut).to_owned()));
     let title = format!("{} on cluster {}, seed {}", request.source, args.cluster, request.plan.paces.seed);
     About { title, facts, matrix: outcome.matrix.clone() }
 }
@@ -254,7 +264,7 @@ pub(super) fn table(told: &Value) -> String {
         if keys.is_empty() { "none".to_owned() } else { keys.join(", ") }
     };
     let cut = if told["cut_off"] == true { ", cut off" } else { "" };
-    let oracle = if told["checked"] == true { "agrees bit for bit" } else { "not asked" };
+    let oracle = oracle(told["rows_kept"] == true, told["cut_off"] == true);
     let about = pairs(&[
         ("source", of("source")),
         ("cluster", of("cluster")),
