@@ -105,7 +105,7 @@ impl Verb {
     #[must_use]
     pub const fn judges(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Compare(_) | Self::Diagnose(_) | Self::Conform(_) => true,
+            Self::Run(_) | Self::Check(_) | Self::Compare(_) | Self::Diagnose(_) | Self::Conform(_) => true,
             #[cfg(feature = "schedule")]
             Self::Schedule(_) => true,
             _ => false,

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::error::{Error, Problem};
 use crate::hints;
 use crate::report::{Report, columns, pairs};
+use crate::verdict::Judgement;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,6 +34,9 @@ struct Checked {
     sizes: Option<BTreeMap<&'static str, Option<u64>>>,
     #[serde(flatten)]
     layer: Layer,
+    /// Whether tensors are judged, too.
+    #[serde(skip)]
+    has_tensors: bool,
     #[serde(skip)]
     error: Option<Error>,
 }
@@ -84,7 +88,8 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         return Err(Error::Request("missing argument: CONFIG|CASE".to_owned()));
     };
     let error = one.error.take();
-    report.conclude(&one, table, end(error.into_iter().collect()))
+    let judgement = judgement(&[&one], end(error.into_iter().collect()));
+    report.judge(&judgement, &one, table)
 }
 
 fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Result<(), Error> {
@@ -95,7 +100,27 @@ fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Res
     let required_mb = configs.iter().map(|one| one.buffer.required_mb).max().unwrap_or_default();
     let buffer = LayersBuffer { required_mb };
     let all = Layers { ok: errors.is_empty(), buffer, batches_in_flight_max, clashes, configs };
-    report.conclude(&all, layers_table, end(errors))
+    let judgement = judgement(&all.configs.iter().collect::<Vec<_>>(), end(errors));
+    report.judge(&judgement, &all, layers_table)
+}
+
+/// Whether the configurations are valid, by the rules that were asked.
+fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
+    let of = match configs {
+        [one] if one.has_tensors => "this configuration and its tensors".to_owned(),
+        [_] => "this configuration, without tensors".to_owned(),
+        layers => {
+            let cases = layers.iter().filter(|one| one.has_tensors).count();
+            format!("{} configurations on one group, {cases} of them with tensors", layers.len())
+        }
+    };
+    let mut releases: Vec<_> = configs.iter().map(|one| one.release).collect();
+    releases.dedup();
+    let release = releases.join(", ");
+    match outcome {
+        Ok(()) => Judgement::yes(format!("valid for release {release}: {of}")),
+        Err(error) => Judgement::no(format!("invalid for release {release}: {of}"), error),
+    }
 }
 
 fn end(mut errors: Vec<Error>) -> Result<(), Error> {
@@ -116,6 +141,7 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
     let tensors = case::open(folder);
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
     let mut checked = judge(config, given, (mode, receive), name);
+    checked.has_tensors = true;
     checked.layer.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
     let error = match (tensors, &checked.layer.shape) {
         (Err(error), _) => error,
@@ -176,6 +202,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         placed,
         sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
         layer: Layer { file, config, shape, elastic_info: None },
+        has_tensors: false,
         error,
     }
 }
@@ -185,17 +212,17 @@ fn table(checked: &Checked) -> String {
     let mut rows = vec![
         ("file", checked.layer.file.clone()),
         ("release", checked.release.to_owned()),
-        ("ok", checked.ok.to_string()),
         ("violations", checked.violations.len().to_string()),
     ];
     rows.extend(checked.buffer.rows());
     rows.extend(checked.placed.iter().map(Placed::row));
     let sizes = checked.layer.shape.iter().flat_map(sizes);
     rows.extend(sizes.filter_map(|(name, size)| Some((name, size?.to_string()))));
-    let limits = checked.own_limits.iter().map(|problem| format!("\n\nnot run here: {}", problem.message));
-    let notes = checked.notes.iter().map(|note| format!("\n\nnote: {note}"));
+    // First, since a short table ends early.
+    let limits = checked.own_limits.iter().map(|problem| format!("not run here: {}\n\n", problem.message));
+    let notes = checked.notes.iter().map(|note| format!("note: {note}\n\n"));
     let more: String = limits.chain(notes).collect();
-    format!("{}\n\n{}{more}", pairs(&rows), checked.buffer.arithmetic())
+    format!("{more}{}\n\n{}", pairs(&rows), checked.buffer.arithmetic())
 }
 
 fn layers_table(layers: &Layers) -> String {
@@ -208,5 +235,5 @@ fn layers_table(layers: &Layers) -> String {
     rows.push(vec!["all".to_owned(), String::new(), layers.buffer.required_mb.to_string()]);
     let table = columns(&["file", "violations", "required_mb", "configured_mb", "max_bs"], &rows);
     let in_flight = layers.batches_in_flight_max.map_or_else(|| "-".to_owned(), |max| max.to_string());
-    format!("{table}\n\n batches_in_flight_max  {in_flight}")
+    format!(" batches_in_flight_max  {in_flight}\n\n{table}")
 }

@@ -229,7 +229,7 @@ fn the_window_is_told_term_by_term() {
         (&buffer["required_bytes"], &buffer["left_bytes"]),
         (&sum.into(), &((200 << 20) - sum).into())
     );
-    let table = String::from_utf8(veriep(&["check", &config]).stdout).unwrap();
+    let table = String::from_utf8(veriep(&["check", &config, "-v"]).stdout).unwrap();
     for part in [
         "partitions 2 x L 16 x R 16 x max_bs 16 x pitch 14848  121634816  116.00",
         "partitions 2 x (K + S) 8 x max_bs 16 x row 14336",
@@ -354,7 +354,7 @@ fn a_preset_with_other_keys_is_judged_as_a_file_with_them() {
     let parameters: Vec<_> = violations.iter().map(|v| &v["parameter"]).collect();
     assert_eq!(parameters, ["moe_expert_num", "hccl_buffsize_mb"], "one does not hide the other");
     assert!(violations[1]["hint"].as_str().unwrap().starts_with("hccl_buffsize_mb = 600"), "{violations:?}");
-    let table = veriep(&[&["check", &config][..], &set].concat());
+    let table = veriep(&[&["check", &config, "-v"][..], &set].concat());
     assert!(String::from_utf8(table.stdout).unwrap().contains("\n missing  "));
     // Every layer gets it.
     let other = config_file(folder.path(), "d.toml", "bs = 8");
