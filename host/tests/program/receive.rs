@@ -54,7 +54,8 @@ fn where_experts_cannot_overwrite_a_line_says_what_can_be_had() {
     ] {
         let seen = run(&["--receive", "direct", "--set", set]);
         let (key, value) = set.split_once('=').unwrap();
-        assert!(seen.contains(&format!("{key} = {value}: --experts overwrite needs")), "{seen}");
+        assert!(seen.contains(&format!("--experts overwrite: {key} = {value}: must be ")), "{seen}");
+        assert!(seen.contains(": impossible: "), "{seen}");
         assert!(seen.ends_with(&format!("; hint: {hint}")), "{seen}");
     }
     let tp = [
