@@ -5,6 +5,7 @@ use veriep::backend::lockstep::{Lockstep, Memory};
 use veriep::backend::shared::SharedMemory;
 use veriep::backend::{Backend, Layer};
 use veriep::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
+use veriep::verdict::Verdict;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::raw::RowCopy;
@@ -22,6 +23,21 @@ fn shared_memory_keeps_the_contract_on_real_threads() {
         on_threads(|shape| SharedMemory::new(shape, 1).unwrap().with_row_copy(way), 1000);
         refusals(|shape| SharedMemory::new(shape, 1).unwrap().with_row_copy(way));
     }
+}
+
+#[test]
+fn an_exam_with_programs_that_were_not_run_is_unknown() {
+    let lockstep = |seeds| in_lockstep(lockstep(Memory::Strong), seeds, Strength::Any);
+    assert_eq!(lockstep(0..2).verdict(), Verdict::Yes);
+    assert_eq!(lockstep(0..0).verdict(), Verdict::Unknown);
+    let threads = |repetitions| on_threads(|shape| SharedMemory::new(shape, 1).unwrap(), repetitions);
+    assert_eq!(threads(2).verdict(), Verdict::Yes);
+    assert_eq!(threads(0).verdict(), Verdict::Unknown);
+    // A fabric without messages takes no program that sends some.
+    let without = || Bent { bend: Bend::Claims(Capabilities::SEND), held: Mutex::default() };
+    let exam = on_threads(|shape| without().over(SharedMemory::new(shape, 1).unwrap()), 2);
+    assert_eq!((exam.verdict(), exam.held.is_empty()), (Verdict::Unknown, false));
+    assert!(exam.skipped.iter().all(|(_, why)| why.contains("SEND")), "{exam:?}");
 }
 
 #[test]
