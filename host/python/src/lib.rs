@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use veriep::case::{Case, Opened};
 use veriep::cli::{Asked, ExpertsArg, FlagsArg, ModeArgs};
-use veriep::command::{Exported, compared};
+use veriep::command::{Compared, Exported, compared};
 use veriep::config::Config;
 use veriep::error::Error;
 use veriep::expected::Expected;
@@ -213,7 +213,7 @@ fn oracle(py: Python<'_>, subject: Subject<'_>, half: &str, returned: Tensors<'_
     tensors.map_err(|error: Error| raised(py, &error))
 }
 
-/// What became of each tensor, as a list of JSON, and a line of each that is wrong.
+/// A verdict with its bound and what became of each tensor, as JSON, and a line of each tensor that is wrong.
 #[pyfunction]
 fn compare(
     py: Python<'_>,
@@ -228,10 +228,10 @@ fn compare(
     let asked = Asked { ulp, rtol, atol, ranks, tensors, padded };
     let (expected, seen) = (given(&expected)?, given(&seen)?);
     let judged = py.detach(|| compared(&asked, &expected, &mut TensorFile::of_tensors("seen", seen)?));
-    let judged = judged.map_err(|error| raised(py, &error))?;
-    let lines = judged.iter().filter(|one| !one.is_right()).map(veriep::command::One::line).collect();
-    let text = serde_json::to_string(&judged).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok((text, lines))
+    let Compared { judgement, tensors } = judged.map_err(|error| raised(py, &error))?;
+    let lines = tensors.iter().filter(|one| !one.is_right()).map(veriep::command::One::line).collect();
+    let text = serde_json::to_string(&(judgement, tensors));
+    Ok((text.map_err(|error| PyValueError::new_err(error.to_string()))?, lines))
 }
 
 #[pymodule]

@@ -100,6 +100,23 @@ def test_compare_tells_what_differs():
         veriep.compare(expected, seen, ranks=[9])
 
 
+def test_compare_has_no_yes_for_what_was_not_compared():
+    group = reference.Group(veriep.Shape(**A3).config)
+    expected = veriep.oracle(reference.make_case(group), **A3)
+    whole = veriep.compare(expected, expected)
+    assert (whole.verdict, whole.ok) == ("yes", True)
+    assert f"all {len(expected)} expected tensors of ranks 0-4" in whole.bound
+    part = veriep.compare(expected, expected, tensors=["x_out"], ranks=[1])
+    assert part.verdict == "yes" and part.bound.endswith("x_out of rank 1 and nothing else")
+    seen = {name: array.copy() for name, array in expected.items() if name.endswith(".x_out")}
+    for asked in [dict(tensors=["rstd"]), dict(tensors=["x_out", "expand_x"]), dict(tensors=["expand_x"])]:
+        unknown = veriep.compare(expected, seen, **asked)
+        assert unknown.verdict == "unknown" and not unknown and not unknown.ok, asked
+        assert "in both files" in unknown.decides[0] and str(unknown).startswith("unknown: "), asked
+    seen["rank2.x_out"].view(np.uint16)[0, 0] += 1
+    assert veriep.compare(expected, seen, tensors=["x_out", "expand_x"]).verdict == "no"
+
+
 def test_torch_comes_in_and_goes_out():
     torch = pytest.importorskip("torch")
     group = reference.Group(veriep.Shape(**A3).config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from . import _native
 from ._errors import Violation, parsed
@@ -78,27 +78,40 @@ def oracle_combine(
 
 
 class Comparison:
-    """What became of the values of a result. It is true if all are right."""
+    """What became of the values of a result. It is true if the verdict is yes."""
 
+    verdict: Literal["yes", "no", "unknown"]
+    """``yes`` if all values within the bound are right, ``no`` if one is wrong. ``unknown`` if nothing was compared, or if
+    nothing was of a rank or a tensor that was asked for by name."""
+    bound: str
+    """What was compared, and how strictly."""
+    decides: Sequence[str]
+    """What would decide an unknown verdict."""
     tensors: Sequence[dict[str, Any]]
     """Of each tensor: ``name``, ``rank``, ``compared``, ``wrong``, ``max_abs``, ``max_rel``, ``max_ulp``, the
     ``stray_row`` where the first wrong row would be right, the ``first`` wrong values (``index``, ``seen``,
     ``expected``), and an ``error`` if it is wrong as a whole."""
 
-    def __init__(self, tensors: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
+    def __init__(
+        self, judgement: dict[str, Any], tensors: Sequence[dict[str, Any]], lines: Sequence[str]
+    ) -> None:
+        self.verdict = judgement["verdict"]
+        self.bound = judgement["bound"]
+        self.decides = judgement.get("decides", [])
         self.tensors = tensors
         self._lines = lines
 
     @property
     def ok(self) -> bool:
-        """Whether all values are right."""
-        return not self._lines
+        """Whether the verdict is yes."""
+        return self.verdict == "yes"
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
-        return "\n".join(self._lines) or f"{len(self.tensors)} tensors are right"
+        decides = f"; decided by: {'; '.join(self.decides)}" if self.decides else ""
+        return "\n".join(self._lines) or f"{self.verdict}: {self.bound}{decides}"
 
     __repr__ = __str__
 
@@ -119,16 +132,20 @@ def compare(
 
     A value is right if its bits are the same, or both are NaN, or it is within ``ulp`` steps of its type, or within
     ``atol + rtol * abs(expected)``; ids and counts are exact. Without ``ranks`` and ``tensors`` an absent tensor is
-    wrong; with them what there is of them is judged. ``padded``: rows behind those received are not looked at.
+    wrong; with them what there is of them is judged, and the bound names it. ``padded``: rows behind those received are
+    not looked at.
 
     >>> import numpy, veriep
     >>> expected = {"rank0.dynamic_scales": numpy.float32([1, 2])}
     >>> print(veriep.compare(expected, {"rank0.dynamic_scales": numpy.float32([1, 3])}))
     rank0.dynamic_scales[1] = 3 (0x40400000): must be 2 (0x40000000) (1 of 2 values differ)
+    >>> veriep.compare(expected, expected, tensors=["x_out"]).verdict
+    'unknown'
 
     Raises:
-        ValueError: nothing is judged.
+        ValueError: there is no such rank.
     """
     near = (ulp, rtol, atol)
     judged = _native.compare(given(expected), given(seen), near, list(ranks), list(tensors), padded)
-    return Comparison(parsed(judged[0]), judged[1])
+    judgement, compared = parsed(judged[0])
+    return Comparison(judgement, compared, judged[1])
