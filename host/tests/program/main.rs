@@ -35,3 +35,5 @@ mod run;
 mod schedule;
 mod simulate;
 mod terminal;
+#[cfg(unix)]
+mod verdicts;
