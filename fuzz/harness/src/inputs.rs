@@ -249,15 +249,17 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
     if let Some((_, what)) = parts.into_iter().find(|(right, _)| !right) {
         return Some(what);
     }
-    let ids = tensors.ids.chunks(k).all(|ids| {
-        let legal = ids.iter().all(|&id| (0..shape.expert_ids_end() as i32).contains(&id));
-        legal && ids.iter().collect::<BTreeSet<_>>().len() == k
-    });
     let active = |token: usize, column: usize| match (&tensors.tokens_mask, &tensors.pairs_mask) {
         (Some(mask), _) => mask[token],
         (_, Some(mask)) => mask[token * k + column],
         _ => true,
     };
+    let ids = (0..bs).all(|token| {
+        let ids =
+            (0..k).filter(|&column| active(token, column)).map(|column| tensors.ids[token * k + column]);
+        let legal = ids.clone().all(|id| (0..shape.expert_ids_end() as i32).contains(&id));
+        legal && ids.clone().collect::<BTreeSet<_>>().len() == ids.count()
+    });
     let token_active = |token| (0..k).any(|column| active(token, column));
     let sorted = tensors.tokens_mask.as_ref().is_none_or(|mask| mask.is_sorted_by(|a, b| a >= b));
     let all_if_uneven = !shape.bs_is_uneven() || (0..bs).all(token_active);
