@@ -40,20 +40,35 @@ pub fn shape(
     limits: Limits,
     place: impl fmt::Display,
 ) -> Result<Shape, Error> {
-    judge(config, given, limits).map_err(|problems| Error::Invalid { place: place.to_string(), problems })
+    let judged = judge(config, given, Door { idle_ranks: true, ..Door::of(config, limits) });
+    judged.map_err(|problems| Error::Invalid { place: place.to_string(), problems })
 }
 
-fn judge(config: &UserConfig, given: Given, limits: Limits) -> Result<Shape, Vec<Problem>> {
+/// The same of a configuration that the operators have to accept as it is: they know no rank without tokens, which our
+/// machines run.
+///
+/// # Errors
+/// As [`shape`].
+pub(crate) fn accepted(
+    config: &UserConfig,
+    given: Given,
+    limits: Limits,
+    place: impl fmt::Display,
+) -> Result<Shape, Error> {
+    let judged = judge(config, given, Door::of(config, limits));
+    judged.map_err(|problems| Error::Invalid { place: place.to_string(), problems })
+}
+
+fn judge(config: &UserConfig, given: Given, door: Door) -> Result<Shape, Vec<Problem>> {
     let core = config.as_core(given);
-    let door = Door::of(config, limits);
     let mut all = Vec::new();
     let shape = door.check(&core, &mut |broken| all.push(*broken));
     let (unknown, others) = (config.unknown_words(), config.page_problems());
     match shape {
         Some(shape) if unknown.is_empty() && others.is_empty() => Ok(shape),
         _ => {
-            let told = whatever_is_meant(config, given, limits);
-            let words = unknown.iter().map(|word| word_problem(config, given, limits, word, &told));
+            let told = whatever_is_meant(config, given, door);
+            let words = unknown.iter().map(|word| word_problem(config, given, door, word, &told));
             let rules = told.iter().map(|broken| problem(&core, door, broken, &all));
             Err(words.chain(rules).chain(others).collect())
         }
@@ -75,19 +90,28 @@ struct Door {
     /// The operators that have to accept it; none for the tiny shapes of tests and models.
     release: Option<Release>,
     algorithm: Algorithm,
+    /// Whether a rank may have no tokens, which only our machines know: the operators are asked about a token there.
+    idle_ranks: bool,
 }
 
 impl Door {
     fn of(config: &UserConfig, limits: Limits) -> Self {
         let release = (limits == Limits::Product).then(|| config.release());
-        Self { limits, release, algorithm: config.algorithm() }
+        Self { limits, release, algorithm: config.algorithm(), idle_ranks: false }
     }
 
     /// Calls `found` with each broken rule: first those of the operators, then our own limits of other parameters.
     fn check(self, config: &Config<'_>, found: &mut dyn FnMut(&Broken)) -> Option<Shape> {
         let mut of_operators = Vec::new();
         if let Some(release) = self.release {
-            release.check(self.algorithm, config, &mut |violation| {
+            let busy = match config.bs {
+                BatchSizes::PerRank(list) if self.idle_ranks => {
+                    Some(list.iter().map(|&bs| if bs == 0 { 1 } else { bs }).collect::<Vec<_>>())
+                }
+                _ => None,
+            };
+            let bs = busy.as_deref().map_or(config.bs, BatchSizes::PerRank);
+            release.check(self.algorithm, &Config { bs, ..*config }, &mut |violation| {
                 of_operators.push(violation.parameter);
                 found(&Broken { violation: *violation, own_limit: false });
             });
@@ -116,11 +140,12 @@ const NO_PROTOCOL: Violation = Violation {
 };
 
 /// What breaks a rule with every algorithm that the words may mean; as with the first.
-fn whatever_is_meant(config: &UserConfig, given: Given, limits: Limits) -> Vec<Broken> {
+fn whatever_is_meant(config: &UserConfig, given: Given, door: Door) -> Vec<Broken> {
     let core = config.as_core(given);
     let found = |algorithm| {
         let mut all = Vec::new();
-        Door { algorithm, ..Door::of(config, limits) }.check(&core, &mut |broken| all.push(*broken));
+        let door = Door { algorithm, idle_ranks: door.idle_ranks, ..Door::of(config, door.limits) };
+        door.check(&core, &mut |broken| all.push(*broken));
         all
     };
     let mut lists = config.algorithms().into_iter().map(found);
@@ -139,7 +164,7 @@ fn is_same(a: &Violation, b: &Violation) -> bool {
 fn word_problem(
     config: &UserConfig,
     given: Given,
-    limits: Limits,
+    door: Door,
     word: &UnknownWord,
     told: &[Broken],
 ) -> Problem {
@@ -160,7 +185,7 @@ fn word_problem(
             _ => &mut config.dtype,
         } = word.to_owned();
         let is_new = |new: &Violation| !told.iter().any(|old| is_same(&old.violation, new));
-        let rules = whatever_is_meant(&config, given, limits);
+        let rules = whatever_is_meant(&config, given, door);
         let rules = rules.iter().map(|broken| &broken.violation).filter(|new| is_new(new));
         let rules = rules.map(|new| (new.parameter, new.rule.to_string()));
         let mut words = config.unknown_words();
@@ -189,7 +214,12 @@ fn problem(config: &Config<'_>, door: Door, broken: &Broken, all: &[Broken]) -> 
     let cures = MayBreak::ALL.into_iter().map(cures).find(|cures| !cures.is_empty());
     let problem = Problem::from(violation);
     let problem = if broken.own_limit { problem.as_own_limit() } else { problem };
-    cured(problem, cures.unwrap_or_default())
+    let mut problem = cured(problem, cures.unwrap_or_default());
+    let is_idle_rank = violation.parameter == "bs" && violation.seen == Seen::Number(0);
+    if let Some(hint) = problem.hint.as_mut().filter(|_| is_idle_rank && !broken.own_limit) {
+        *hint += "; a rank without tokens has an x_active_mask that is false everywhere";
+    }
+    problem
 }
 
 /// A problem with its cures.
@@ -446,7 +476,7 @@ mod tests {
 
     /// Violations of a configuration in a user's form, as parameter and rule, with their cures.
     fn judged(config: &Config, given: Given) -> Vec<Problem> {
-        judge(config, given, Limits::Product).err().unwrap_or_default()
+        judge(config, given, Door::of(config, Limits::Product)).err().unwrap_or_default()
     }
 
     /// Keys that a cure leaves out.
@@ -484,7 +514,7 @@ mod tests {
         for assignment in ["product=a5", "dtype=f32", "k=17", "h=64"] {
             config.set(assignment).unwrap();
         }
-        let told = judge(&config, Given::empty(), Limits::Product).unwrap_err();
+        let told = judge(&config, Given::empty(), Door::of(&config, Limits::Product)).unwrap_err();
         let lines: Vec<_> = told.iter().map(ToString::to_string).collect();
         assert_eq!(
             lines,

@@ -191,6 +191,17 @@ fn global_bs_is_a_capacity_unless_a_mask_is_given() {
     ]);
 }
 
+#[test]
+fn no_operator_takes_a_rank_without_tokens() {
+    const IDLE: [i64; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    check(&[
+        (A3Fullmesh, |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&IDLE), 256), "xxxxx"),
+        (A2Hierarchy, |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&IDLE), 256), "xxxxx"),
+    ]);
+    let ours = Config { bs: BatchSizes::PerRank(&IDLE), global_bs: 256, ..base(A3Fullmesh) };
+    assert_eq!(Shape::new(&ours, Limits::Product).unwrap().bs(RankId(0)), 0);
+}
+
 /// `required_mb` of each release, oldest first.
 fn required(algorithm: Algorithm, config: &Config<'_>) -> [u64; 5] {
     Release::ALL.map(|release| release.buffer(algorithm, config).required_mb)

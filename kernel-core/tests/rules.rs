@@ -26,6 +26,7 @@ fn near() -> Config<'static> {
     Config { comm_alg: Protocol::Hierarchy, ..a2() }
 }
 
+const ALL_BUT_ONE_IDLE: [i64; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16];
 const ONE_LATER: [i64; 16] = [16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 15];
 
 fn size(bs: i64) -> BatchSizes<'static> {
@@ -50,6 +51,8 @@ const A3: &[Row] = &[
     (a3, "h", "[1024, 8192]", |c| c.h = 8193, |c| c.h = 8192),
     (a3, "bs", "[1, 512]", |c| c.bs = size(0), |c| c.bs = size(1)),
     (a3, "bs", "[1, 512]", |c| c.bs = size(513), |c| c.bs = size(512)),
+    (a3, "bs", "[0, 512]", |c| c.bs = BatchSizes::PerRank(&[-1, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16]), |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&ALL_BUT_ONE_IDLE), 256)),
+    (a3, "bs", "above 0 on some rank", |c| c.bs = BatchSizes::PerRank(&[0; 16]), |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&ALL_BUT_ONE_IDLE), 256)),
     (a3, "bs", "one entry per EP rank", |c| c.bs = BatchSizes::PerRank(&[16; 15]), |c| c.bs = BatchSizes::PerRank(&[16; 16])),
     (a3, "k", "[1, 16]", |c| c.k = 0, |c| c.k = 1),
     (a3, "k", "[1, 16]", |c| c.k = 17, |c| c.k = 16),

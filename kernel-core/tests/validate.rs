@@ -452,7 +452,7 @@ fn a_violation_carries_the_value_the_rule_and_the_other_numbers() {
     );
     assert_eq!(
         message(&Config { bs: BatchSizes::PerRank(&ONE_WRONG), ..a3() }),
-        "bs = 513: must be in [1, 512] (rank = 3, other ranks out of range = 0)"
+        "bs = 513: must be in [0, 512] (rank = 3, other ranks out of range = 0)"
     );
     assert_eq!(
         message(&Config { hccl_buffsize_mb: 20, ..a3() }),

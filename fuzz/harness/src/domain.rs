@@ -160,7 +160,9 @@ impl Domain {
         given.set(Given::SCALES, quantised && !hierarchy && numbers.has(Feature::Smoothed));
         given.set(Given::ELASTIC_INFO, elastic);
         given.set(Given::SHARED_EXPERT_X, a3 && s == 0 && numbers.has(Feature::SharedX));
-        let uneven: Vec<i64> = (0..r).map(|rank| 1 + (rank * 7 + bs) % 5).collect();
+        // Of half of the numbers some ranks have no tokens.
+        let least = i64::from(numbers.bs < 128);
+        let uneven: Vec<i64> = (0..r).map(|rank| least + (rank * 7 + bs) % 5).collect();
         let is_uneven = numbers.has(Feature::UnevenBs);
         let has_blocks = (a3 || hierarchy) && !tp;
         let config = Config {

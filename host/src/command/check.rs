@@ -172,7 +172,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
     config.port_offset = mode.port_offset;
     let core = config.as_core(given);
     let (release, algorithm) = (config.release(), config.algorithm());
-    let (shape, error) = match hints::shape(&config, given, Limits::Product, &file) {
+    let (shape, error) = match hints::accepted(&config, given, Limits::Product, &file) {
         Ok(shape) => {
             let error = choices_of(&shape, mode, receive).err();
             (Some(shape), error)

@@ -482,3 +482,14 @@ fn notes_say_what_may_be_a_mistake_and_change_no_answer() {
     let plain = json(0, &["check", &config_file(folder.path(), "c.toml", "")]);
     assert_eq!(plain["notes"], Value::Array(Vec::new()));
 }
+
+#[test]
+fn a_rank_without_tokens_runs_here_and_is_refused_by_the_operators_with_the_hint_of_a_mask() {
+    let idle = ["--preset", "tiny", "--set", "bs=[4,0]", "--set", "global_bs=8"];
+    let line = fails(2, &[&["check"], &idle[..]].concat());
+    assert!(
+        line.contains("must be in [1, 512]") && line.contains("x_active_mask that is false everywhere"),
+        "{line}"
+    );
+    json(0, &[&["run", "--backend", "lockstep"], &idle[..]].concat());
+}

@@ -116,15 +116,19 @@ fn members_receive_and_sum_what_the_oracle_says() {
         (&["comm_alg=fullmesh_v2", "copy_expert_num=1", "zero_expert_num=1"], MaskKind::Pairs),
         (&["ep_world_size=4", "release=9.1.0", "tp_world_size=2"], MaskKind::None),
         (&["ep_world_size=4", "bs=[1,3,2,4]", "global_bs=16"], MaskKind::None),
+        (&["ep_world_size=4", "bs=[0,3,0,4]", "global_bs=16"], MaskKind::None),
+        (&["ep_world_size=4", "comm_alg=fullmesh_v2", "bs=[4,3,0,4]", "global_bs=16"], MaskKind::None),
         (&["product=a2", "ep_world_size=16", "moe_expert_num=16", "aiv_num=2"], MaskKind::Tokens),
     ] {
         let case = case(set, mask);
         rounds(&case, 1);
         rounds(&case, 2);
     }
-    let (config, routing) = preset_with("a2-hier-16", &["aiv_num=2", "h=1024", "bs=2"]);
-    let options = generate::Options { routing, ..generate::Options::default() };
-    rounds(&generate(config, options, "test").unwrap(), 2);
+    for bs in [&["bs=2"][..], &["bs=[2,0,1,2,0,0,0,0,0,0,0,0,0,0,0,1]", "global_bs=32"]] {
+        let (config, routing) = preset_with("a2-hier-16", &[&["aiv_num=2", "h=1024"], bs].concat());
+        let options = generate::Options { routing, ..generate::Options::default() };
+        rounds(&generate(config, options, "test").unwrap(), 2);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod data_races;
 mod elastic;
 mod expected;
 mod hierarchy;
+mod idle;
 #[cfg(target_os = "linux")]
 mod live;
 mod plan_and_run;

@@ -40,10 +40,16 @@ impl Sample {
     }
 }
 
+/// Batch sizes, of which the first is 1 if all are 0.
+fn not_all_idle(bs: &[i64]) -> Vec<i64> {
+    let first = if bs.iter().all(|&bs| bs == 0) { 1 } else { bs[0] };
+    [&[first], &bs[1..]].concat()
+}
+
 prop_compose! {
     fn domains()(
         moe_ranks in 1i64..5, local in 1i64..4, replicas in 0i64..3, shared in 1i64..5, k in 1i64..17,
-        h in 1i64..41, cores in prop_oneof![3 => 1i64..9, 1 => 1i64..49], bs in prop::collection::vec(1i64..6, 16),
+        h in 1i64..41, cores in prop_oneof![3 => 1i64..9, 1 => 1i64..49], bs in prop::collection::vec(prop_oneof![1 => Just(0i64), 5 => 1i64..6], 16),
         [even, prefix_sums, f16, comm_quant, norm] in any::<[bool; 5]>(),
         port_offset in prop_oneof![Just(0i64), 1i64..300],
         // Half of the domains have no special experts at all.
@@ -52,7 +58,7 @@ prop_compose! {
         let experts = moe_ranks * local;
         let ranks = (moe_ranks + replicas * shared).max(2);
         let (experts, shared_ranks) = if moe_ranks + replicas * shared < 2 { (2 * local, 0) } else { (experts, replicas * shared) };
-        let list = bs[..ranks as usize].to_vec();
+        let list = not_all_idle(&bs[..ranks as usize]);
         let max_bs = list.iter().copied().max().unwrap_or(1);
         Config {
             ep_world_size: ranks,
@@ -64,7 +70,7 @@ prop_compose! {
             const_expert_num: specials[2],
             k: k.min(experts + specials.iter().sum::<i64>()),
             h,
-            bs: if even { Bs::Uniform(bs[0]) } else { Bs::PerRank(list) },
+            bs: if even { Bs::Uniform(bs[0].max(1)) } else { Bs::PerRank(list) },
             global_bs: if even { 0 } else { max_bs * ranks },
             expert_token_nums_type: i64::from(!prefix_sums),
             dtype: if f16 { "f16" } else { "bf16" }.to_owned(),
@@ -172,7 +178,7 @@ prop_compose! {
         let bs = match bs {
             Bs::PerRank(mut list) => {
                 list.resize(ranks as usize, 1);
-                Bs::PerRank(list)
+                Bs::PerRank(not_all_idle(&list))
             }
             uniform => uniform,
         };

@@ -28,7 +28,6 @@ const BS: usize = 3;
 fn pair() -> Shape {
     let config = CoreConfig {
         ep_world_size: 1,
-        release: "9.1.0".to_owned(),
         tp_world_size: 2,
         moe_expert_num: 1,
         k: 1,

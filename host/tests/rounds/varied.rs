@@ -53,7 +53,7 @@ fn kinds() -> Vec<Case> {
         masked(MaskKind::Pairs),
         seeded(shared, 1),
         seeded(Config { zero_expert_num: 1, copy_expert_num: 2, const_expert_num: 1, ..plain() }, 1),
-        seeded(Config { bs: Bs::PerRank(vec![1, 5, 2, 3]), global_bs: 20, ..plain() }, 1),
+        seeded(Config { bs: Bs::PerRank(vec![1, 5, 0, 3]), global_bs: 20, ..plain() }, 1),
         seeded(Config { tp_world_size: 2, ..small(2, 2, 1, 4, 2) }, 1),
         make(
             Config { comm_alg: "fullmesh_v2".to_owned(), const_expert_num: 1, ..plain() },

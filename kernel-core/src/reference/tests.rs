@@ -271,6 +271,20 @@ fn inactive_tokens_come_out_as_zeros_and_masked_pairs_are_not_asked_for() {
 }
 
 #[test]
+fn a_rank_without_tokens_receives_rows_and_sums_none() {
+    let config = Config { bs: BatchSizes::PerRank(&[2, 0]), global_bs: 4, ..small([2, 2, 0, 0, 1, 1, 0]) };
+    let (shape, tensors) =
+        (shape(&config), [Tensors::new(&[1., 2.], &[1, 0], &[1.; 2]), Tensors::new(&[], &[], &[])]);
+    let seen = dispatch(&shape, &tensors);
+    assert_eq!((&seen[0].expand_x, &seen[0].assist_info_for_combine[..]), (&bf16(&[2.]), &[[0, 1, 0]][..]));
+    assert_eq!((&seen[1].expand_x, &seen[1].assist_info_for_combine[..]), (&bf16(&[1.]), &[[0, 0, 0]][..]));
+    assert_eq!([&seen[0].ep_recv_counts[..], &seen[1].ep_recv_counts[..]], [[1, 1], [1, 1]]);
+    assert_eq!([&seen[0].expand_idx[..], &seen[1].expand_idx[..]], [&[0, 0][..], &[]]);
+    assert_eq!(combine(&shape, &tensors, 0, &|_, _| vec![10.0]).0, [10., 10.]);
+    assert_eq!(combine(&shape, &tensors, 1, &|_, _| vec![10.0]), (vec![], vec![]));
+}
+
+#[test]
 fn rows_are_quantised_with_the_scales_of_their_expert() {
     let config = Config { quant_mode: 2, given: Given::SCALES, ..small([3, 2, 1, 1, 2, 4, 1]) };
     let smooth = [1., 1., 1., 1., 4., 0.5, 2., 8., 1., 1., 2., 4.];

@@ -59,6 +59,9 @@ pub(super) struct Column {
     pub(super) k: Range,
     pub(super) bs: Range,
     pub(super) batches: Batches,
+    /// Whether some ranks of a list of batch sizes may have no tokens. This is ours: the shipped operators take no batch of
+    /// 0, but a mask.
+    pub(super) idle_ranks: bool,
     pub(super) shared_expert_num: Range,
     pub(super) shared_ranks: bool,
     pub(super) tp_world_size: Range,
@@ -105,6 +108,7 @@ const A3: Column = Column {
     k: K,
     bs: Range { min: 1, max: 512 },
     batches: Batches::Capacity,
+    idle_ranks: true,
     shared_expert_num: Range { min: 0, max: SHARED_MAX as i64 },
     shared_ranks: true,
     tp_world_size: Range { min: 0, max: 2 },
@@ -143,6 +147,7 @@ const A2_FULLMESH: Column = Column {
     k: K,
     bs: Range { min: 1, max: 256 },
     batches: Batches::Capacity,
+    idle_ranks: true,
     shared_expert_num: UP_TO_ONE,
     shared_ranks: false,
     tp_world_size: UP_TO_ONE,
@@ -174,7 +179,8 @@ const A2_HIERARCHY: Column = Column {
 };
 
 /// What the operators of any release accept on A3; [`Column::accepted`] has what differs.
-const OPERATORS_A3: Column = Column { batches: Batches::CapacityUnlessMasked, port_offset: ANY_OFFSET, ..A3 };
+const OPERATORS_A3: Column =
+    Column { batches: Batches::CapacityUnlessMasked, idle_ranks: false, port_offset: ANY_OFFSET, ..A3 };
 
 const OPERATORS_A3_HIERARCHY: Column = Column {
     name: "a3 hierarchy",
@@ -198,9 +204,10 @@ const OPERATORS_A3_HIERARCHY: Column = Column {
     ..OPERATORS_A3
 };
 
-const OPERATORS_A2_FULLMESH: Column = Column { port_offset: ANY_OFFSET, ..A2_FULLMESH };
+const OPERATORS_A2_FULLMESH: Column = Column { idle_ranks: false, port_offset: ANY_OFFSET, ..A2_FULLMESH };
 
-const OPERATORS_A2_HIERARCHY: Column = Column { relay: false, port_offset: ANY_OFFSET, ..A2_HIERARCHY };
+const OPERATORS_A2_HIERARCHY: Column =
+    Column { idle_ranks: false, relay: false, port_offset: ANY_OFFSET, ..A2_HIERARCHY };
 
 /// Port offsets are ours: the operators have nothing to say of them.
 const ANY_OFFSET: Range = Range { min: i64::MIN, max: i64::MAX };
@@ -217,6 +224,11 @@ impl Range {
 }
 
 impl Column {
+    /// Returns the batch sizes that an entry of a list may have.
+    pub(super) fn listed_bs(&self) -> Range {
+        Range { min: if self.idle_ranks { 0 } else { self.bs.min }, ..self.bs }
+    }
+
     /// Returns the limits of our machines for a layout, and so of its product.
     pub(super) fn of(alg: Protocol, limits: Limits) -> Self {
         let column = match alg {

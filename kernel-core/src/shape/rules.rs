@@ -240,6 +240,7 @@ impl<'a> Validator<'a> {
             }
             BatchSizes::PerRank(list) => list,
         };
+        let range = self.column.listed_bs();
         let length_is_right = ranks.is_none_or(|ranks| ranks as usize == list.len());
         if !length_is_right {
             let rule = Rule::Words("must have one entry per EP rank");
@@ -259,6 +260,10 @@ impl<'a> Validator<'a> {
             return None;
         }
         let (max, min) = (list.iter().max()?, list.iter().min()?);
+        if *max == 0 {
+            self.wrong("bs", 0, "must be above 0 on some rank", &[]);
+            return None;
+        }
         Some(Batch { max: u32::try_from(*max).ok()?, uneven: max != min })
     }
 
@@ -462,7 +467,7 @@ impl<'a> Validator<'a> {
         // A batch out of its range says nothing of the capacity either.
         let all_hold = match config.bs {
             BatchSizes::Uniform(bs) => column.bs.holds(bs),
-            BatchSizes::PerRank(list) => list.iter().all(|&bs| column.bs.holds(bs)),
+            BatchSizes::PerRank(list) => list.iter().all(|&bs| column.listed_bs().holds(bs)),
         };
         let ranks = column.ep_world_size.legal(config.ep_world_size);
         let shared_ranks = Range { min: 0, max: if column.shared_ranks { ranks - 1 } else { 0 } };

@@ -58,6 +58,15 @@ pub(crate) fn shape(config: &Config<'_>) -> Shape {
     try_shape(config).unwrap_or_else(|| panic!("not a domain: {config:?}"))
 }
 
+/// Returns these batch sizes, if all are 0 with one token on the first rank.
+pub(crate) fn not_all_idle(sizes: &[i64]) -> Vec<i64> {
+    let mut sizes = sizes.to_vec();
+    if sizes.iter().all(|&bs| bs == 0) {
+        sizes.iter_mut().take(1).for_each(|first| *first = 1);
+    }
+    sizes
+}
+
 /// Random numbers, reproducible by seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(pub(crate) u64);

@@ -19,6 +19,16 @@ fn two_batches_in_flight_for_ever() {
 }
 
 #[test]
+fn a_rank_without_tokens() {
+    let idle = |schedule| a2(schedule).bs(&[1, 0]);
+    safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DC for ever, weak", &idle("DC"));
+    safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DDCC for ever, weak", &idle("DDCC"));
+    safe_in_reuse("A2, no tokens, 2 ranks x 2 cores, DC three times, weak", &idle("DC").cores(2).units(3));
+    let seen = caught("A2, no tokens, partial wait", &idle("DDCC").twin(Twin::PartialWait));
+    assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
+}
+
+#[test]
 fn quantised_rows_for_ever() {
     safe_in_reuse("A2, 2 ranks x 1 core, int8, DC for ever, weak", &a2("DC").quantised());
 }

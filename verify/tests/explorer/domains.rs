@@ -30,6 +30,25 @@ fn batches_that_differ() {
     safe("uneven, blocks, 2 ranks x 2 cores, DC once, weak", &uneven(dc(2).blocks(1)).cores(2).units(1));
 }
 
+/// The second rank has no tokens in any round: it publishes counts of 0, awaits all, and has nothing to sum.
+#[test]
+fn a_rank_without_tokens() {
+    let idle = |model: Model| model.bs(&[1, 0]);
+    safe_in_reuse("no tokens, 2 ranks x 1 core, DC for ever, weak", &idle(dc(2)));
+    safe_in_reuse("no tokens, 2 ranks x 1 core, DDCC for ever, weak", &idle(Model::new(2, "DDCC").weak()));
+    safe_in_reuse("no tokens, 2 ranks x 2 cores, DC for ever, weak", &idle(dc(2)).cores(2));
+    safe_in_reuse("no tokens, separate, 2 ranks x 1 core, DC for ever, weak", &idle(dc(2)).separate());
+    safe_in_reuse("no tokens, in place, 2 ranks x 1 core, DC for ever, weak", &idle(dc(2)).in_place());
+    safe_in_reuse("no tokens, direct, 2 ranks x 1 core, DC for ever, weak", &idle(dc(2)).direct(1));
+    safe_in_reuse("no tokens, overwrite, 2 ranks x 1 core, DC for ever, weak", &idle(dc(2)).overwrite(1));
+    let blocks = || idle(dc(2)).blocks(1);
+    safe_in_reuse("no tokens, blocks, 2 ranks x 1 core, DC for ever, weak", &blocks());
+    safe_in_reuse("no tokens, blocks, 2 ranks x 2 cores, DC for ever, weak", &blocks().cores(2));
+    safe("no tokens, blocks, 3 ranks x 1 core, DC once, weak", &dc(3).blocks(1).bs(&[1, 0, 1]).units(1));
+    let across = idle(dc(4)).tp().traffic(Traffic::Given(ACROSS));
+    safe_in_reuse("no tokens, TP = 2, 2 EP ranks x 1 core, across, DC three times, weak", &across.units(3));
+}
+
 #[test]
 fn shared_experts_for_ever() {
     let shared = || dc(2).shared_ranks(1);

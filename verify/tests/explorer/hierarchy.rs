@@ -44,6 +44,26 @@ fn two_batches_in_flight_for_ever() {
 }
 
 #[test]
+fn a_rank_without_tokens() {
+    let idle = |server_ranks, schedule| hierarchy(2, server_ranks, schedule).bs(&[1, 0]);
+    safe_in_reuse("hierarchy, no tokens, 2 servers x 1 rank, DC for ever, weak", &idle(1, "DC"));
+    safe_in_reuse("hierarchy, no tokens, 1 server x 2 ranks, DC for ever, weak", &idle(2, "DC"));
+    safe_in_reuse("hierarchy, no tokens, 2 servers x 1 rank, DDCC for ever, weak", &idle(1, "DDCC"));
+    safe_in_reuse(
+        "hierarchy, no tokens, 2 servers x 1 rank of 2 cores, DC for ever, weak",
+        &idle(1, "DC").cores(2),
+    );
+    let seen =
+        caught("hierarchy, no tokens, no count of 0", &idle(1, "D").units(1).twin(Twin::NoFlagOfNothing));
+    assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
+    let seen = caught("hierarchy, no tokens, partial wait", &idle(1, "DC").twin(Twin::PartialWait));
+    assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
+    let stage_two = |server_ranks| idle(server_ranks, "DC").stage_two();
+    safe_in_reuse("hierarchy, stage 2, no tokens, 2 servers x 1 rank, DC for ever, weak", &stage_two(1));
+    safe_in_reuse("hierarchy, stage 2, no tokens, 1 server x 2 ranks, DC for ever, weak", &stage_two(2));
+}
+
+#[test]
 fn streams_of_two_records_once() {
     safe("hierarchy, 2 x 1, two tokens, DC once, weak", &streams("DC").units(1));
 }

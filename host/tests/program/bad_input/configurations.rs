@@ -62,6 +62,7 @@ rows! {
     };
     h_is_no_multiple_on_a2: |room| room.check(format!("{A2}h = 1000"));
     more_special_experts_than_ids_can_name: |room| room.check("zero_expert_num = 2147483640");
+    no_rank_has_tokens: |room| room.check("ep_world_size = 2\nbs = [0, 0]");
     global_bs_is_another_number: |room| room.check("global_bs = 100");
     global_bs_of_ranks_that_differ: |room| room.check("ep_world_size = 2\nbs = [1, 2]\nglobal_bs = 3");
     a_tp_domain_of_ranks_with_several_experts: |room| room.check("release = \"9.1.0\"\ntp_world_size = 2");

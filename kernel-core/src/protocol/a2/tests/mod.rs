@@ -88,7 +88,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
         |((r, local, k, h, cores), (quantised, f16, prefix, uneven), (zero, copy))| {
             let e = r * local;
             let domain = Domain { r, e, k: k.min(e), h: 8 * h, bs: 3, cores, ..PAIR };
-            let sizes: Vec<i64> = (0..r).map(|rank| 1 + (rank * uneven.unwrap_or(0)) % 4).collect();
+            let sizes: Vec<i64> = (0..r).map(|rank| (1 + rank * uneven.unwrap_or(0)) % 4).collect();
             let mut config = Config {
                 quant_mode: if quantised { 2 } else { 0 },
                 dtype: if f16 { Dtype::F16 } else { Dtype::Bf16 },

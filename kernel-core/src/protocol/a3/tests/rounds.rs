@@ -167,9 +167,17 @@ fn combine_waits_for_all_active_pairs_beside_any_masked_pair() {
 
 #[test]
 fn ranks_with_different_batches_agree_with_the_oracle() {
-    let domain = Domain { r: 3, e: 6, k: 2, h: 2, cores: 2, ..PAIR };
-    let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
-    assert_rounds(&shape_of(&config), 3, false, Choices::default(), &mut Dice(3));
+    let choices =
+        [(Flags::Joint, Receive::Copy), (Flags::Separate, Receive::Copy), (Flags::Joint, Receive::InPlace)];
+    // Ranks without tokens among them, also that of a shared expert and all others.
+    for (s, bs) in [0, 1].into_iter().flat_map(|s| [[1, 5, 2], [0, 5, 2], [5, 0, 0]].map(|bs| (s, bs))) {
+        let domain = Domain { r: 3, e: 6, s, rs: s, k: 2, h: 2, cores: 2, ..PAIR };
+        let config = Config { bs: BatchSizes::PerRank(&bs), global_bs: 15, ..domain.config() };
+        for (flags, receive) in choices {
+            let choices = Choices { flags, receive, ..Choices::default() };
+            assert_rounds(&shape_of(&config), 3, false, choices, &mut Dice(3));
+        }
+    }
 }
 
 /// Three replicas, so that two of six sources send to each. Split by slots, one of two cores would copy all rows of the

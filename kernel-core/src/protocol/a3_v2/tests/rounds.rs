@@ -4,7 +4,7 @@ use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;
 use crate::protocol::{Choices, Flags};
 use crate::shape::{BatchSizes, Config, Dtype, Protocol};
-use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+use crate::testing::domain::{Dice, Domain, PAIR, not_all_idle, shape as shape_of};
 use crate::testing::random;
 use proptest::prelude::*;
 
@@ -17,15 +17,15 @@ proptest! {
         (k, h, bs, cores) in (1i64..=4, prop_oneof![1i64..=9, 180i64..=260, 1i64..=1000], 1i64..=5, 1i64..=9),
         (quantised, smoothed, f16, plain, prefix_sums) in any::<(bool, bool, bool, bool, bool)>(),
         [zero_expert_num, copy_expert_num, const_expert_num] in prop_oneof![Just([0; 3]), prop::array::uniform3(0i64..3)],
-        uneven in prop::option::of(prop::collection::vec(1i64..6, 7)), seed: u64,
+        uneven in prop::option::of(prop::collection::vec(0i64..6, 7)), seed: u64,
     ) {
         let (rs, e) = (s * replicas, moe_ranks * local);
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
-        let uneven = uneven.as_ref().map(|list| &list[..domain.r as usize]);
+        let uneven = uneven.map(|list| not_all_idle(&list[..domain.r as usize]));
         let shape = shape_of(&Config {
             comm_alg: Protocol::FullmeshV2,
-            bs: uneven.map_or(BatchSizes::Uniform(bs), BatchSizes::PerRank),
-            global_bs: uneven.map_or(0, |list| list.iter().max().unwrap() * domain.r),
+            bs: uneven.as_deref().map_or(BatchSizes::Uniform(bs), BatchSizes::PerRank),
+            global_bs: uneven.as_ref().map_or(0, |list| list.iter().max().unwrap() * domain.r),
             zero_expert_num,
             copy_expert_num,
             const_expert_num,

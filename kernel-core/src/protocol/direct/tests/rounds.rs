@@ -31,11 +31,13 @@ fn ten_rounds_turn_epochs_partitions_and_areas_all_the_way_round() {
 
 #[test]
 fn ranks_with_different_batches_and_many_pairs_agree_with_the_oracle() {
-    // Also with a shared expert's rank, whose batch is smaller than the others'.
-    for s in [0, 1] {
+    // Also with a shared expert's rank, whose batch is smaller than the others', and with ranks without tokens.
+    for (s, bs) in [0, 1].into_iter().flat_map(|s| [[1, 5, 2], [0, 5, 2], [5, 0, 0]].map(|bs| (s, bs))) {
         let domain = Domain { r: 3, e: 6, s, rs: s, k: 2, h: 2, cores: 2, ..PAIR };
-        let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
-        assert_rounds(&shape_of(&config), 3, false, ONE, &mut Dice(3));
+        let config = Config { bs: BatchSizes::PerRank(&bs), global_bs: 15, ..domain.config() };
+        for receive in [ONE.receive, Receive::Overwrite { areas: 1 }] {
+            assert_rounds(&shape_of(&config), 3, false, Choices { receive, ..ONE }, &mut Dice(3));
+        }
     }
     // 2 * 40 pairs, 70 slots of one expert: each takes two writes.
     let domain = Domain { r: 70, e: 70, k: 5, h: 1, bs: 16, ..PAIR };

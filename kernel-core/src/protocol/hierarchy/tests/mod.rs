@@ -9,7 +9,7 @@ use crate::protocol::Stage;
 use crate::shape::{BatchSizes, Config, Dtype, Protocol, Shape};
 use crate::sim::duty::{Double, Duty, Words};
 use crate::sim::seeded::Memory::Weak;
-use crate::testing::domain::{Dice, Domain, Tensors, result_row, row, shape as shape_of};
+use crate::testing::domain::{Dice, Domain, Tensors, not_all_idle, result_row, row, shape as shape_of};
 use crate::testing::group::{Group, unmasked_rounds as random_rounds};
 use crate::testing::random;
 use alloc::vec::Vec;
@@ -83,15 +83,15 @@ proptest! {
         (servers, near, local, k, cores) in (1i64..=3, 1i64..=3, 1i64..=3, 1i64..=4, 1i64..=5),
         (h, quant_mode, comm_quant_mode, f16) in (1i64..=3, any::<bool>(), any::<bool>(), any::<bool>()),
         (letters, types) in (prop::sample::select(&["DC", "DDCC", "DDDCCC"]), 0i64..2),
-        (bs, uneven, seed) in (prop::collection::vec(1i64..=5, 9), any::<bool>(), any::<u64>()),
+        (bs, uneven, seed) in (prop::collection::vec(0i64..=5, 9), any::<bool>(), any::<u64>()),
         agent in any::<bool>(),
     ) {
         let r = servers * near;
-        let sizes = &bs[..r as usize];
+        let sizes = not_all_idle(&bs[..r as usize]);
         let max = *sizes.iter().max().unwrap();
         let shape = shape_of(&Config {
             server_ranks: near,
-            bs: if uneven { BatchSizes::PerRank(sizes) } else { BatchSizes::Uniform(max) },
+            bs: if uneven { BatchSizes::PerRank(&sizes) } else { BatchSizes::Uniform(max) },
             global_bs: max * r,
             quant_mode: if quant_mode { 2 } else { 0 },
             comm_quant_mode: if comm_quant_mode { 2 } else { 0 },
