@@ -54,7 +54,7 @@ impl Problem {
     }
 
     /// Says that the limit is VeriEP's own.
-    pub(crate) fn as_own_limit(self) -> Self {
+    pub(crate) fn into_own_limit(self) -> Self {
         let message = format!("{} (a limit of VeriEP: the operators accept it)", self.message);
         Self { message, own_limit: true, ..self }
     }

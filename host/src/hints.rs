@@ -213,7 +213,7 @@ fn problem(config: &Config<'_>, door: Door, broken: &Broken, all: &[Broken]) -> 
     let cures = |may_break| HintSearch { config, door, violation, all, may_break }.cures();
     let cures = MayBreak::ALL.into_iter().map(cures).find(|cures| !cures.is_empty());
     let problem = Problem::from(violation);
-    let problem = if broken.own_limit { problem.as_own_limit() } else { problem };
+    let problem = if broken.own_limit { problem.into_own_limit() } else { problem };
     let mut problem = cured(problem, cures.unwrap_or_default());
     let is_idle_rank = violation.parameter == "bs" && violation.seen == Seen::Number(0);
     if let Some(hint) = problem.hint.as_mut().filter(|_| is_idle_rank && !broken.own_limit) {
