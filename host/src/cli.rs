@@ -20,6 +20,7 @@ use veriep_core::protocol::{Flags, Receive};
 use crate::command::From as Layout;
 use crate::error::Error;
 use crate::generate::{MaskKind, Routing};
+use crate::padding::Padding;
 use crate::presets;
 use crate::report::Format;
 use crate::result;
@@ -479,6 +480,10 @@ pub struct Asked {
     /// Ignore rows after the received ones: tensors may be as long as their capacity.
     #[arg(long)]
     pub padded: bool,
+    /// Rows after the received ones must hold this value throughout, a number or nan; what the operators leave there may be
+    /// anything.
+    #[arg(long, value_name = "VALUE", conflicts_with = "padded", allow_negative_numbers = true)]
+    pub padded_with: Option<Padding>,
 }
 
 #[derive(Args, Debug)]

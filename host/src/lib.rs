@@ -37,6 +37,7 @@ pub mod interrupt;
 pub mod launcher;
 #[cfg(target_os = "linux")]
 pub mod live;
+pub mod padding;
 mod parallel;
 pub mod presets;
 pub mod queue;

@@ -114,7 +114,7 @@ impl Tolerance {
             }
             judged.wrong += 1;
             if judged.first.len() < LISTED_MAX {
-                judged.first.push(difference(must, at, expected, found));
+                judged.first.push(difference((must.dtype, &must.shape), at, expected, found));
             }
         }
         if has_numbers && let Some(first) = judged.first.first() {
@@ -133,14 +133,31 @@ fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize]) -> Option<usize> {
     must.data.chunks(len).position(|row| row == stray)
 }
 
-fn difference(must: &Tensor<'_>, mut at: usize, expected: &[u8], found: &[u8]) -> Difference {
+/// Compares the values after the received rows of a tensor of that type and shape, from its value `from` on, with the one
+/// that all of them must be.
+pub fn judge_padding(of: (Dtype, &[usize]), from: usize, tail: &[u8], element: &[u8]) -> Judged {
+    let mut judged = Judged { compared: tail.len() / element.len().max(1), ..Judged::default() };
+    let is_nan = |bytes: &[u8]| number(of.0, bytes).is_some_and(|number| number.value.is_nan());
+    for (at, found) in (from..).zip(tail.chunks(element.len().max(1))) {
+        if found == element || is_nan(found) && is_nan(element) {
+            continue;
+        }
+        judged.wrong += 1;
+        if judged.first.len() < LISTED_MAX {
+            judged.first.push(difference(of, at, element, found));
+        }
+    }
+    judged
+}
+
+fn difference((dtype, shape): (Dtype, &[usize]), mut at: usize, expected: &[u8], found: &[u8]) -> Difference {
     let mut index = Vec::new();
-    for &extent in must.shape.iter().rev() {
+    for &extent in shape.iter().rev() {
         index.push(at % extent.max(1));
         at /= extent.max(1);
     }
     index.reverse();
-    let (found, expected) = (told(must.dtype, found), told(must.dtype, expected));
+    let (found, expected) = (told(dtype, found), told(dtype, expected));
     let words = format!("{index:?} = {}: must be {}", found.1, expected.1);
     Difference { index, seen: found.0, expected: expected.0, words }
 }

@@ -222,13 +222,14 @@ fn compare(
     near: (u64, f64, f64),
     ranks: Vec<u32>,
     tensors: Vec<String>,
-    padded: bool,
+    tail: (bool, Option<String>),
 ) -> PyResult<(String, Vec<String>)> {
-    let (ulp, rtol, atol) = near;
-    let asked = Asked { ulp, rtol, atol, ranks, tensors, padded };
+    let ((ulp, rtol, atol), (padded, padded_with)) = (near, tail);
+    let padded_with = padded_with.map(|value| value.parse().map_err(PyValueError::new_err)).transpose()?;
+    let asked = Asked { ulp, rtol, atol, ranks, tensors, padded, padded_with };
     let (expected, seen) = (given(&expected)?, given(&seen)?);
     let judged = py.detach(|| compared(&asked, &expected, &mut TensorFile::of_tensors("seen", seen)?));
-    let Compared { judgement, tensors } = judged.map_err(|error| raised(py, &error))?;
+    let Compared { judgement, tensors, .. } = judged.map_err(|error| raised(py, &error))?;
     let lines = tensors.iter().filter(|one| !one.is_right()).map(veriep::command::One::line).collect();
     let text = serde_json::to_string(&(judgement, tensors));
     Ok((text.map_err(|error| PyValueError::new_err(error.to_string()))?, lines))

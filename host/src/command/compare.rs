@@ -6,9 +6,10 @@ use crate::error::{Error, shown};
 use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
 use crate::store::{Tensor, TensorFile, convert_to};
-use crate::tolerance::{Judged, Tolerance};
+use crate::tolerance::{self, Judged, Tolerance};
 use crate::verdict::{Judgement, Verdict};
 use crate::world;
+use safetensors::tensor::TensorInfo;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +19,18 @@ use veriep_core::place::Tensor as Output;
 /// Most differing tensors named.
 const NAMED_MAX: usize = 20;
 
+/// Words for each row of the capacity in the operators' own `assist_info_for_combine`, of one dimension. The triples stand
+/// one behind the other at its start.
+const WORDS_PER_ROW: usize = 128;
+
 #[derive(Serialize)]
 struct Summary<'a> {
     ok: bool,
     expected: String,
     result: String,
     tensors: &'a [One],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    not_compared: &'a [String],
 }
 
 /// What became of a result.
@@ -33,10 +40,12 @@ pub struct Compared {
     pub judgement: Judgement,
     /// What became of each tensor that is asked for and there.
     pub tensors: Vec<One>,
+    /// `expand_idx` of ranks that have `assist_info_for_combine` instead.
+    pub not_compared: Vec<String>,
 }
 
 /// What became of a tensor.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct One {
     /// Without its rank.
     pub name: String,
@@ -44,12 +53,23 @@ pub struct One {
     pub rank: Option<u32>,
     #[serde(flatten)]
     pub judged: Judged,
+    /// What became of the values after the received rows, where `--padded-with` asks for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub padding: Option<Judged>,
+    /// Values after the received rows that were not looked at.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub not_judged: usize,
     /// What is wrong with the tensor as a whole: missing, of another type or shape, or one that must be absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The option that may have been meant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference over")]
+const fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
@@ -78,6 +98,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         expected: args.expected.display().to_string(),
         result: args.result.display().to_string(),
         tensors: &compared.tensors,
+        not_compared: &compared.not_compared,
     };
     report.judge(&compared.judgement, &told, table)
 }
@@ -86,12 +107,17 @@ impl One {
     fn new(name: &str) -> Self {
         let (rank, tensor) = parts(name);
         let name = if rank.is_some() { tensor } else { name }.to_owned();
-        Self { name, rank, judged: Judged::default(), error: None, hint: None }
+        Self { name, rank, ..Self::default() }
     }
 
     /// Whether nothing is wrong with it.
-    pub const fn is_right(&self) -> bool {
-        self.judged.wrong == 0 && self.error.is_none()
+    pub fn is_right(&self) -> bool {
+        self.wrong_values() == 0 && self.error.is_none()
+    }
+
+    /// Wrong ones among its rows and after them.
+    fn wrong_values(&self) -> usize {
+        self.judged.wrong + self.padding.as_ref().map_or(0, |padding| padding.wrong)
     }
 
     /// Its name, and the first thing that is wrong with it.
@@ -113,7 +139,17 @@ impl One {
                 });
                 format!("{name}{} ({wrong} of {compared} values differ{most}{stray})", first.words)
             }
-            (None, None) => name,
+            (None, None) => {
+                match self.padding.as_ref().and_then(|padding| Some((padding, padding.first.first()?))) {
+                    Some((Judged { compared, wrong, .. }, first)) => {
+                        format!(
+                            "{name}{} ({wrong} of {compared} values after the received rows differ)",
+                            first.words
+                        )
+                    }
+                    None => name,
+                }
+            }
         }
     }
 
@@ -134,7 +170,7 @@ fn wrong(result: &Path, tensors: &[One]) -> Error {
 }
 
 /// Judges what became of the tensors that are asked for. Each rank and tensor that is asked for by name must be among them.
-fn judgement(asked: &Asked, result: &Path, tensors: &[One]) -> Judgement {
+fn judgement(asked: &Asked, result: &Path, tensors: &[One], not_compared: &[String]) -> Judgement {
     let ranks: BTreeSet<_> = tensors.iter().filter_map(|one| one.rank).collect();
     let mut names = Vec::new();
     for one in tensors.iter().filter(|one| one.rank.is_some()) {
@@ -143,12 +179,18 @@ fn judgement(asked: &Asked, result: &Path, tensors: &[One]) -> Judgement {
         }
     }
     let ranks: Vec<_> = ranks.into_iter().collect();
-    let part = if asked.is_whole() {
-        format!("all {} expected tensors of {}", tensors.len(), of_ranks(&ranks))
-    } else {
-        format!("{} of {} and nothing else", names.join(", "), of_ranks(&ranks))
+    let of_ranks = of_ranks(&ranks);
+    let part = match (asked.is_whole(), not_compared.len()) {
+        (true, 0) => format!("all {} expected tensors of {of_ranks}", tensors.len()),
+        (true, without) => {
+            let (seen, all, name) = (tensors.len(), tensors.len() + without, Output::ExpandIdx.name());
+            format!(
+                "{seen} of {all} expected tensors of {of_ranks}; {name} was not compared, since the result has none"
+            )
+        }
+        (false, _) => format!("{} of {of_ranks} and nothing else", names.join(", ")),
     };
-    let tail = if asked.padded { ", without rows after those received" } else { "" };
+    let tail = asked.tail(tensors);
     let bad = tensors.iter().filter(|one| !one.is_right()).count();
     if bad > 0 {
         let bound = format!("{bad} of {} tensors are wrong, judged were {part}{tail}", tensors.len());
@@ -177,6 +219,15 @@ fn of_ranks(ranks: &[u32]) -> String {
 }
 
 impl Asked {
+    const fn tolerance(&self) -> Tolerance {
+        Tolerance { ulp: self.ulp, rtol: self.rtol, atol: self.atol }
+    }
+
+    /// Whether tensors may be as long as their capacity.
+    const fn may_be_padded(&self) -> bool {
+        self.padded || self.padded_with.is_some()
+    }
+
     /// Whether neither ranks nor tensors are chosen.
     fn is_whole(&self) -> bool {
         self.ranks.is_empty() && self.tensors.is_empty()
@@ -187,6 +238,20 @@ impl Asked {
         let ranks = self.ranks.iter().filter(|rank| tensors.iter().all(|one| one.rank != Some(**rank)));
         let names = self.tensors.iter().filter(|name| tensors.iter().all(|one| one.name != **name));
         ranks.map(|rank| format!("rank {rank}")).chain(names.cloned()).collect()
+    }
+
+    /// What became of the values after the received rows.
+    fn tail(&self, tensors: &[One]) -> String {
+        let judged: usize = tensors.iter().filter_map(|one| Some(one.padding.as_ref()?.compared)).sum();
+        let not_judged: usize = tensors.iter().map(|one| one.not_judged).sum();
+        match (self.padded_with, judged, not_judged) {
+            (Some(_), 0, _) => "; there are no values after the received rows".to_owned(),
+            (Some(value), judged, _) => {
+                format!("; {judged} values after the received rows were compared with {value}")
+            }
+            (None, _, 0) => String::new(),
+            (None, _, ignored) => format!("; {ignored} values after the received rows were not judged"),
+        }
     }
 
     /// How near values had to be.
@@ -204,11 +269,12 @@ impl Asked {
 /// The tensors of all ranks by their names.
 fn table(compared: &Summary<'_>) -> String {
     let mut kinds: BTreeMap<&str, (usize, Judged)> = BTreeMap::new();
-    for One { name, judged, .. } in compared.tensors.iter().filter(|one| one.rank.is_some()) {
-        let (ranks, sum) = kinds.entry(name).or_default();
+    for one in compared.tensors.iter().filter(|one| one.rank.is_some()) {
+        let (judged, padding) = (&one.judged, one.padding.as_ref());
+        let (ranks, sum) = kinds.entry(&one.name).or_default();
         *ranks += 1;
-        sum.compared += judged.compared;
-        sum.wrong += judged.wrong;
+        sum.compared += judged.compared + padding.map_or(0, |padding| padding.compared);
+        sum.wrong += one.wrong_values();
         let largest = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
         sum.max_abs = largest(sum.max_abs, judged.max_abs);
         sum.max_rel = largest(sum.max_rel, judged.max_rel);
@@ -266,10 +332,9 @@ fn parts(name: &str) -> (Option<u32>, &str) {
 /// What became of each tensor of a result that is asked for.
 ///
 /// # Errors
-/// There is no such rank.
+/// There is no such rank, or a tensor whose padding is asked about cannot hold the value.
 pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Compared, Error> {
-    let Asked { ulp, rtol, atol, ranks, tensors: names, padded } = asked;
-    let tolerance = Tolerance { ulp: *ulp, rtol: *rtol, atol: *atol };
+    let Asked { ranks, tensors: names, .. } = asked;
     let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
     if let Some(rank) = ranks.iter().find(|rank| !has_rank(**rank)) {
@@ -284,43 +349,86 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
             && (names.is_empty() || names.iter().any(|asked| asked == tensor))
     };
     let there: BTreeSet<_> = result.names().iter().map(|name| parts(name).0).collect();
-    let mut tensors = Vec::new();
+    let (mut tensors, mut not_compared) = (Vec::new(), Vec::new());
     for (name, must) in expected.iter().filter(|(name, _)| is_asked(name)) {
-        let mut one = One::new(name);
         match result.info(name).cloned() {
             // What is asked for by name is judged as far as it is there.
-            None if !is_whole => continue,
-            None => {
-                one.error = Some("missing".to_owned());
-                one.hint = Some((if there.contains(&one.rank) { "--tensors" } else { "--ranks" }).to_owned());
+            None if !is_whole => {}
+            None if triples_beside(name).is_some_and(|triples| {
+                expected.contains_key(&*triples) && result.info(&triples).is_some()
+            }) =>
+            {
+                not_compared.push((*name).to_owned());
             }
-            Some(info) if info.dtype == must.dtype && fits(&info.shape, must, *padded) => {
-                one.judged = tolerance.judge(must, &result.read(name)?[..must.data.len()]);
-            }
-            Some(info) => {
-                one.error =
-                    Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
-                one.hint = match info.dtype == must.dtype {
-                    true => fits(&info.shape, must, true).then(|| "--padded".to_owned()),
-                    false => convert_to(must.dtype),
-                };
-            }
+            None => tensors.push(One {
+                error: Some("missing".to_owned()),
+                hint: Some((if there.contains(&parts(name).0) { "--tensors" } else { "--ranks" }).to_owned()),
+                ..One::new(name)
+            }),
+            Some(info) => tensors.push(judged(asked, must, &info, result)?),
         }
-        tensors.push(one);
     }
     let stray =
         result.names().into_iter().filter(|name| is_asked(name) && !expected.contains_key(name.as_str()));
     let stray = stray.map(|name| One { error: Some("must be absent".to_owned()), ..One::new(&name) });
     tensors.extend(stray.filter(|_| is_whole));
-    Ok(Compared { judgement: judgement(asked, result.path(), &tensors), tensors })
+    let judgement = judgement(asked, result.path(), &tensors, &not_compared);
+    Ok(Compared { judgement, tensors, not_compared })
 }
 
-/// Whether a tensor of that shape has the values of `must`: as many, or padded with more rows behind those received.
-fn fits(shape: &[usize], must: &Tensor<'_>, padded: bool) -> bool {
-    let is_received = |output: &Output| output.is_of_received_rows() && parts(&must.name).1 == output.name();
-    let may_be_longer = padded && Output::ALL.iter().any(is_received);
+/// Judges a tensor of a result that has one of that name.
+fn judged(
+    asked: &Asked,
+    must: &Tensor<'_>,
+    info: &TensorInfo,
+    result: &mut TensorFile,
+) -> Result<One, Error> {
+    let mut one = One::new(&must.name);
+    if info.dtype != must.dtype || !fits(&info.shape, must, asked.may_be_padded()) {
+        one.error = Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
+        one.hint = match info.dtype == must.dtype {
+            true => fits(&info.shape, must, true).then(|| "--padded".to_owned()),
+            false => convert_to(must.dtype),
+        };
+        return Ok(one);
+    }
+    let seen = result.read(&must.name)?;
+    let (rows, tail) = seen.split_at(must.data.len());
+    one.judged = asked.tolerance().judge(must, rows);
+    let element_bytes = (must.dtype.bitsize() / 8).max(1);
+    match asked.padded_with {
+        Some(value) if !tail.is_empty() => {
+            let element = value.element(must.dtype).ok_or_else(|| {
+                let (name, dtype) = (&must.name, must.dtype);
+                let what = "has no such value; hint: choose with --tensors what holds it";
+                Error::Request(format!("--padded-with {value}: {name} is {dtype}, which {what}"))
+            })?;
+            let from = rows.len() / element_bytes;
+            one.padding = Some(tolerance::judge_padding((info.dtype, &info.shape), from, tail, &element));
+        }
+        _ => one.not_judged = tail.len() / element_bytes,
+    }
+    Ok(one)
+}
+
+/// Whether a tensor of that shape has the values of `must`: as many, or with more after the received rows.
+fn fits(shape: &[usize], must: &Tensor<'_>, may_be_padded: bool) -> bool {
+    let tensor = parts(&must.name).1;
+    let is_received = |output: &Output| output.is_of_received_rows() && tensor == output.name();
+    let may_be_longer = may_be_padded && Output::ALL.iter().any(is_received);
     match (shape, must.shape.as_slice()) {
+        // Its length is of the operator's own choice, and so always longer than what it says.
+        (&[words], &[n, 3]) if tensor == Output::AssistInfo.name() => {
+            words == 3 * n || words.is_multiple_of(WORDS_PER_ROW) && words / WORDS_PER_ROW >= n
+        }
         ([rows, rest @ ..], [n, others @ ..]) if may_be_longer => rows >= n && rest == others,
         (shape, must) => shape == must,
     }
+}
+
+/// The tensor of the same rank by which combine finds rows where an operator does not return that `expand_idx`.
+fn triples_beside(name: &str) -> Option<String> {
+    let (rank, tensor) = parts(name);
+    let rank = rank.filter(|_| tensor == Output::ExpandIdx.name())?;
+    Some(format!("rank{rank}.{}", Output::AssistInfo.name()))
 }

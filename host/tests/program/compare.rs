@@ -283,6 +283,158 @@ fn rows_behind_those_received_are_looked_at_unless_padded() {
     assert!(json(1, &["compare", text(&case), text(&result), "--padded", "--ranks", "1"])["verdict"] == "no");
 }
 
+/// Makes the tensors of a result what the operators return: `assist_info_for_combine` of one dimension, rows up to a capacity
+/// of 20, and no `expand_idx`. Values after the received rows are those of `fill`.
+fn as_of_operators(path: &Path, fill: impl Fn(&Tensor<'_>) -> Vec<u8>) {
+    const CAPACITY: usize = 20;
+    let mut file = TensorFile::open(path).unwrap();
+    let mut tensors = Vec::new();
+    for name in file.names().into_iter().filter(|name| !name.ends_with(".expand_idx")) {
+        let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+        let mut tensor = Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data };
+        match tensor.name.split_once('.').unwrap().1 {
+            "assist_info_for_combine" => tensor.shape = vec![128 * CAPACITY],
+            "expand_x" | "dynamic_scales" => tensor.shape[0] = CAPACITY,
+            _ => {}
+        }
+        let element = fill(&tensor);
+        let bytes = tensor.shape.iter().product::<usize>() * element.len();
+        let missing = (bytes - tensor.data.len()) / element.len();
+        tensor.data.to_mut().extend(element.repeat(missing));
+        tensors.push(tensor);
+    }
+    write_tensors(path, tensors).unwrap();
+}
+
+/// -1 as an element of a tensor.
+fn minus_one(tensor: &Tensor<'_>) -> Vec<u8> {
+    match tensor.dtype {
+        safetensors::Dtype::BF16 => bf16::NEG_ONE.to_le_bytes().to_vec(),
+        safetensors::Dtype::F32 => (-1.0f32).to_le_bytes().to_vec(),
+        dtype => vec![0xFF; dtype.bitsize() / 8],
+    }
+}
+
+#[test]
+fn tensors_are_read_as_the_operators_return_them() {
+    let (_folder, case, result) = made(&["--set", "quant_mode=2"]);
+    let rows: usize = case::load(&case).unwrap().ranks.iter().map(|rank| rank.expert_ids.len()).sum();
+    as_of_operators(&result, minus_one);
+    let compare = ["compare", text(&case), text(&result)];
+    let padded = [&compare[..], &["--padded"]].concat();
+    let compared = json(0, &padded);
+    assert_eq!(compared["not_compared"], serde_json::json!(["rank0.expand_idx", "rank1.expand_idx"]));
+    let bound = compared["bound"].as_str().unwrap();
+    // Rows for 20, of assist information 128 words; of those, what was received is judged.
+    let not_judged = 2 * 20 * (128 + 1024 + 1) - rows * (3 + 1024 + 1);
+    let of_bound = format!(
+        ": 12 of 14 expected tensors of ranks 0-1; expand_idx was not compared, since the result has none; {not_judged} values after the received rows were not judged"
+    );
+    assert!(bound.ends_with(&of_bound), "{bound}");
+    // Assist information of one dimension is the operator's own, whatever is asked for.
+    let alone = [&compare[..], &["--tensors", "assist_info_for_combine"]].concat();
+    assert_eq!(json(0, &alone)["verdict"], "yes");
+    // The triples stand one behind the other.
+    let good = fs::read(&result).unwrap();
+    spoil(&result, "rank1.assist_info_for_combine", |data, _| data[4 * 3 * 2 + 4] ^= 1);
+    assert!(fails(1, &padded).contains("rank1.assist_info_for_combine[2, 1] = "));
+    for words in [128 * 20 - 1, 128] {
+        fs::write(&result, &good).unwrap();
+        spoil(&result, "rank1.assist_info_for_combine", |data, shape| {
+            data.truncate(4 * words);
+            shape[0] = words;
+        });
+        let line = fails(1, &padded);
+        assert!(
+            line.contains(&format!("rank1.assist_info_for_combine: I32 [{words}]: must be I32 [")),
+            "{line}"
+        );
+    }
+    // What combine reads instead must be there.
+    fs::write(&result, &good).unwrap();
+    let mut file = TensorFile::open(&result).unwrap();
+    let without = case.with_extension("without");
+    let names = file.names().into_iter().filter(|name| name != "rank0.assist_info_for_combine");
+    let tensors: Vec<_> = names
+        .map(|name| {
+            let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+            Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
+        })
+        .collect();
+    write_tensors(&without, tensors).unwrap();
+    let lines = crate::common::fails_with_lines(1, &["compare", text(&case), text(&without), "--padded"]);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("rank0.") && line.contains(": missing")), "{lines:?}");
+}
+
+#[test]
+fn padding_must_hold_the_value_that_is_asked_for() {
+    let (_folder, case, result) = made(&["--set", "quant_mode=2"]);
+    as_of_operators(&result, minus_one);
+    let compare = |value: &'static str| {
+        [&["compare", text(&case), text(&result)][..], &["--padded-with", value]].concat()
+    };
+    let yes = json(0, &compare("-1"));
+    let bound = yes["bound"].as_str().unwrap();
+    assert!(bound.ends_with(" values after the received rows were compared with -1"), "{bound}");
+    json(0, &compare("-1.0"));
+    let n = case_rows(&case, 0);
+    let line = fails_with_rank0(&compare("0"));
+    let all = 128 * 20 - 3 * n;
+    assert!(line.ends_with(&format!(
+        "rank0.assist_info_for_combine[{}] = -1: must be 0 ({all} of {all} values after the received rows differ)",
+        3 * n
+    )), "{line}");
+    // One element, in the last place.
+    let good = fs::read(&result).unwrap();
+    spoil(&result, "rank1.expand_x", |data, _| *data.last_mut().unwrap() = 7);
+    let line = fails(1, &compare("-1"));
+    assert!(line.contains("rank1.expand_x[19, 1023] = 7: must be -1 (1 of "), "{line}");
+    let no = json(1, &compare("-1"));
+    let one = no["tensors"].as_array().unwrap().iter().find(|one| one["padding"]["wrong"] == 1).unwrap();
+    assert_eq!((&one["name"], &one["wrong"]), (&"expand_x".into(), &0.into()));
+    json(0, &["compare", text(&case), text(&result), "--padded"]);
+    // Rows are judged as well.
+    fs::write(&result, &good).unwrap();
+    spoil(&result, "rank0.expand_x", |data, _| data[5] ^= 1);
+    assert!(fails(1, &compare("-1")).contains("rank0.expand_x[0, 5] = "));
+    fs::write(&result, &good).unwrap();
+    let line = fails(2, &compare("nan"));
+    assert!(
+        line.contains("--padded-with NaN: rank0.assist_info_for_combine is I32, which has no such value"),
+        "{line}"
+    );
+    fails(2, &compare("minus"));
+    fails(2, &[&compare("-1")[..], &["--padded"]].concat());
+    // Any NaN is one.
+    let nan = |tensor: &Tensor<'_>| match tensor.dtype {
+        safetensors::Dtype::F32 => f32::from_bits(0xFFC0_0001).to_le_bytes().to_vec(),
+        _ => minus_one(tensor),
+    };
+    fs::copy(case.join("expected.safetensors"), &result).unwrap();
+    as_of_operators(&result, nan);
+    json(0, &[&compare("nan")[..], &["--tensors", "dynamic_scales"]].concat());
+    // Without anything after the received rows the bound says that nothing was there.
+    fs::copy(case.join("expected.safetensors"), &result).unwrap();
+    let yes = json(0, &compare("-1"));
+    assert!(
+        yes["bound"].as_str().unwrap().ends_with("; there are no values after the received rows"),
+        "{yes}"
+    );
+}
+
+/// Rows that a rank receives by the oracle.
+fn case_rows(case: &Path, rank: u32) -> usize {
+    let file = TensorFile::open(&case.join("expected.safetensors")).unwrap();
+    file.info(&format!("rank{rank}.expand_x")).unwrap().shape[0]
+}
+
+/// The first line of a comparison with a wrong rank 0.
+fn fails_with_rank0(args: &[&str]) -> String {
+    let lines = crate::common::fails_with_lines(1, args);
+    lines.into_iter().find(|line| line.contains("rank0.")).unwrap()
+}
+
 #[test]
 fn golden_writes_what_gen_expects_of_tensors_from_anywhere() {
     let (folder, case, expected) = made(&[]);

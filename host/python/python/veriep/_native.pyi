@@ -45,5 +45,5 @@ def compare(
     near: tuple[int, float, float],
     ranks: list[int],
     tensors: list[str],
-    padded: bool,
+    tail: tuple[bool, str | None],
 ) -> tuple[str, list[str]]: ...

@@ -127,13 +127,14 @@ def compare(
     ranks: Sequence[int] = (),
     tensors: Sequence[str] = (),
     padded: bool = False,
+    padded_with: float | None = None,
 ) -> Comparison:
     """Compares a result with the one expected, as ``veriep compare`` does.
 
     A value is right if its bits are the same, or both are NaN, or it is within ``ulp`` steps of its type, or within
     ``atol + rtol * abs(expected)``; ids and counts are exact. Without ``ranks`` and ``tensors`` an absent tensor is
     wrong; with them what there is of them is judged, and the bound names it. ``padded``: rows behind those received are
-    not looked at.
+    not looked at; ``padded_with``: they must hold this value throughout.
 
     >>> import numpy, veriep
     >>> expected = {"rank0.dynamic_scales": numpy.float32([1, 2])}
@@ -146,6 +147,7 @@ def compare(
         ValueError: there is no such rank.
     """
     near = (ulp, rtol, atol)
-    judged = _native.compare(given(expected), given(seen), near, list(ranks), list(tensors), padded)
+    tail = (padded, None if padded_with is None else str(padded_with))
+    judged = _native.compare(given(expected), given(seen), near, list(ranks), list(tensors), tail)
     judgement, compared = parsed(judged[0])
     return Comparison(judgement, compared, judged[1])

@@ -128,6 +128,10 @@ rows! {
     a_result_has_another_shape: |room| {
         compared(room, |tensors| tensor(tensors, "rank1.expand_idx").shape = vec![2, 4])
     };
+    padding_is_of_no_such_value: |room| {
+        room.case().run("run case --out result");
+        room.run("compare case result --padded-with many")
+    };
     a_result_lacks_a_tensor: |room| {
         compared(room, |tensors| tensors.retain(|tensor| tensor.name != "rank1.ep_recv_counts"))
     };
