@@ -1,13 +1,16 @@
 //! What the oracle says of a case, in the form of a result: golden vectors that no machine has touched.
 
 use crate::batch::Batch;
-use crate::case::Case;
+use crate::case::{Case, RETURNED_NAME};
 use crate::compare;
 use crate::error::{Error, Problem};
 use crate::parallel;
-use crate::result::{self, Outputs, RankResult};
-use crate::store::{Tensor, TensorFile};
-use std::collections::HashMap;
+use crate::result::{self, Outputs, RankResult, is_flat_assist_info};
+use crate::store::{Tensor, TensorFile, numbers_of};
+use crate::tolerance::{Difference, Tolerance};
+use safetensors::tensor::TensorInfo;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::Path;
 use veriep_core::place::Tensor as Output;
 use veriep_core::protocol::Operator;
 use veriep_core::reference::{Cluster, numerics};
@@ -37,11 +40,25 @@ impl<'c> Expected<'c> {
         })
     }
 
-    /// Asks for combine of what experts return: `rank{r}.expand_x`, `[n, h]` dtype, one row for each that dispatch handed them
-    /// under that name, in the same order.
+    /// Asks for what a case folder asks about: both operators, or combine alone if the folder holds what experts returned.
     ///
     /// # Errors
-    /// A tensor is missing, or its type or shape is another.
+    /// As [`Self::combined`].
+    pub fn of_folder(case: &'c Case, folder: &Path) -> Result<Self, Error> {
+        let returned = folder.join(RETURNED_NAME);
+        if !returned.exists() {
+            return Ok(Self::of(case));
+        }
+        Self::combined(case, &mut TensorFile::open(&returned)?)
+    }
+
+    /// Asks for combine of what experts return: `rank{r}.y`, or by the operators' name `rank{r}.expand_x`, `[n, h]` dtype, one
+    /// row for each that dispatch handed them, or more, of which the first n are read. Their order is that of dispatch, or of
+    /// the triples of `rank{r}.assist_info_for_combine` if the file has it; further tensors that combine takes from dispatch
+    /// must be right.
+    ///
+    /// # Errors
+    /// A tensor is missing, its type or shape is another, or it is not what dispatch returns.
     pub fn combined(case: &'c Case, returned: &mut TensorFile) -> Result<Self, Error> {
         let rows = Returned::read(case, returned)?;
         Ok(Self::each(case, Some(Operator::Combine), |cluster, rank| {
@@ -49,6 +66,13 @@ impl<'c> Expected<'c> {
             let take = |token, k, row: &mut Vec<u8>| rows.take(name, token, k, row);
             compare::combined(cluster, name, &mut { take }).0
         }))
+    }
+
+    /// The same if `file` has more of dispatch than rows.
+    fn dispatched_if_given(case: &'c Case, file: &TensorFile) -> Option<Self> {
+        let is_given =
+            |name: &String| OF_DISPATCH.iter().any(|output| name.ends_with(&format!(".{}", output.name())));
+        file.names().iter().any(is_given).then(|| Self::dispatched(case))
     }
 
     fn each(
@@ -84,6 +108,12 @@ impl<'c> Expected<'c> {
     }
 }
 
+/// What combine takes from dispatch besides the rows; a file may have it.
+const OF_DISPATCH: [Output; 5] =
+    [Output::AssistInfo, Output::EpRecvCounts, Output::TpRecvCounts, Output::ExpandIdx, Output::ExpandScales];
+/// The rows under the name that the operators' documents give to what experts return.
+const Y: &str = "y";
+
 /// The rows that experts return.
 struct Returned<'c> {
     case: &'c Case,
@@ -100,24 +130,45 @@ impl<'c> Returned<'c> {
             (0..case.ranks.len()).map(|rank| cluster.received(case.name(RankId(rank as u32)))).collect()
         });
         let mut places: HashMap<_, Vec<_>> = HashMap::new();
-        let (mut rows, mut problems) = (Vec::new(), Vec::new());
+        let (mut rows, mut problems) = (Vec::new(), unknown(case, file));
+        let dispatched = Expected::dispatched_if_given(case, file);
+        let dispatched = dispatched.as_ref().map_or_else(|| Ok(Vec::new()), Expected::tensors)?;
+        let dispatched: HashMap<_, _> =
+            dispatched.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         for rank in 0..received.len() {
             // The own rows come first, then the peer's.
             let of_domain = (0..tp).map(|n| if n == 0 { rank } else { rank ^ 1 });
             let pairs: Vec<_> = of_domain.flat_map(|rank| received[rank].iter().copied()).collect();
-            let name = format!("rank{}.expand_x", case.name(RankId(rank as u32)));
+            let of_rank = |tensor: &str| format!("rank{}.{tensor}", case.name(RankId(rank as u32)));
+            let by_operators = of_rank(Output::ExpandX.name());
+            let name = if file.info(&by_operators).is_some() { by_operators } else { of_rank(Y) };
             let (dtype, dims) = (result::element(shape), [pairs.len(), shape.h() as usize]);
             match file.info(&name) {
-                Some(info) if info.dtype == dtype && info.shape == dims => rows.push(file.read(&name)?),
+                Some(info) if info.dtype == dtype && has_rows(&info.shape, dims) => {
+                    rows.push(file.read(&name)?);
+                }
                 seen => {
-                    let seen = seen.map_or_else(
-                        || ": missing".to_owned(),
-                        |info| format!(": {} {:?}", info.dtype, info.shape),
-                    );
+                    let seen = seen.map_or_else(|| ": missing".to_owned(), kind);
                     problems.push(Problem::new(name, &seen, format!("must be {dtype} {dims:?}")));
                 }
             }
-            for (row, pair) in pairs.into_iter().enumerate() {
+            let mut order: Vec<_> = (0..pairs.len()).collect();
+            for output in OF_DISPATCH {
+                let name = of_rank(output.name());
+                let Some(info) = file.info(&name).cloned() else { continue };
+                let wrong = match dispatched.get(&name) {
+                    None => Some((kind(&info), "must be absent".to_owned())),
+                    Some(must) if info.dtype != must.dtype || !is_given(output, &info.shape, must) => {
+                        Some((kind(&info), format!("must be {} {:?}", must.dtype, must.shape)))
+                    }
+                    Some(must) if output == Output::AssistInfo => {
+                        order_of(must, &file.read(&name)?).map(|given| order = given).err()
+                    }
+                    Some(must) => difference(must, &file.read(&name)?),
+                };
+                problems.extend(wrong.map(|(seen, rule)| Problem::new(name, &seen, rule)));
+            }
+            for (row, pair) in order.into_iter().zip(pairs) {
                 places.entry(pair).or_default().push((rank, row));
             }
         }
@@ -141,4 +192,65 @@ impl<'c> Returned<'c> {
             _ => {}
         }
     }
+}
+
+/// What is wrong with a tensor: what is there, and the rule.
+type Wrong = (String, String);
+
+/// Whether rows of that shape are enough.
+fn has_rows(shape: &[usize], must: [usize; 2]) -> bool {
+    matches!(shape, &[rows, h] if rows >= must[0] && h == must[1])
+}
+
+/// Type and shape in words.
+fn kind(info: &TensorInfo) -> String {
+    format!(": {} {:?}", info.dtype, info.shape)
+}
+
+/// The tensors of a file that neither experts nor dispatch return.
+fn unknown(case: &Case, file: &TensorFile) -> Vec<Problem> {
+    let outputs = Output::ALL.into_iter().filter(|output| !output.is_of_combine()).map(Output::name);
+    let names: Vec<_> = outputs.chain([Y]).collect();
+    let ranks = (0..case.ranks.len()).map(|rank| case.name(RankId(rank as u32)));
+    let known: HashSet<_> =
+        ranks.flat_map(|rank| names.iter().map(move |name| format!("rank{rank}.{name}"))).collect();
+    let unknown = file.names().into_iter().filter(|name| !known.contains(name));
+    unknown.map(|name| Problem::new(name, ": unknown tensor", "must be absent")).collect()
+}
+
+/// Whether a tensor that combine takes from dispatch has the shape that dispatch returns, or the operators' own.
+fn is_given(output: Output, shape: &[usize], must: &Tensor<'_>) -> bool {
+    shape == must.shape
+        || output == Output::AssistInfo
+            && matches!((shape, &*must.shape), (&[words], &[rows, _]) if is_flat_assist_info(words, rows))
+}
+
+/// The first difference from what dispatch returns.
+fn difference(must: &Tensor<'_>, seen: &[u8]) -> Option<Wrong> {
+    let Difference { index, seen, expected, .. } =
+        Tolerance::default().judge(must, seen).first.into_iter().next()?;
+    Some((format!("{index:?} = {seen}"), format!("must be {expected}, which dispatch returns")))
+}
+
+/// Where the row of each of the triples `must` is, by those given. Equal ones, of TP peers, keep their order.
+fn order_of(must: &Tensor<'_>, seen: &[u8]) -> Result<Vec<usize>, Wrong> {
+    let triples = |bytes: &[u8]| bytes.as_chunks::<12>().0.to_vec();
+    let must = triples(&must.data);
+    let mut given: HashMap<[u8; 12], VecDeque<usize>> = HashMap::new();
+    let mut unsent: HashMap<[u8; 12], usize> = HashMap::new();
+    must.iter().for_each(|triple| *unsent.entry(*triple).or_default() += 1);
+    for (row, triple) in triples(seen).into_iter().take(must.len()).enumerate() {
+        match unsent.get_mut(&triple) {
+            Some(left) if *left > 0 => *left -= 1,
+            _ => {
+                let triple = numbers_of(&triple, i32::from_le_bytes);
+                return Err((
+                    format!("[{row}] = {triple:?}"),
+                    "must be a row that dispatch sends here, once".to_owned(),
+                ));
+            }
+        }
+        given.entry(triple).or_default().push_back(row);
+    }
+    Ok(must.iter().filter_map(|triple| given.get_mut(triple)?.pop_front()).collect())
 }

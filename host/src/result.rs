@@ -35,6 +35,12 @@ impl<'a> RankResult<'a> {
     }
 }
 
+/// Whether so many words are `assist_info_for_combine` of `rows` rows in one dimension: triples one behind the other, at the
+/// start of the operators' 128 words for each row of the capacity.
+pub(crate) const fn is_flat_assist_info(words: usize, rows: usize) -> bool {
+    words == 3 * rows || words.is_multiple_of(128) && words / 128 >= rows
+}
+
 /// The names of all tensors that a result may have of a rank.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let is_of_files = |output: &Output| !matches!(output, Output::RowTable | Output::SentRows);

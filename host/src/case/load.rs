@@ -2,7 +2,8 @@
 
 use super::collect::Collected;
 use super::{
-    Case, Elastic, ExpertMap, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, expert_rows,
+    Case, Elastic, ExpertMap, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME, Weights, all_have_rows,
+    expert_rows,
 };
 use crate::config::{self, Config, FILE_NAME};
 use crate::error::{Error, Problem};
@@ -28,6 +29,8 @@ pub struct Opened {
     /// `elastic_info` that is switched on, not checked.
     pub elastic_info: Option<Vec<i32>>,
     file: TensorFile,
+    /// Whether `x` may be absent where combine does not read it.
+    is_of_combine: bool,
 }
 
 /// Opens a case folder.
@@ -82,7 +85,14 @@ impl Opened {
         let elastic_info = elastic_info(&mut file)?;
         let mut given = given_by(&file);
         given.set(Given::ELASTIC_INFO, elastic_info.is_some());
-        Ok(Self { config, given, elastic_info, file })
+        Ok(Self { config, given, elastic_info, file, is_of_combine: false })
+    }
+
+    /// Lets `x` be absent if the folder holds what experts returned, for callers that ask about combine alone then.
+    #[must_use]
+    pub fn for_oracle(mut self, folder: &Path) -> Self {
+        self.is_of_combine = folder.join(RETURNED_NAME).exists();
+        self
     }
 
     /// Judges the configuration, then reads as [`Self::read`].
@@ -104,6 +114,7 @@ impl Opened {
             unread: self.file.names().into_iter().collect(),
             file: self.file,
             problems: Collected::default(),
+            is_of_combine: self.is_of_combine,
         };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
@@ -178,6 +189,7 @@ struct Reader {
     file: TensorFile,
     unread: BTreeSet<String>,
     problems: Collected,
+    is_of_combine: bool,
 }
 
 impl Reader {
@@ -220,7 +232,7 @@ impl Reader {
         let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
         let weights = self.must(&format!("rank{name}.expert_scales"), Dtype::F32, &[bs, k])?;
         Ok(RankTensors {
-            x: self.must(&format!("rank{name}.x"), element, &[bs, h])?,
+            x: self.tokens(shape, &format!("rank{name}.x"), &[bs, h])?,
             expert_ids: numbers_of(&ids, i32::from_le_bytes),
             physical_ids: Vec::new(),
             expert_scales: numbers_of(&weights, f32::from_le_bytes),
@@ -231,6 +243,15 @@ impl Reader {
                 Op::CombineAddRmsNorm => self.must(&format!("rank{name}.residual_x"), element, &[bs, h])?,
             },
         })
+    }
+
+    /// `x` of a rank; zeros where it is absent and nothing of what is asked depends on it.
+    fn tokens(&mut self, shape: &Shape, name: &str, dims: &[usize; 2]) -> Result<Vec<u8>, Error> {
+        let is_read = shape.copy_expert_num() > 0 || shape.const_expert_num() > 0;
+        if self.is_of_combine && !is_read && self.file.info(name).is_none() {
+            return Ok(vec![0; dims[0] * shape.row_bytes() as usize]);
+        }
+        self.must(name, element(shape), dims)
     }
 
     /// What const experts and AddRmsNorm have.

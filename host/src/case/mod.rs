@@ -28,6 +28,9 @@ pub const TENSORS_NAME: &str = "inputs.safetensors";
 /// Name of the oracle's result beside a case.
 pub const EXPECTED_NAME: &str = "expected.safetensors";
 
+/// Name of what experts returned, in a case of combine alone.
+pub const RETURNED_NAME: &str = "returned.safetensors";
+
 /// Input tensors that the whole group shares: their names have no rank.
 const OF_ALL_RANKS: [&str; 5] =
     ["scales", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma"];

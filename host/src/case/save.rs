@@ -1,6 +1,8 @@
 //! Writing a case.
 
-use super::{Case, EXPECTED_NAME, Elastic, ExpertMap, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
+use super::{
+    Case, EXPECTED_NAME, Elastic, ExpertMap, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME, expert_rows,
+};
 use crate::atomic_file::{AtomicFile, remove_file};
 use crate::config::FILE_NAME;
 use crate::error::Error;
@@ -25,7 +27,7 @@ impl Case {
     }
 
     /// Writes the case into `folder`, made if it is not there, and beside it the oracle's result, if it is given; the one of
-    /// an older case goes. An older case stays as it is until all of the new one is written. While files change places there
+    /// an older case goes, and what experts returned of it. An older case stays as it is until all of the new one is written. While files change places there
     /// is no configuration: whoever looks then, or finds what a process left that was killed then, is refused.
     ///
     /// # Errors
@@ -62,6 +64,7 @@ impl Case {
             Some(expected) => expected.put()?,
             None => remove_file(&beside)?,
         }
+        remove_file(&folder.join(RETURNED_NAME))?;
         inputs.put()?;
         config.put()
     }

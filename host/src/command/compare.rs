@@ -1,10 +1,11 @@
 //! `veriep compare`: a result against the oracle, or against another result.
 
-use crate::case;
+use crate::case::{self, RETURNED_NAME};
 use crate::cli::{Asked, CompareArgs};
 use crate::error::{Error, shown};
 use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
+use crate::result::is_flat_assist_info;
 use crate::store::{Tensor, TensorFile, convert_to};
 use crate::tolerance::{self, Judged, Tolerance};
 use crate::verdict::{Judgement, Verdict};
@@ -18,10 +19,6 @@ use veriep_core::place::Tensor as Output;
 
 /// Most differing tensors named.
 const NAMED_MAX: usize = 20;
-
-/// Words for each row of the capacity in the operators' own `assist_info_for_combine`, of one dimension. The triples stand
-/// one behind the other at its start.
-const WORDS_PER_ROW: usize = 128;
 
 #[derive(Serialize)]
 struct Summary<'a> {
@@ -80,8 +77,8 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
     let compared = if args.expected.is_dir() {
         let mut opened = case::open(&args.expected)?;
         args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
-        let case = opened.load(&args.expected)?;
-        compared(&args.asked, &Expected::of(&case).tensors()?, &mut result)?
+        let case = opened.for_oracle(&args.expected).load(&args.expected)?;
+        compared(&args.asked, &Expected::of_folder(&case, &args.expected)?.tensors()?, &mut result)?
     } else {
         if let Some(assignment) = args.set.first() {
             let seen = shown(assignment);
@@ -95,12 +92,21 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
     };
     let told = Summary {
         ok: compared.judgement.verdict() == Verdict::Yes,
-        expected: args.expected.display().to_string(),
+        expected: named(&args.expected),
         result: args.result.display().to_string(),
         tensors: &compared.tensors,
         not_compared: &compared.not_compared,
     };
     report.judge(&compared.judgement, &told, table)
+}
+
+/// The name of what is expected, and whether that is what combine alone makes of rows in a file.
+fn named(expected: &Path) -> String {
+    let returned = expected.join(RETURNED_NAME);
+    match returned.exists() {
+        true => format!("{}, combine of the rows in {RETURNED_NAME}", expected.display()),
+        false => expected.display().to_string(),
+    }
 }
 
 impl One {
@@ -370,7 +376,12 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
     }
     let stray =
         result.names().into_iter().filter(|name| is_asked(name) && !expected.contains_key(name.as_str()));
-    let stray = stray.map(|name| One { error: Some("must be absent".to_owned()), ..One::new(&name) });
+    let is_output = |name: &str| Output::ALL.iter().any(|output| output.name() == parts(name).1);
+    let stray = stray.map(|name| One {
+        error: Some("must be absent".to_owned()),
+        hint: is_output(&name).then(|| "--tensors".to_owned()),
+        ..One::new(&name)
+    });
     tensors.extend(stray.filter(|_| is_whole));
     let judgement = judgement(asked, result.path(), &tensors, &not_compared);
     Ok(Compared { judgement, tensors, not_compared })
@@ -418,9 +429,7 @@ fn fits(shape: &[usize], must: &Tensor<'_>, may_be_padded: bool) -> bool {
     let may_be_longer = may_be_padded && Output::ALL.iter().any(is_received);
     match (shape, must.shape.as_slice()) {
         // Its length is of the operator's own choice, and so always longer than what it says.
-        (&[words], &[n, 3]) if tensor == Output::AssistInfo.name() => {
-            words == 3 * n || words.is_multiple_of(WORDS_PER_ROW) && words / WORDS_PER_ROW >= n
-        }
+        (&[words], &[n, 3]) if tensor == Output::AssistInfo.name() => is_flat_assist_info(words, n),
         ([rows, rest @ ..], [n, others @ ..]) if may_be_longer => rows >= n && rest == others,
         (shape, must) => shape == must,
     }

@@ -1,7 +1,8 @@
 //! `veriep golden`
 
-use super::source::{inputs, keep_apart, open_case};
+use super::source::{inputs, keep_apart, open_case, opened, refuse_options};
 use crate::atomic_file::check_writable;
+use crate::case::RETURNED_NAME;
 use crate::cli::GoldenArgs;
 use crate::error::Error;
 use crate::expected::Expected;
@@ -11,8 +12,16 @@ use crate::store::write_tensors;
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
     check_writable(&args.out)?;
     keep_apart(&inputs(&args.config), &[("--out", Some(&args.out))])?;
-    let (case, source) = open_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
-    let expected = Expected::of(&case);
+    let folder = args.config.path.as_deref().filter(|path| path.join(RETURNED_NAME).exists());
+    let (case, source) = match (folder, opened(&args.config)?) {
+        (Some(folder), Some((opened, _))) => {
+            refuse_options(&args.tensors, folder)?;
+            (opened.for_oracle(folder).load(folder)?, folder.display().to_string())
+        }
+        _ => open_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?,
+    };
+    let expected =
+        folder.map_or_else(|| Ok(Expected::of(&case)), |folder| Expected::of_folder(&case, folder))?;
     let tensors = expected.tensors()?;
     let written = Fields(vec![
         ("ok", true.into()),

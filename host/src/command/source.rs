@@ -1,7 +1,7 @@
 //! What the arguments that name or make a case amount to.
 
 use crate::atomic_file::resolved;
-use crate::case::{self, Case, Opened, TENSORS_NAME, config_file};
+use crate::case::{self, Case, Opened, RETURNED_NAME, TENSORS_NAME, config_file};
 use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, OrderArg, TensorArgs, name_of};
 use crate::config::{Config, FILE_NAME};
 use crate::error::Error;
@@ -78,6 +78,13 @@ pub(super) fn open_case(
         let made = make_case(config, tensors, seed, (port_offset, values_max));
         return made.map(|(case, source)| (case, source.name));
     };
+    refuse_options(tensors, folder)?;
+    opened.config.port_offset = port_offset;
+    Ok((opened.load(folder)?, folder.display().to_string()))
+}
+
+/// Refuses options that make tensors, beside a case that has them.
+pub(super) fn refuse_options(tensors: &TensorArgs, folder: &Path) -> Result<(), Error> {
     let asked_for = [
         ("--routing", tensors.routing.is_some()),
         ("--mask", tensors.mask != MaskKind::None),
@@ -91,8 +98,7 @@ pub(super) fn open_case(
         let folder = folder.display();
         return Err(Error::Request(format!("{option}: {folder} has tensors of its own: must be left out")));
     }
-    opened.config.port_offset = port_offset;
-    Ok((opened.load(folder)?, folder.display().to_string()))
+    Ok(())
 }
 
 /// A file that an option asks for, if it does.
@@ -103,8 +109,8 @@ pub(super) fn inputs(args: &ConfigArgs) -> Vec<PathBuf> {
     // A folder that stands for its configuration is a case all the same.
     let (folders, files): (Vec<_>, Vec<_>) =
         args.path.iter().chain(&args.config).partition(|path| path.is_dir());
-    let of_case =
-        folders.into_iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
+    let names = [FILE_NAME, TENSORS_NAME, RETURNED_NAME];
+    let of_case = folders.into_iter().flat_map(|folder| names.map(|name| folder.join(name)));
     of_case.chain(files.into_iter().cloned()).collect()
 }
 

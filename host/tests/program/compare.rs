@@ -423,6 +423,125 @@ fn padding_must_hold_the_value_that_is_asked_for() {
     );
 }
 
+/// Makes a case one of combine alone: what its experts returned is in `returned.safetensors`, in the order and under the names
+/// that are asked for, and its tokens are gone. The case must have two ranks whose rows travel as they are.
+fn of_combine_alone(path: &Path, is_reversed: bool, rows_name: &str) {
+    let case = case::load(path).unwrap();
+    let (k, h) = (case.shape.k() as usize, case.shape.h() as usize);
+    let mut expected = TensorFile::open(&path.join("expected.safetensors")).unwrap();
+    let mut tensors = Vec::new();
+    for rank in 0..2 {
+        let mut of_rank = |name: &str| expected.read(&format!("rank{rank}.{name}")).unwrap();
+        let counts = of_rank("ep_recv_counts");
+        let mut triples: Vec<_> = of_rank("assist_info_for_combine").chunks(12).map(<[u8]>::to_vec).collect();
+        if is_reversed {
+            triples.reverse();
+        }
+        let mut y = Vec::new();
+        for triple in &triples {
+            let word = |i: usize| i32::from_le_bytes(triple[4 * i..][..4].try_into().unwrap()) as usize;
+            let source = &case.ranks[word(0)];
+            let gain = case.expert_gain[source.expert_ids[word(1) * k + word(2)] as usize];
+            for element in source.x[2 * h * word(1)..][..2 * h].chunks(2) {
+                let x = bf16::from_le_bytes([element[0], element[1]]).to_f32();
+                y.extend(bits(x * gain).to_le_bytes());
+            }
+        }
+        let n = triples.len();
+        let mut push = |name: &str, dtype, shape, data: Vec<u8>| {
+            tensors.push(Tensor { name: format!("rank{rank}.{name}"), dtype, shape, data: data.into() });
+        };
+        // A capacity of two rows more.
+        y.extend(vec![0xA5; 2 * 2 * h]);
+        push(rows_name, safetensors::Dtype::BF16, vec![n + 2, h], y);
+        let mut words = triples.concat();
+        words.resize(4 * 128 * (n + 2), 0xA5);
+        push("assist_info_for_combine", safetensors::Dtype::I32, vec![128 * (n + 2)], words);
+        push("ep_recv_counts", safetensors::Dtype::I32, vec![counts.len() / 4], counts);
+    }
+    write_tensors(&path.join("returned.safetensors"), tensors).unwrap();
+    without(&path.join("inputs.safetensors"), |name| name.ends_with(".x"));
+}
+
+/// Takes tensors out of a file.
+fn without(path: &Path, is_one: impl Fn(&str) -> bool) {
+    let mut file = TensorFile::open(path).unwrap();
+    let mut tensors = Vec::new();
+    for name in file.names().into_iter().filter(|name| !is_one(name)) {
+        let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+        tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data });
+    }
+    write_tensors(path, tensors).unwrap();
+}
+
+#[test]
+fn combine_alone_is_judged_by_the_rows_that_experts_returned() {
+    for (is_reversed, rows_name) in [(false, "y"), (true, "y"), (true, "expand_x")] {
+        let (folder, case, result) = made(&["--mask", "pairs"]);
+        of_combine_alone(&case, is_reversed, rows_name);
+        let alone = ["compare", text(&case), text(&result), "--tensors", "x_out"];
+        let right = json(0, &alone);
+        assert_eq!(
+            (&right["tensors"][0]["name"], &right["tensors"][0]["compared"]),
+            (&"x_out".into(), &4096.into())
+        );
+        assert!(
+            right["expected"]
+                .as_str()
+                .unwrap()
+                .ends_with("case, combine of the rows in returned.safetensors")
+        );
+        spoil(&result, "rank1.x_out", |data, _| data[2 * 1024 + 6] ^= 1);
+        assert!(fails(1, &alone).contains("rank1.x_out[1, 3] = "));
+        // One bit of what an expert returned: another result.
+        fs::copy(case.join("expected.safetensors"), &result).unwrap();
+        spoil(&case.join("returned.safetensors"), &format!("rank0.{rows_name}"), |data, _| data[1] ^= 0x40);
+        assert!(fails(1, &alone).contains(".x_out["));
+        // Nothing but combine is expected; the tokens are not there for anything else.
+        let golden = folder.path().join("golden");
+        json(0, &["golden", text(&case), "--out", text(&golden)]);
+        assert_eq!(TensorFile::open(&golden).unwrap().names(), ["rank0.x_out", "rank1.x_out"]);
+        let lines = crate::common::fails_with_lines(2, &["run", text(&case)]);
+        assert!(lines.iter().any(|line| line.contains("rank0.x: missing")), "{lines:?}");
+    }
+}
+
+#[test]
+fn what_combine_takes_from_dispatch_must_be_right() {
+    let (_folder, case, result) = made(&[]);
+    of_combine_alone(&case, false, "y");
+    let returned = case.join("returned.safetensors");
+    let good = fs::read(&returned).unwrap();
+    let refused = |name: &str, change: &dyn Fn(&mut Vec<u8>, &mut Vec<usize>)| {
+        fs::write(&returned, &good).unwrap();
+        spoil(&returned, name, change);
+        fails(2, &["compare", text(&case), text(&result), "--tensors", "x_out"])
+    };
+    let line = refused("rank1.ep_recv_counts", &|data, _| data[0] += 1);
+    assert!(
+        line.contains("rank1.ep_recv_counts[0] = ") && line.ends_with(", which dispatch returns"),
+        "{line}"
+    );
+    // A row twice, and so another one not at all.
+    let line = refused("rank0.assist_info_for_combine", &|data, _| data.copy_within(0..12, 12));
+    assert!(line.contains("rank0.assist_info_for_combine[1] = [0, 0, "), "{line}");
+    assert!(line.ends_with(": must be a row that dispatch sends here, once"), "{line}");
+    let line = refused("rank0.assist_info_for_combine", &|data, _| data[0] = 7);
+    assert!(line.contains("rank0.assist_info_for_combine[0] = [7, 0, "), "{line}");
+    let line = refused("rank0.y", &|data, shape| {
+        data.truncate(2 * 1024 * 15);
+        shape[0] = 15;
+    });
+    assert!(line.ends_with("rank0.y: BF16 [15, 1024]: must be BF16 [16, 1024]"), "{line}");
+    fs::write(&returned, &good).unwrap();
+    without(&returned, |name| name == "rank1.y");
+    let line = fails(2, &["golden", text(&case), "--out", text(&result.with_extension("golden"))]);
+    assert!(line.ends_with("returned.safetensors: rank1.y: missing: must be BF16 [16, 1024]"), "{line}");
+    // Another case does not inherit it.
+    json(0, &["gen", "--preset", "tiny", "--seed", "3", "--out", text(&case)]);
+    assert!(!returned.exists());
+}
+
 /// Rows that a rank receives by the oracle.
 fn case_rows(case: &Path, rank: u32) -> usize {
     let file = TensorFile::open(&case.join("expected.safetensors")).unwrap();

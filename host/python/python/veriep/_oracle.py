@@ -70,9 +70,9 @@ def oracle_combine(
 ) -> dict[str, Any]:
     """What combine puts out on every rank; otherwise as `oracle`.
 
-    ``returned`` are the rows that experts return, ``rank{r}.expand_x``: one for each row that `oracle_dispatch` puts
-    out under that name, in the same order, ``[n, h]`` in ``dtype``. With a TP domain combine adds what both peers
-    return.
+    ``returned`` are the rows that experts return, ``rank{r}.y`` or ``rank{r}.expand_x``: one for each row that
+    `oracle_dispatch` puts out, in the same order, ``[n, h]`` in ``dtype``; with ``rank{r}.assist_info_for_combine`` in
+    the order of its triples. With a TP domain combine adds what both peers return.
     """
     return _ask(case, preset, config, "combine", returned)
 

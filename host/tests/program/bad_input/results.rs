@@ -132,6 +132,11 @@ rows! {
         room.case().run("run case --out result");
         room.run("compare case result --padded-with many")
     };
+    a_case_of_combine_alone_lacks_rows: |room| {
+        room.case().run("run case --out result");
+        let nothing = [&2u64.to_le_bytes()[..], b"{}"].concat();
+        room.file("case/returned.safetensors", nothing).run("compare case result --tensors x_out")
+    };
     a_result_lacks_a_tensor: |room| {
         compared(room, |tensors| tensors.retain(|tensor| tensor.name != "rank1.ep_recv_counts"))
     };
