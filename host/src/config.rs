@@ -1,17 +1,19 @@
 //! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
 
+mod entries;
 pub(crate) mod keys;
+mod origin;
 mod page;
+
+pub use entries::{Fault, Faults};
+pub use origin::Origin;
 
 use crate::error::{Error, Problem};
 use core::fmt;
-use core::ops::Range;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use toml::Spanned;
-use toml::de::{DeString, DeTable};
 use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol,
     Release, Shape,
@@ -104,6 +106,9 @@ pub struct Config {
     /// Of `moe_expert_num`, the copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub redundant_experts: Option<i64>,
+    /// Not a key of the file: how the file is written.
+    #[serde(skip)]
+    pub origin: Origin,
 }
 
 impl Default for Config {
@@ -152,6 +157,7 @@ impl Default for Config {
             out_dtype: None,
             logical_experts: None,
             redundant_experts: None,
+            origin: Origin::default(),
         }
     }
 }
@@ -195,40 +201,36 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// The file is missing, too large, not UTF-8 or not a configuration: file, line and what is wrong.
+    /// The file is missing, too large, not UTF-8 or not a configuration: file, lines and what is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        Self::of_text(path, &text(path)?.0)
+        Self::read_changed(path, |_| Ok(()))
+    }
+
+    /// Reads a configuration file and changes it, before values that it has are judged.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and those of the change.
+    pub(crate) fn read_changed(
+        path: &Path,
+        change: impl Fn(&mut Self) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let mut config = Self::parse(&text(path)?.0).map_err(|faults| faults.error(path, &change))?;
+        change(&mut config)?;
+        Ok(config)
     }
 
     /// The configuration that a file holds with this text.
     pub(crate) fn of_text(path: &Path, text: &str) -> Result<Self, Error> {
-        Self::parse(text).map_err(|(line, what)| Error::file(path, format_args!("line {line}: {what}")))
+        Self::parse(text).map_err(|faults| faults.error(path, |_| Ok(())))
     }
 
-    /// Parses the text of a configuration; on failure the line and what is wrong there.
+    /// Parses the text of a configuration; on failure each line that is wrong, and what is wrong there.
     ///
     /// # Errors
-    /// Not TOML, an unknown key, one in two spellings, a wrong TOML type, an integer outside i64.
-    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let at = |span: Option<Range<usize>>, what: String| {
-            let line = line_of(text.as_bytes(), span.map_or(0, |span| span.start));
-            let content = text.lines().nth(line - 1).unwrap_or_default().trim();
-            (line, format!("{}: {what}", cut(content)))
-        };
-        let fail = |e: toml::de::Error| at(e.span(), short(e.message()));
-        let mut table = DeTable::parse(text).map_err(fail)?;
-        let mut named = DeTable::new();
-        for (word, value) in core::mem::take(table.get_mut()) {
-            let key = keys::key(word.get_ref()).map_err(|what| at(Some(word.span()), what))?;
-            if let Some((other, _)) = named.get_key_value(key) {
-                let later = word.span().start.max(Spanned::span(other).start);
-                return Err(at(Some(later..later), format!("duplicate key: {key} in two spellings")));
-            }
-            named.insert(Spanned::new(word.span(), DeString::from(key)), value);
-        }
-        let counts_experts = named.contains_key("moe_expert_num");
-        *table.get_mut() = named;
-        let mut config = Self::deserialize(toml::Deserializer::from(table)).map_err(fail)?;
+    /// Not TOML, unknown keys, one in two spellings, a wrong TOML type, an integer outside i64.
+    pub fn parse(text: &str) -> Result<Self, Faults> {
+        let mut config = entries::config(entries::of_toml(text)?)?;
+        let counts_experts = config.origin.has("moe_expert_num");
         if let (false, Some(logical), Some(redundant)) =
             (counts_experts, config.logical_experts, config.redundant_experts)
         {
@@ -255,12 +257,15 @@ impl Config {
 
     /// Gives a key, in any of its spellings, the value that this text of TOML is, and returns the key.
     pub fn assign(&mut self, key: &str, value: &str) -> Result<&'static str, String> {
-        let key = keys::key(key.trim())?;
+        let word = key.trim();
+        let key = keys::key(word).map_err(|not_key| not_key.what(word, true))?;
         let value = parse_value(value.trim()).ok_or("not a TOML value")?;
         let mut table = toml::Table::try_from(&*self).map_err(|e| e.to_string())?;
         table.insert(key.to_owned(), value);
         let set = Self::deserialize(table).map_err(|e| short(e.message()))?;
-        *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, ..set };
+        let mut origin = core::mem::take(&mut self.origin);
+        origin.add(key, usize::MAX);
+        *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, origin, ..set };
         Ok(key)
     }
 
@@ -539,11 +544,47 @@ mod tests {
             ("[k]", 1, "must be an integer in [-2^63, 2^63)"),
             ("k =", 1, ""),
         ] {
-            let (seen_line, what) = Config::parse(text).expect_err(text);
-            assert_eq!(seen_line, line, "{text:?}: {what}");
+            let faults = Config::parse(text).expect_err(text);
+            let what = faults.to_string();
+            assert_eq!((faults.all.len(), faults.all[0].line), (1, line), "{text:?}: {what}");
             assert!(what.contains(word), "{text:?}: {what}");
             assert!(!what.contains('\n'), "{what}");
         }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_in_the_order_of_the_file() {
+        let faults =
+            Config::parse("zeta = 1\nk = \"8\"\nalpha = 2\nh = 1\nx = 3\nH = 2\nbss = true\n").unwrap_err();
+        let told: Vec<_> = faults.all.iter().map(|fault| (fault.line, fault.to_string())).collect();
+        let starts = [
+            (1, "`zeta = 1`: unknown key `zeta`: must be one of release, "),
+            (2, "`k = \"8\"`: string \"8\": must be an integer"),
+            (3, "`alpha = 2`: unknown key `alpha`"),
+            (5, "`x = 3`: unknown key `x`: a tensor: belongs into inputs.safetensors"),
+            (6, "`H = 2`: duplicate key: h in two spellings"),
+            (7, "`bss = true`: unknown key `bss`"),
+        ];
+        assert_eq!(told.len(), starts.len(), "{told:?}");
+        for ((line, told), (expected, start)) in told.iter().zip(starts) {
+            assert!(*line == expected && told.starts_with(start), "{told}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_hides_no_value_that_is_wrong_by_itself() {
+        let lines = |text: &str| Config::of_text(Path::new("c.toml"), text).unwrap_err().lines();
+        let told = lines("zeta = 1\nalpha = 2\nk = 99\n");
+        assert_eq!(told.len(), 3);
+        assert!(
+            told[0].starts_with("c.toml: line 1: `zeta = 1`: unknown key `zeta`: must be one of"),
+            "{told:?}"
+        );
+        assert_eq!(told[1], "c.toml: line 2: `alpha = 2`: unknown key `alpha`");
+        assert_eq!(told[2], "c.toml: k = 99: must be in [1, 16]; hint: k = 16");
+        assert_eq!(lines("k = 99\nzeta = 1")[0], told[2]);
+        // Not what would be right with another value of the key that is misspelt.
+        assert_eq!(lines("moe_expert_num = 30\nep_world_siz = 2").len(), 1);
     }
 
     #[test]
@@ -558,10 +599,11 @@ mod tests {
             format!("'{words}' = 1"),
             format!("k = '{words}'"),
         ] {
-            let (line, what) = Config::parse(&text).unwrap_err();
-            assert!(line == 1 && what.len() < 800, "{what}");
+            let faults = Config::parse(&text).unwrap_err();
+            let what = faults.to_string();
+            assert!(faults.all[0].line == 1 && what.len() < 800, "{what}");
         }
-        let (_, what) = Config::parse(&format!("{} = 1", "x".repeat(100))).unwrap_err();
+        let what = Config::parse(&format!("{} = 1", "x".repeat(100))).unwrap_err().to_string();
         assert!(what.contains("xxx...") && what.contains("must be one of"), "{what}");
     }
 

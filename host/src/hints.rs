@@ -70,7 +70,9 @@ fn judge(config: &UserConfig, given: Given, door: Door) -> Result<Shape, Vec<Pro
             let told = whatever_is_meant(config, given, door);
             let words = unknown.iter().map(|word| word_problem(config, given, door, word, &told));
             let rules = told.iter().map(|broken| problem(&core, door, broken, &all));
-            Err(words.chain(rules).chain(others).collect())
+            let mut problems: Vec<_> = words.chain(rules).chain(others).collect();
+            problems.sort_by_key(|problem| config.origin.place(&problem.parameter));
+            Err(problems)
         }
     }
 }

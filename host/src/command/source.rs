@@ -158,8 +158,8 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
         }
         (None, Some(path)) => {
             let file = config_file(path);
-            let config = Config::read(&file)?;
-            Source { config, routing: Routing::default(), name: file.display().to_string() }
+            let config = Config::read_changed(&file, |config| overridden(config, args))?;
+            return Ok(Source { config, routing: Routing::default(), name: file.display().to_string() });
         }
         (None, None) => {
             return Err(Error::Request("missing argument: CONFIG, CASE or --preset NAME".to_owned()));

@@ -187,7 +187,7 @@ impl Trace {
         }
         let mut config = toml::to_string(&header["config"])
             .map_err(|error| at(1, format!("config: {error}")))
-            .and_then(|text| Config::parse(&text).map_err(|(_, what)| at(1, format!("config: {what}"))))?;
+            .and_then(|text| Config::parse(&text).map_err(|faults| at(1, format!("config: {faults}"))))?;
         // Of a model, which is smaller than any product.
         config.server_ranks = header["options"]["server_ranks"].as_i64().unwrap_or(config.server_ranks);
         if header["unit"] == "ns" {

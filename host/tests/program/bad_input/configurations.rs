@@ -12,6 +12,9 @@ rows! {
     the_configuration_is_larger_than_any: |room| room.check(vec![b'#'; 5 << 20]);
     the_configuration_is_not_toml: |room| room.check("k = 8\nh = = 7168");
     a_key_is_not_known: |room| room.check("k = 8\nhccl_buffsize = 200");
+    several_keys_are_not_known: |room| room.check("zeta = 1\nalpha = 2\nk = 99");
+    a_tensor_stands_among_the_keys: |room| room.check("x_active_mask = true");
+    a_key_is_the_name_of_a_derived_number: |room| room.check("localMoeExpertNum = 16\nmaxBs = 8");
     a_key_stands_twice: |room| room.check("k = 8\nk = 9");
     a_value_has_another_type: |room| room.check("k = \"8\"");
     a_number_has_a_point: |room| room.check("h = 7168.0");
@@ -62,7 +65,7 @@ rows! {
     };
     h_is_no_multiple_on_a2: |room| room.check(format!("{A2}h = 1000"));
     more_special_experts_than_ids_can_name: |room| room.check("zero_expert_num = 2147483640");
-    no_rank_has_tokens: |room| room.check("ep_world_size = 2\nbs = [0, 0]");
+    no_rank_has_tokens: |room| room.run("layout --preset tiny --set bs=[0,0]");
     global_bs_is_another_number: |room| room.check("global_bs = 100");
     global_bs_of_ranks_that_differ: |room| room.check("ep_world_size = 2\nbs = [1, 2]\nglobal_bs = 3");
     a_tp_domain_of_ranks_with_several_experts: |room| room.check("release = \"9.1.0\"\ntp_world_size = 2");
