@@ -29,6 +29,9 @@ const SHOWN_MAX: usize = 60;
 const WORD_SHOWN_MAX: usize = 30;
 
 /// `bs`: an integer, or a list with one entry per EP rank.
+/// `ids` of a case whose batches mark pairs that are not sent by -1.
+pub const INACTIVE: &str = "-1-inactive";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Bs {
@@ -109,6 +112,9 @@ pub struct Config {
     /// Not a key of the file: how the file is written.
     #[serde(skip)]
     pub origin: Origin,
+    /// What ids below 0 mean: [`INACTIVE`], or absent if there must be none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<String>,
 }
 
 impl Default for Config {
@@ -158,6 +164,7 @@ impl Default for Config {
             logical_experts: None,
             redundant_experts: None,
             origin: Origin::default(),
+            ids: None,
         }
     }
 }

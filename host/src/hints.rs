@@ -107,7 +107,7 @@ impl Door {
         let mut of_operators = Vec::new();
         if let Some(release) = self.release {
             let busy = match config.bs {
-                BatchSizes::PerRank(list) if self.idle_ranks => {
+                BatchSizes::PerRank(list) if self.idle_ranks && list.contains(&0) => {
                     Some(list.iter().map(|&bs| if bs == 0 { 1 } else { bs }).collect::<Vec<_>>())
                 }
                 _ => None,
@@ -118,9 +118,12 @@ impl Door {
                 found(&Broken { violation: *violation, own_limit: false });
             });
         }
+        // Of a list with a 0 the operators were asked about another one.
+        let has_idle = matches!(config.bs, BatchSizes::PerRank(list) if list.contains(&0));
         let mut own = |violation: &Violation| {
             if !of_operators.contains(&violation.parameter) {
-                found(&Broken { violation: *violation, own_limit: self.release.is_some() });
+                let were_asked = self.release.is_some() && !(violation.parameter == "bs" && has_idle);
+                found(&Broken { violation: *violation, own_limit: were_asked });
             }
         };
         let Some(comm_alg) = self.algorithm.protocol() else {

@@ -2,8 +2,8 @@
 
 use super::collect::Collected;
 use super::{
-    Case, Elastic, ExpertMap, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME, Weights, all_have_rows,
-    expert_rows,
+    Case, Elastic, ExpertMap, NO_EXPERT, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME, Weights,
+    all_have_rows, expert_rows,
 };
 use crate::config::{self, Config, FILE_NAME};
 use crate::error::{Error, Problem};
@@ -16,6 +16,7 @@ use safetensors::tensor::TensorInfo;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
+use veriep_core::inputs::Mask;
 use veriep_core::shape::{Elastic as Left, Given, Limits, Op, RANKS_MAX, Shape};
 use veriep_core::units::RankId;
 
@@ -25,7 +26,7 @@ pub struct Opened {
     /// `config.toml`.
     pub config: Config,
     /// The optional tensors that the header names.
-    pub given: Given,
+    in_header: Given,
     /// `elastic_info` that is switched on, not checked.
     pub elastic_info: Option<Vec<i32>>,
     file: TensorFile,
@@ -83,9 +84,31 @@ impl Opened {
     /// `elastic_info` cannot be read.
     pub fn of(config: Config, mut file: TensorFile) -> Result<Self, Error> {
         let elastic_info = elastic_info(&mut file)?;
-        let mut given = given_by(&file);
-        given.set(Given::ELASTIC_INFO, elastic_info.is_some());
-        Ok(Self { config, given, elastic_info, file, is_of_combine: false })
+        let mut in_header = given_by(&file);
+        in_header.set(Given::ELASTIC_INFO, elastic_info.is_some());
+        Ok(Self { config, in_header, elastic_info, file, is_of_combine: false })
+    }
+
+    /// The optional inputs: those that the header names, and the masks that ids of no expert are where the configuration allows
+    /// them.
+    ///
+    /// # Errors
+    /// The ids cannot be read.
+    pub fn given(&mut self) -> Result<Given, Error> {
+        let mut given = self.in_header;
+        if self.config.ids.is_none() {
+            return Ok(given);
+        }
+        for name in self.file.names().into_iter().filter(|name| of_a_rank(name) == Some("expert_ids")) {
+            let Some(&TensorInfo { dtype: Dtype::I32, ref shape, .. }) = self.file.info(&name) else {
+                continue;
+            };
+            let &[bs, k] = shape.as_slice() else { continue };
+            let ids = numbers_of(&self.file.read(&name)?, i32::from_le_bytes);
+            // Masks of the file are in its header.
+            given |= OwnedMask::without_no_expert(Mask::None, &ids, bs, k.max(1)).given();
+        }
+        Ok(given)
     }
 
     /// Lets `x` be absent if the folder holds what experts returned, for callers that ask about combine alone then.
@@ -99,9 +122,10 @@ impl Opened {
     ///
     /// # Errors
     /// The configuration breaks a rule, a tensor is missing or wrong.
-    pub fn load(self, folder: &Path) -> Result<Case, Error> {
+    pub fn load(mut self, folder: &Path) -> Result<Case, Error> {
         let place = folder.join(FILE_NAME);
-        let shape = hints::shape(&self.config, self.given, Limits::Product, place.display())?;
+        let given = self.given()?;
+        let shape = hints::shape(&self.config, given, Limits::Product, place.display())?;
         self.read(shape)
     }
 
@@ -115,6 +139,7 @@ impl Opened {
             file: self.file,
             problems: Collected::default(),
             is_of_combine: self.is_of_combine,
+            allows_no_expert: self.config.ids.is_some(),
         };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
@@ -190,6 +215,7 @@ struct Reader {
     unread: BTreeSet<String>,
     problems: Collected,
     is_of_combine: bool,
+    allows_no_expert: bool,
 }
 
 impl Reader {
@@ -231,12 +257,22 @@ impl Reader {
         let element = element(shape);
         let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
         let weights = self.must(&format!("rank{name}.expert_scales"), Dtype::F32, &[bs, k])?;
+        let expert_ids = numbers_of(&ids, i32::from_le_bytes);
+        let mut expert_scales = numbers_of(&weights, f32::from_le_bytes);
+        let mut mask = self.mask(&format!("rank{name}.x_active_mask"), bs, k)?;
+        if self.allows_no_expert && expert_ids.len() == bs * k {
+            mask = OwnedMask::without_no_expert(mask.by_reference(), &expert_ids, bs, k);
+            // Weights must be numbers also where there is no expert.
+            for (weight, _) in expert_scales.iter_mut().zip(&expert_ids).filter(|(_, id)| **id == NO_EXPERT) {
+                *weight = 0.0;
+            }
+        }
         Ok(RankTensors {
             x: self.tokens(shape, &format!("rank{name}.x"), &[bs, h])?,
-            expert_ids: numbers_of(&ids, i32::from_le_bytes),
+            expert_ids,
             physical_ids: Vec::new(),
-            expert_scales: numbers_of(&weights, f32::from_le_bytes),
-            mask: self.mask(&format!("rank{name}.x_active_mask"), bs, k)?,
+            expert_scales,
+            mask,
             shared_expert_x: self.if_given(&format!("rank{name}.shared_expert_x"), element, &[bs, h])?,
             residual_x: match shape.op() {
                 Op::Combine => Vec::new(),

@@ -19,7 +19,7 @@ use collect::Collected;
 use core::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use veriep_core::inputs::{InputError, Inputs, Mask, expert_has_row};
-use veriep_core::shape::{Op, Shape};
+use veriep_core::shape::{Given, Op, Shape};
 use veriep_core::units::RankId;
 
 /// Name of the tensors' file inside a case.
@@ -52,6 +52,51 @@ pub enum OwnedMask {
     Pairs(Vec<bool>),
 }
 
+/// In `expert_ids`, where it is allowed: no expert.
+pub const NO_EXPERT: i32 = -1;
+
+impl OwnedMask {
+    /// A mask that leaves out the pairs of no expert as well as those of `mask`, and all behind the ids of `bs` tokens with `k`
+    /// pairs each.
+    pub(crate) fn without_no_expert(mask: Mask<'_>, ids: &[i32], bs: usize, k: usize) -> Self {
+        let mut active = match mask {
+            Mask::None => vec![true; ids.len()],
+            Mask::Tokens(mask) => mask.iter().flat_map(|&active| core::iter::repeat_n(active, k)).collect(),
+            Mask::Pairs(mask) => mask.to_vec(),
+        };
+        for (active, _) in active.iter_mut().zip(ids).filter(|(_, id)| **id == NO_EXPERT) {
+            *active = false;
+        }
+        active.resize(bs * k, false);
+        if active.iter().all(|&active| active) {
+            return Self::None;
+        }
+        // Whole tokens, those that are active first, are less to say.
+        let first = active.iter().position(|&active| !active).unwrap_or(bs * k);
+        if first % k == 0 && !active[first..].contains(&true) {
+            return Self::Tokens((0..bs).map(|token| token < first / k).collect());
+        }
+        Self::Pairs(active)
+    }
+
+    /// The optional input that it is.
+    pub(crate) fn given(&self) -> Given {
+        match self {
+            Self::None => Given::empty(),
+            Self::Tokens(_) => Given::MASK_1D,
+            Self::Pairs(_) => Given::MASK_2D,
+        }
+    }
+
+    pub(crate) fn by_reference(&self) -> Mask<'_> {
+        match self {
+            Self::None => Mask::None,
+            Self::Tokens(mask) => Mask::Tokens(mask),
+            Self::Pairs(mask) => Mask::Pairs(mask),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankTensors {
     /// `[bs, h]` dtype, little-endian.
@@ -76,11 +121,7 @@ impl RankTensors {
             x: &self.x,
             expert_ids: if self.physical_ids.is_empty() { &self.expert_ids } else { &self.physical_ids },
             expert_scales: &self.expert_scales,
-            mask: match &self.mask {
-                OwnedMask::None => Mask::None,
-                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
-                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
-            },
+            mask: self.mask.by_reference(),
             shared_expert_x: self.shared_expert_x.as_deref(),
             residual_x: &self.residual_x,
             ..Inputs::default()

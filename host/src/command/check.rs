@@ -138,8 +138,14 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
         return Ok(judge(config, Given::empty(), (mode, receive), name));
     };
     // The sizes of a configuration are of use without its tensors.
-    let tensors = case::open(folder);
-    let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
+    let mut tensors = case::open(folder).map(|opened| opened.for_oracle(folder));
+    let given = match &mut tensors {
+        Ok(opened) => {
+            opened.config = config.clone();
+            opened.given()?
+        }
+        Err(_) => Given::empty(),
+    };
     let mut checked = judge(config, given, (mode, receive), name);
     checked.has_tensors = true;
     checked.layer.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());

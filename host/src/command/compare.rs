@@ -376,7 +376,11 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
     }
     let stray =
         result.names().into_iter().filter(|name| is_asked(name) && !expected.contains_key(name.as_str()));
-    let is_output = |name: &str| Output::ALL.iter().any(|output| output.name() == parts(name).1);
+    // An output of another operator than the one that was asked about.
+    let is_output = |name: &str| {
+        let (rank, tensor) = parts(name);
+        rank.is_some_and(has_rank) && Output::ALL.iter().any(|output| output.name() == tensor)
+    };
     let stray = stray.map(|name| One {
         error: Some("must be absent".to_owned()),
         hint: is_output(&name).then(|| "--tensors".to_owned()),

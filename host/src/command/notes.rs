@@ -40,5 +40,10 @@ pub(super) fn notes(config: &Config, asked: &Buffer) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if config.ids.is_some() {
+        notes.push(
+            "ids: the shipped operators are not known to take -1 as an expert; give them a mask and valid ids".to_owned(),
+        );
+    }
     notes
 }

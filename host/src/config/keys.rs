@@ -1,7 +1,7 @@
 //! The keys of a configuration: ours, and what the sources call the same parameter.
 
 /// Each key with the other spellings that are taken.
-const KEYS: [(&str, &[&str]); 37] = [
+const KEYS: [(&str, &[&str]); 38] = [
     ("release", &[]),
     ("product", &[]),
     ("comm_alg", &["commAlg"]),
@@ -39,6 +39,7 @@ const KEYS: [(&str, &[&str]); 37] = [
     ("out_dtype", &["outDtype"]),
     ("logical_experts", &["logicalExperts", "num_logical_experts"]),
     ("redundant_experts", &["redundantExperts", "num_redundant_experts"]),
+    ("ids", &[]),
 ];
 
 /// Words of the operators and of the functions that call them which no key stands for, and why.
@@ -201,7 +202,7 @@ mod tests {
         let optional = "group_ep = 'a'\ngroup_tp = 'b'\nep_rank_id = 0\ntp_rank_id = 0\nexpert_shard_type = 0
             hccl_intra_pcie_enable = 0\nhccl_intra_roce_enable = 0\nactivation_scale = 0\nweight_scale = 0
             group_list = 0\ngroup_list_type = 0\nout_dtype = 0\nshared_expert_num = 1
-            logical_experts = 60\nredundant_experts = 4";
+            logical_experts = 60\nredundant_experts = 4\nids = '-1-inactive'";
         let text = Config::parse(optional).unwrap().to_toml().unwrap();
         let fields: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).collect();
         assert_eq!(fields.iter().map(|(key, _)| *key).collect::<Vec<_>>(), KEYS.map(|(key, _)| key));

@@ -1,7 +1,7 @@
 //! Parameters of the sources that name groups and ranks, or say nothing that could be chosen. They are checked and change
 //! nothing, but for A2's algorithm.
 
-use super::{Bs, Config, short};
+use super::{Bs, Config, INACTIVE, short};
 use crate::error::{Cure, Problem};
 use toml::Value;
 use veriep_core::shape::{RANKS_MAX, Rule, Seen};
@@ -93,6 +93,9 @@ impl Config {
             let numbers =
                 format!("(moe_expert_num = {}, redundant_experts = {redundant})", self.moe_expert_num);
             broken("logical_experts", &format!(" = {logical}"), format!("{rule} {numbers}"));
+        }
+        if let Some(seen) = self.ids.as_ref().filter(|ids| *ids != INACTIVE) {
+            broken("ids", &format!(" = {}", short(&format!("{seen:?}"))), format!("must be {INACTIVE:?}"));
         }
         let peers = if self.tp_world_size == 2 && !is_a2 { 2 } else { 1 };
         let ids = [

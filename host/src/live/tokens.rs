@@ -1,16 +1,13 @@
 //! What a member brings to a round: any number of tokens up to `bs`, any of whose pairs may be left out.
 
-use crate::case::{OwnedMask, RankTensors, input_problem};
+use crate::case::{NO_EXPERT, OwnedMask, RankTensors, input_problem};
 use crate::config::Config;
 use crate::error::{Error, Problem};
 use crate::hints;
 use core::ops::ControlFlow;
 use veriep_core::inputs::{Inputs, Mask};
-use veriep_core::shape::{Given, Limits, Shape};
+use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::RankId;
-
-/// In `expert_ids`: no expert.
-const NOBODY: i32 = -1;
 
 /// Tokens by reference, `n` of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,11 +51,7 @@ impl Tokens<'_> {
             return Err(refused(name, &format!(": {seen} {what}"), format!("must be {rule} for {n} tokens")));
         }
         let mask = self.mask_of(bs, k, n)?;
-        let given = match &mask {
-            OwnedMask::None => Given::empty(),
-            OwnedMask::Tokens(_) => Given::MASK_1D,
-            OwnedMask::Pairs(_) => Given::MASK_2D,
-        };
+        let given = mask.given();
         if !given.is_empty() {
             // Fewer tokens or pairs are a mask, which not every layout has.
             let masked = hints::shape(config, given, Limits::Product, "Group");
@@ -72,11 +65,11 @@ impl Tokens<'_> {
         let mut expert_ids = self.expert_ids.to_vec();
         let mut expert_scales = self.expert_scales.to_vec();
         // Weights must be numbers also where there is no expert.
-        for (weight, _) in expert_scales.iter_mut().zip(&expert_ids).filter(|(_, id)| **id == NOBODY) {
+        for (weight, _) in expert_scales.iter_mut().zip(&expert_ids).filter(|(_, id)| **id == NO_EXPERT) {
             *weight = 0.0;
         }
         expert_scales.resize(bs * k, 0.0);
-        expert_ids.resize(bs * k, NOBODY);
+        expert_ids.resize(bs * k, NO_EXPERT);
         let is_needed = n < bs || shape.copy_expert_num() > 0;
         let mut x = if is_needed { self.x.to_vec() } else { Vec::new() };
         if is_needed {
@@ -90,31 +83,17 @@ impl Tokens<'_> {
             let seen = format!(": {seen} values");
             Err(refused("x_active_mask", &seen, format!("must be {rule} for {n} tokens")))
         };
-        let mut active = match self.mask {
+        match self.mask {
             Mask::Tokens(mask) if mask.len() != n => return must_be(mask.len(), n),
             Mask::Pairs(mask) if mask.len() != n * k => return must_be(mask.len(), n * k),
-            Mask::None => vec![true; n * k],
-            Mask::Tokens(mask) => mask.iter().flat_map(|&active| core::iter::repeat_n(active, k)).collect(),
-            Mask::Pairs(mask) => mask.to_vec(),
-        };
-        for (active, _) in active.iter_mut().zip(self.expert_ids).filter(|(_, id)| **id == NOBODY) {
-            *active = false;
+            _ => {}
         }
-        active.resize(bs * k, false);
-        if active.iter().all(|&active| active) {
-            return Ok(OwnedMask::None);
-        }
-        // Whole tokens, those that are active first, are less to say.
-        let first = active.iter().position(|&active| !active).unwrap_or(bs * k);
-        if first % k == 0 && !active[first..].contains(&true) {
-            return Ok(OwnedMask::Tokens((0..bs).map(|token| token < first / k).collect()));
-        }
-        Ok(OwnedMask::Pairs(active))
+        Ok(OwnedMask::without_no_expert(self.mask, self.expert_ids, bs, k))
     }
 }
 
 fn count(ids: &[i32]) -> usize {
-    ids.iter().filter(|id| **id == NOBODY).count()
+    ids.iter().filter(|id| **id == NO_EXPERT).count()
 }
 
 /// Checks what all this comes to.

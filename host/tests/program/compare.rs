@@ -582,3 +582,55 @@ fn golden_writes_what_gen_expects_of_tensors_from_anywhere() {
     );
     assert!(fails(2, &["golden", text(&case), "--hard", "--out", text(&golden)]).contains("--hard: "));
 }
+
+/// A batch as frameworks have it, with -1 for pairs that are not sent, has the result of the same batch under a mask.
+#[test]
+fn minus_one_among_ids_is_a_masked_pair_on_request() {
+    let (folder, masked, _) = made(&["--mask", "pairs"]);
+    let marked = folder.path().join("marked");
+    fs::create_dir(&marked).unwrap();
+    for name in ["config.toml", "inputs.safetensors"] {
+        fs::copy(masked.join(name), marked.join(name)).unwrap();
+    }
+    let inputs = marked.join("inputs.safetensors");
+    let case = case::load(&masked).unwrap();
+    let mut inactive = 0;
+    for (rank, tensors) in case.ranks.iter().enumerate() {
+        let case::OwnedMask::Pairs(mask) = &tensors.mask else { panic!("no mask of pairs") };
+        let place = |pair: usize| 4 * pair..4 * pair + 4;
+        let left_out: Vec<_> = (0..mask.len()).filter(|&pair| !mask[pair]).collect();
+        inactive += left_out.len();
+        spoil(&inputs, &format!("rank{rank}.expert_ids"), |data, _| {
+            left_out.iter().for_each(|&pair| data[place(pair)].fill(0xFF));
+        });
+        // What stands beside no expert is no number.
+        spoil(&inputs, &format!("rank{rank}.expert_scales"), |data, _| {
+            left_out.iter().for_each(|&pair| data[place(pair)].fill(0xFF));
+        });
+    }
+    assert!(inactive > 0);
+    without(&inputs, |name| name.ends_with(".x_active_mask"));
+    let lines = crate::common::fails_with_lines(
+        2,
+        &["golden", text(&marked), "--out", text(&folder.path().join("no"))],
+    );
+    assert!(lines[0].contains(" = -1: must be in [0, 4)"), "{lines:?}");
+    let config = marked.join("config.toml");
+    let keys = fs::read_to_string(&config).unwrap();
+    fs::write(&config, keys + "ids = \"-1-inactive\"\n").unwrap();
+    let [golden, run] = ["golden", "run"].map(|name| folder.path().join(name));
+    json(0, &["golden", text(&marked), "--out", text(&golden)]);
+    json(0, &["compare", text(&masked), text(&golden)]);
+    json(0, &["run", text(&marked), "--backend", "lockstep", "--rounds", "2", "--out", text(&run)]);
+    json(0, &["compare", text(&masked), text(&run)]);
+    let checked = json(0, &["check", text(&marked)]);
+    let notes = checked["notes"].to_string();
+    assert!(notes.contains("ids: the shipped operators are not known to take -1"), "{notes}");
+    // -1 is a mask, which this order of sending has not; other ids are as wrong as ever.
+    let v2 = ["--set", "comm_alg=fullmesh_v2", "--set", "release=8.5.0"];
+    let lines = crate::common::fails_with_lines(2, &[&["check", text(&marked)][..], &v2].concat());
+    assert!(lines.iter().any(|line| line.contains("x_active_mask")), "{lines:?}");
+    spoil(&inputs, "rank0.expert_ids", |data, _| data[..4].fill(0xFE));
+    let lines = crate::common::fails_with_lines(2, &["golden", text(&marked), "--out", text(&golden)]);
+    assert!(lines[0].contains("rank0.expert_ids[0, 0] = -16843010: must be in [0, 4)"), "{lines:?}");
+}

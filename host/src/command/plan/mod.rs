@@ -75,7 +75,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
             return Err(Error::Request(format!("--seed {seed}: {} has its own experts", folder.display())));
         }
         opened.config.port_offset = args.mode.port_offset;
-        let given = opened.given;
+        let given = opened.given()?;
         let case = opened.load(folder)?;
         let plain = without_offset(&case.config, given, folder.display())?;
         let plain = case.elastic.as_ref().map_or(plain.clone(), |elastic| plain.survivors(&elastic.left));

@@ -34,6 +34,7 @@ rows! {
     experts_that_do_not_add_up: |room| {
         room.check("moe_expert_num = 64\nlogical_experts = 56\nredundant_experts = 9")
     };
+    ids_that_mean_nothing: |room| room.check("ids = \"-1\"");
     a_release_that_there_is_not: |room| room.check("release = \"8\"");
     a_relay_area_that_is_full: |room| {
         room.run("layout --preset a2-hier-64 --set bs=512 --set hccl_buffsize_mb=4000")
