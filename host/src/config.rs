@@ -4,6 +4,7 @@ mod entries;
 pub(crate) mod keys;
 mod origin;
 mod page;
+mod words;
 
 pub use entries::{Fault, Faults};
 pub use origin::Origin;
@@ -237,6 +238,7 @@ impl Config {
     /// Not TOML, unknown keys, one in two spellings, a wrong TOML type, an integer outside i64.
     pub fn parse(text: &str) -> Result<Self, Faults> {
         let mut config = entries::config(entries::of_toml(text)?)?;
+        config.name_as_known();
         let counts_experts = config.origin.has("moe_expert_num");
         if let (false, Some(logical), Some(redundant)) =
             (counts_experts, config.logical_experts, config.redundant_experts)
@@ -266,13 +268,18 @@ impl Config {
     pub fn assign(&mut self, key: &str, value: &str) -> Result<&'static str, String> {
         let word = key.trim();
         let key = keys::key(word).map_err(|not_key| not_key.what(word, true))?;
-        let value = parse_value(value.trim()).ok_or("not a TOML value")?;
+        // TOML reads 910_93 as a number, which has lost its underscore.
+        let value = match value.trim() {
+            soc if key == "product" && words::product(soc).is_some() => toml::Value::String(soc.to_owned()),
+            value => parse_value(value).ok_or("not a TOML value")?,
+        };
         let mut table = toml::Table::try_from(&*self).map_err(|e| e.to_string())?;
         table.insert(key.to_owned(), value);
         let set = Self::deserialize(table).map_err(|e| short(e.message()))?;
         let mut origin = core::mem::take(&mut self.origin);
         origin.add(key, usize::MAX);
         *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, origin, ..set };
+        self.name_as_known();
         Ok(key)
     }
 
@@ -415,6 +422,7 @@ impl From<&UnknownWord> for Problem {
             Some((last, rest)) if !rest.is_empty() => format!("must be {} or {last}", rest.join(", ")),
             _ => format!("must be {}", legal.concat()),
         };
+        let rule = rule + words::remark(parameter, seen);
         let message = format!("{parameter} = {start:?}{dots}: {rule}");
         Self {
             parameter: (*parameter).to_owned(),
@@ -521,7 +529,8 @@ mod tests {
             unknown.iter().map(|word| Problem::from(word).message).collect()
         };
         assert_eq!(told("product = \"a2\"\ncomm_alg = \"hierarchy\""), [""; 0]);
-        assert_eq!(told("product = \"A2\""), [r#"product = "A2": must be "a3" or "a2""#]);
+        let a5 = [r#"product = "A5": must be "a3" or "a2": operators of A5 are not here"#];
+        assert_eq!(told("product = \"A5\""), a5);
         let a3 = [r#"comm_alg = "hier\"": must be "", "fullmesh_v1", "fullmesh_v2" or "hierarchy""#];
         assert_eq!(told("comm_alg = 'hier\"'"), a3);
         let any = r#"comm_alg = "x": must be "", "fullmesh_v1", "fullmesh_v2", "hierarchy" or "fullmesh""#;
@@ -633,6 +642,18 @@ mod tests {
             (config.bs, config.norm_eps, config.product.as_str()),
             (Bs::PerRank(vec![1, 2]), 1e-5, "a2")
         );
+    }
+
+    #[test]
+    fn a_soc_with_an_underscore_is_set_as_it_is_written() {
+        for (soc, product) in [("910_93", "a3"), ("Ascend910_9392", "a3"), ("910b", "a2"), ("'910_93'", "a3")]
+        {
+            let mut config = Config { product: "none".to_owned(), ..Config::default() };
+            config.set(&format!("product={soc}")).unwrap();
+            assert_eq!(config.product, product, "{soc}");
+        }
+        let refused = Config::default().set("product=91093").unwrap_err().to_string();
+        assert!(refused.contains("must be a string"), "{refused}");
     }
 
     #[test]

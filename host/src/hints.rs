@@ -20,14 +20,16 @@ const NEIGHBOURS: i64 = 1100;
 const LARGEST: i64 = u32::MAX as i64;
 
 /// Parameters that may be changed instead.
-const INSTEAD: [(&str, &str); 6] = [
+const INSTEAD: [(&str, &str); 5] = [
     ("hccl_buffsize_mb", "bs"),
     ("bs", "k"),
     ("moe_expert_num", "ep_world_size"),
     ("tp_world_size", "moe_expert_num"),
     ("shared_expert_rank_num", "shared_expert_num"),
-    ("scales", "quant_mode"),
 ];
+
+/// Parameters that no hint sets: another machine or number format is no mending.
+const UNMENDED: [&str; 4] = ["product", "dtype", "quant_mode", "comm_quant_mode"];
 
 /// The shape of `config`, which `place` names in the error. With the product's limits the operators of the configuration's
 /// release have to accept it, too.
@@ -174,6 +176,9 @@ fn word_problem(
     told: &[Broken],
 ) -> Problem {
     let UnknownWord { parameter, seen, legal } = word;
+    if UNMENDED.contains(parameter) {
+        return Problem::from(word);
+    }
     let alike =
         |word: &str| word.chars().zip(seen.chars()).take_while(|(a, b)| *a == b.to_ascii_lowercase()).count();
     let mut legal = legal.clone();
@@ -184,10 +189,8 @@ fn word_problem(
         let mut config = config.clone();
         *match *parameter {
             "release" => &mut config.release,
-            "product" => &mut config.product,
             "comm_alg" => &mut config.comm_alg,
-            "op" => &mut config.op,
-            _ => &mut config.dtype,
+            _ => &mut config.op,
         } = word.to_owned();
         let is_new = |new: &Violation| !told.iter().any(|old| is_same(&old.violation, new));
         let rules = whatever_is_meant(&config, given, door);
@@ -215,16 +218,29 @@ fn problem(config: &Config<'_>, door: Door, broken: &Broken, all: &[Broken]) -> 
         config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
     }
     let violation = &broken.violation;
-    let cures = |may_break| HintSearch { config, door, violation, all, may_break }.cures();
-    let cures = MayBreak::ALL.into_iter().map(cures).find(|cures| !cures.is_empty());
     let problem = Problem::from(violation);
     let problem = if broken.own_limit { problem.into_own_limit() } else { problem };
+    if UNMENDED.contains(&violation.parameter) {
+        let message = problem.message.clone() + of_other_operators(violation);
+        return Problem { message, ..problem };
+    }
+    let cures = |may_break| HintSearch { config, door, violation, all, may_break }.cures();
+    let cures = MayBreak::ALL.into_iter().map(cures).find(|cures| !cures.is_empty());
     let mut problem = cured(problem, cures.unwrap_or_default());
     let is_idle_rank = violation.parameter == "bs" && violation.seen == Seen::Number(0);
     if let Some(hint) = problem.hint.as_mut().filter(|_| is_idle_rank && !broken.own_limit) {
         *hint += "; a rank without tokens has an x_active_mask that is false everywhere";
     }
     problem
+}
+
+/// What a way of quantisation is that these operators lack.
+fn of_other_operators(violation: &Violation) -> &'static str {
+    match (violation.parameter, violation.seen) {
+        ("quant_mode", Seen::Number(1)) => ": 1 is static quantisation, which is not here",
+        (_, Seen::Number(3 | 4)) => ": 3 and 4 are group and MX formats of A5, whose operators are not here",
+        _ => "",
+    }
 }
 
 /// A problem with its cures.
@@ -516,7 +532,7 @@ mod tests {
     fn unknown_words_are_told_with_what_is_wrong_whatever_they_mean() {
         let mut config = UserConfig::default();
         // A2 takes rows of 64 elements, no product that many experts of a token.
-        for assignment in ["product=a5", "dtype=f32", "k=17", "h=64"] {
+        for assignment in ["product=a5", "dtype=f32", "op=add", "k=17", "h=64"] {
             config.set(assignment).unwrap();
         }
         let told = judge(&config, Given::empty(), Door::of(&config, Limits::Product)).unwrap_err();
@@ -524,11 +540,40 @@ mod tests {
         assert_eq!(
             lines,
             [
-                r#"product = "a5": must be "a3" or "a2"; hint: product = "a2""#,
-                r#"dtype = "f32": must be "bf16" or "f16"; hint: dtype = "f16""#,
+                r#"product = "a5": must be "a3" or "a2": operators of A5 are not here"#,
+                r#"dtype = "f32": must be "bf16" or "f16""#,
+                r#"op = "add": must be "combine" or "combine_add_rms_norm"; hint: op = "combine""#,
                 "k = 17: must be in [1, 16]; hint: k = 16",
             ]
         );
+    }
+
+    #[test]
+    fn no_hint_names_another_number_format() {
+        for (assignment, told) in [
+            ("quant_mode=1", "quant_mode = 1: must be 0 or 2: 1 is static quantisation, which is not here"),
+            (
+                "quant_mode=4",
+                "quant_mode = 4: must be 0 or 2: 3 and 4 are group and MX formats of A5, whose operators are not here",
+            ),
+            (
+                "comm_quant_mode=3",
+                "comm_quant_mode = 3: must be 0 or 2: 3 and 4 are group and MX formats of A5, whose operators are not here",
+            ),
+            ("comm_quant_mode=1", "comm_quant_mode = 1: must be 0 or 2"),
+            ("quant_mode=-7", "quant_mode = -7: must be 0 or 2"),
+            ("dtype=fp8", "dtype = \"fp8\": must be \"bf16\" or \"f16\""),
+        ] {
+            let mut config = UserConfig::default();
+            config.set(assignment).unwrap();
+            let problems = judge(&config, Given::empty(), Door::of(&config, Limits::Product)).unwrap_err();
+            let [problem] = &problems[..] else { panic!("{problems:?}") };
+            assert_eq!((problem.to_string().as_str(), problem.cures.len()), (told, 0));
+        }
+        let plain = UserConfig::default();
+        let door = Door::of(&plain, Limits::Product);
+        let scales = &judge(&plain, Given::SCALES, door).unwrap_err()[0];
+        assert_eq!(scales.hint.as_deref(), Some("leave out scales"));
     }
 
     fn number() -> impl Strategy<Value = i64> {
@@ -593,7 +638,10 @@ mod tests {
             let found = judged(&config, given);
             for problem in &found {
                 prop_assert_eq!(problem.hint.is_some(), !problem.cures.is_empty());
-                prop_assert!(!problem.cures.is_empty(), "no cure of {:?} {:?}", problem, config);
+                let has_none = UNMENDED.contains(&problem.parameter.as_str());
+                prop_assert_eq!(problem.cures.is_empty(), has_none, "{:?} {:?}", problem, config);
+                let sets_one = problem.cures.iter().any(|cure| UNMENDED.contains(&cure.parameter.as_str()));
+                prop_assert!(!sets_one, "{:?}", problem);
                 let twice = |i: usize| problem.cures[..i].contains(&problem.cures[i]);
                 prop_assert!(!(0..problem.cures.len()).any(twice), "{:?}", problem);
                 for cure in &problem.cures {
@@ -626,7 +674,9 @@ mod tests {
             (mut config, mut given) in any_config(),
         ) {
             for _ in 0..60 {
-                let Some(problem) = judged(&config, given).into_iter().next() else { return Ok(()) };
+                // What no hint sets stays as it is.
+                let is_mended = |problem: &Problem| !UNMENDED.contains(&problem.parameter.as_str());
+                let Some(problem) = judged(&config, given).into_iter().find(is_mended) else { return Ok(()) };
                 prop_assert!(!problem.cures.is_empty(), "{problem:?} {config:?}");
                 apply(&problem.cures[0], &mut config, &mut given);
             }

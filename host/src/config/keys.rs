@@ -125,7 +125,7 @@ pub(super) fn key(word: &str) -> Result<&'static str, NotKey> {
         return Ok(key);
     }
     let is_word = |other: &&str| plain(other) == plain(word);
-    if let Some((_, why)) = NOT_KEYS.iter().find(|(words, _)| words.iter().any(|other| is_word(other))) {
+    if let Some((_, why)) = NOT_KEYS.iter().find(|(words, _)| words.iter().any(&is_word)) {
         return Err(NotKey::Other(why));
     }
     Err(meant(word, &KEYS.map(|(key, _)| key)).map_or(NotKey::Foreign, NotKey::Misspelt))

@@ -260,14 +260,13 @@ fn violations_come_with_what_to_change_to_what() {
         ("global_bs = 16", "global_bs = 256 or 0"),
         ("comm_alg = \"fullmesh_v3\"", "comm_alg = \"fullmesh_v1\""),
         ("release = \"8.5.0\"\ncomm_alg = \"fullmesh_v2\"\nzero_expert_num = 1", "zero_expert_num = 0"),
-        ("product = \"A3\"", "product = \"a3\""),
+        ("release = \"9.1\"", "release = \"9.1.0\""),
         ("zero_expert_num = 2147483600", "zero_expert_num = 2147483583"),
         ("bs = [2, 2]", "bs = 2, or ep_world_size = 2"),
         ("bs = [16,16,16,16,16,16,16,16,16,16,16,16,16,16,16,600]", "bs[15] = 16"),
         ("norm_eps = nan", "norm_eps = 1e-6"),
         ("release = \"9.1.0\"\ntp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
         ("shared_expert_num = 3", "shared_expert_num = 1"),
-        ("quant_mode = 1", "quant_mode = 2 or 0"),
     ] {
         let config = config_file(folder.path(), "c.toml", content);
         let report = json(2, &["check", &config]);

@@ -88,7 +88,7 @@ fn a_request_that_does_not_fit_is_one_line() {
     let (tp, run) = (["--set", "release=9.1.0", "--set", "tp_world_size=2"], ["run", "--preset", "tiny"]);
     for (verb, hint) in [
         (&["gen", "--preset", "tiny", "--seed", "1", "--out", text(&out), "--set", "k=17"][..], "hint: k = "),
-        (&["run", "--preset", "tiny", "--set", "dtype=bf17"], "hint: dtype = \"bf16\""),
+        (&["run", "--preset", "tiny", "--set", "comm_alg=fullmesh_v3"], "hint: comm_alg = \"fullmesh_v"),
         (&[&run[..], &tp].concat(), "hint: tp_world_size = 1, or moe_expert_num = 2"),
     ] {
         let lines = fails_with_lines(2, verb);

@@ -21,6 +21,9 @@ rows! {
     a_number_is_outside_i64: |room| room.check("k = 9223372036854775808");
     bs_is_a_word: |room| room.check("bs = \"many\"");
     a_word_is_not_one_of_those_that_there_are: |room| room.check("product = \"a5\"");
+    a_type_that_the_operators_lack: |room| room.check("dtype = \"fp8\"");
+    static_quantisation: |room| room.check("quantMode = 1");
+    a_number_format_of_a5: |room| room.check("quant_mode = 4");
     a_number_is_out_of_range: |room| room.check("k = 20");
     a_number_is_as_small_as_can_be: |room| room.check("aiv_num = -9223372036854775808");
     a_number_is_as_large_as_can_be: |room| room.check("h = 9223372036854775807");
