@@ -1,5 +1,6 @@
 //! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
 
+mod call;
 mod entries;
 pub(crate) mod keys;
 mod origin;
@@ -232,12 +233,13 @@ impl Config {
         Self::parse(text).map_err(|faults| faults.error(path, |_| Ok(())))
     }
 
-    /// Parses the text of a configuration; on failure each line that is wrong, and what is wrong there.
+    /// Parses the text of a configuration in any of its forms; on failure each line that is wrong, and what is wrong there.
     ///
     /// # Errors
-    /// Not TOML, unknown keys, one in two spellings, a wrong TOML type, an integer outside i64.
+    /// Neither TOML nor an object of JSON nor a call of `torch_npu`, unknown keys, one in two spellings, a wrong type, an
+    /// integer outside i64.
     pub fn parse(text: &str) -> Result<Self, Faults> {
-        let mut config = entries::config(entries::of_toml(text)?)?;
+        let mut config = entries::config(entries::of_text(text)?)?;
         config.name_as_known();
         let counts_experts = config.origin.has("moe_expert_num");
         if let (false, Some(logical), Some(redundant)) =

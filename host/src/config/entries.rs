@@ -1,5 +1,6 @@
 //! Keys and values in the order of their text, and all that is wrong with them.
 
+use super::call::{self, Call};
 use super::{Config, cut, keys, short};
 use crate::error::{Error, Problem};
 use crate::hints;
@@ -37,6 +38,14 @@ pub(super) struct Entry<'t> {
     line: usize,
     shown: String,
     value: Spanned<DeValue<'t>>,
+}
+
+/// All entries of a text.
+pub(super) struct Entries<'t> {
+    all: Vec<Entry<'t>>,
+    notes: Vec<String>,
+    /// Keys that this form of text cannot have.
+    lacks: &'static [&'static str],
 }
 
 impl fmt::Display for Fault {
@@ -82,15 +91,97 @@ fn of_values(config: &Config) -> Vec<(usize, Problem)> {
     problems.into_iter().filter_map(by_itself).collect()
 }
 
-/// Reads TOML, in the order of the text.
-pub(super) fn of_toml(text: &str) -> Result<Vec<Entry<'_>>, Faults> {
-    let mut table = DeTable::parse(text).map_err(|e| {
-        let start = e.span().map_or(0, |span| span.start);
-        let line = super::line_of(text.as_bytes(), start);
-        let content = text.lines().nth(line - 1).unwrap_or_default().trim();
-        let fault = Fault { line, shown: cut(content), word: String::new(), what: short(e.message()) };
-        Faults { all: vec![fault], rest: None }
-    })?;
+/// Reads a text by what it looks like: TOML, an object of JSON, or a call of a function of `torch_npu`.
+pub(super) fn of_text(text: &str) -> Result<Entries<'_>, Faults> {
+    let wrong = match DeTable::parse(text) {
+        Ok(table) => return Ok(of_toml(table, text)),
+        Err(wrong) => wrong,
+    };
+    if text.trim_start().starts_with('{') {
+        return of_json(text);
+    }
+    if let Some(call) = Call::find(text) {
+        return of_call(&call, text);
+    }
+    let start = wrong.span().map_or(0, |span| span.start);
+    Err(fault_at(super::line_of(text.as_bytes(), start), text, short(wrong.message())))
+}
+
+/// That a text is no configuration at all.
+fn fault_at(line: usize, text: &str, what: String) -> Faults {
+    let content = text.lines().nth(line - 1).unwrap_or_default().trim();
+    let fault = Fault { line, shown: cut(content), word: String::new(), what };
+    Faults { all: vec![fault], rest: None }
+}
+
+/// Reads an object of JSON. `null` is as if the key were not there.
+fn of_json(text: &str) -> Result<Entries<'_>, Faults> {
+    let wrong = |e: &serde_json::Error| fault_at(e.line().max(1), text, short(&format!("not JSON: {e}")));
+    serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(text).map_err(|e| wrong(&e))?;
+    let mut all = Vec::new();
+    for (line, piece) in call::pieces(text, text.find('{').map_or(0, |open| open + 1)).unwrap_or_default() {
+        // A name may have colons.
+        let Some((Ok(word), rest)) =
+            call::string_and_rest(piece).map(|(word, rest)| (serde_json::from_str(word), rest))
+        else {
+            continue;
+        };
+        let literal = rest.trim_start().trim_start_matches(':').trim();
+        if literal != "null" {
+            let shown = cut(piece);
+            let value = DeValue::parse(literal).map_err(|_| {
+                let what = "must be a number, a string or a list of numbers".to_owned();
+                Faults {
+                    all: vec![Fault { line, shown: shown.clone(), word: String::clone(&word), what }],
+                    rest: None,
+                }
+            })?;
+            all.push(Entry { word, line, shown, value });
+        }
+    }
+    Ok(Entries { all, notes: Vec::new(), lacks: &[] })
+}
+
+/// Reads the literal keyword arguments of a call; the others are noted.
+fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
+    let line_of_call = super::line_of(text.as_bytes(), call.start);
+    let Some(arguments) = call::pieces(text, call.start) else {
+        return Err(fault_at(line_of_call, text, format!("{}( is not closed", call.function)));
+    };
+    let (mut all, mut not_read) = (Vec::new(), Vec::new());
+    for (line, piece) in arguments {
+        let Some((word, literal)) = call::keyword(piece) else {
+            not_read.push(cut(piece));
+            continue;
+        };
+        let value = match (literal, keys::key(word)) {
+            ("None", _) => continue,
+            (_, Err(keys::NotKey::Other(_))) => None,
+            _ => DeValue::parse(literal).ok(),
+        };
+        match value {
+            Some(value) => {
+                all.push(Entry { word: word.to_owned(), line, shown: cut(piece), value });
+            }
+            None => not_read.push(short(word)),
+        }
+    }
+    let mut notes = Vec::new();
+    if !not_read.is_empty() {
+        notes.push(format!("not read of the call of {}: {}", call.function, not_read.join(", ")));
+    }
+    if call.function.ends_with("add_rms_norm") {
+        let value = Spanned::new(0..0, DeValue::String("combine_add_rms_norm".into()));
+        all.push(Entry { word: "op".to_owned(), line: line_of_call, shown: cut(call.function), value });
+    }
+    if Call::find(&text[call.start..]).is_some() {
+        notes.push("not read: the calls behind the first".to_owned());
+    }
+    Ok(Entries { all, notes, lacks: &call::ELSEWHERE })
+}
+
+/// Takes the entries of TOML, in the order of the text.
+fn of_toml<'t>(mut table: Spanned<DeTable<'t>>, text: &str) -> Entries<'t> {
     let mut words: Vec<_> = core::mem::take(table.get_mut()).into_iter().collect();
     words.sort_by_key(|(word, _)| word.span().start);
     let lines: Vec<_> = text.lines().collect();
@@ -102,14 +193,15 @@ pub(super) fn of_toml(text: &str) -> Result<Vec<Entry<'_>>, Faults> {
         let shown = cut(lines.get(line - 1).unwrap_or(&"").trim());
         Entry { word: word.into_inner().into_owned(), line, shown, value }
     };
-    Ok(words.into_iter().map(entry).collect())
+    Entries { all: words.into_iter().map(entry).collect(), notes: Vec::new(), lacks: &[] }
 }
 
 /// Makes the configuration of all entries.
-pub(super) fn config(entries: Vec<Entry<'_>>) -> Result<Config, Faults> {
-    let (mut table, mut origin, mut all) = (DeTable::new(), super::Origin::default(), Vec::new());
+pub(super) fn config(entries: Entries<'_>) -> Result<Config, Faults> {
+    let mut origin = super::Origin::with(entries.notes, entries.lacks);
+    let (mut table, mut all) = (DeTable::new(), Vec::new());
     let mut lists_keys = true;
-    for Entry { word, line, shown, value } in entries {
+    for Entry { word, line, shown, value } in entries.all {
         let mut wrong =
             |what: String| all.push(Fault { line, shown: shown.clone(), word: word.clone(), what });
         let key = match keys::key(&word) {

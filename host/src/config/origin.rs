@@ -6,9 +6,32 @@ use core::fmt;
 #[derive(Clone, Default)]
 pub struct Origin {
     keys: Vec<(&'static str, usize)>,
+    /// What the text has and nothing reads.
+    notes: Vec<String>,
+    /// Keys that this form of text cannot have.
+    lacks: &'static [&'static str],
 }
 
 impl Origin {
+    pub(super) fn with(notes: Vec<String>, lacks: &'static [&'static str]) -> Self {
+        Self { keys: Vec::new(), notes, lacks }
+    }
+
+    /// Returns the keys for which defaults stand because the text, a call, cannot have them, and no option sets them.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        self.lacks.iter().copied().filter(|key| !self.has(key)).collect()
+    }
+
+    pub(super) fn notes(&self) -> Vec<String> {
+        let missing = self.missing();
+        let mut notes = self.notes.clone();
+        if !missing.is_empty() {
+            let keys = missing.join(", ");
+            notes.push(format!("the call does not say {keys}: defaults stand for them, which --set changes"));
+        }
+        notes
+    }
+
     /// Adds a key that stands in a line, unless it is there.
     pub(super) fn add(&mut self, key: &'static str, line: usize) {
         if !self.has(key) {

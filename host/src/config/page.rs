@@ -26,7 +26,7 @@ impl Config {
 
     /// What is legal, and not what the sources advise or not what it looks like.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes = self.origin.notes();
         if self.intra() != (None, None) {
             let seen = "hccl_intra_pcie_enable and hccl_intra_roce_enable";
             notes.push(match (self.asks_environment(), self.comm_alg()) {

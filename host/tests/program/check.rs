@@ -116,6 +116,24 @@ fn a_malformed_config_is_one_line_with_file_and_line() {
 }
 
 #[test]
+fn a_configuration_is_known_by_its_content() {
+    let folder = tempdir().unwrap();
+    let keys = "ep_world_size = 32\nmoe_expert_num = 256\n";
+    let as_toml = json(0, &["check", &config_file(folder.path(), "c.toml", keys)]);
+    let object = config_file(folder.path(), "a.txt", r#"{"ep_world_size": 32, "moe_expert_num": 256}"#);
+    let call = "y = torch_npu.npu_moe_distribute_dispatch_v2(x=x, ep_world_size=32,\n moe_expert_num=256)";
+    let call = config_file(folder.path(), "b.toml", call);
+    for file in [&object, &call] {
+        assert_eq!(json(0, &["check", file])["buffer"], as_toml["buffer"], "{file}");
+        assert!(veriep(&["layout", file, "--rank", "0"]).status.success(), "{file}");
+    }
+    assert_eq!(json(0, &["check", &object])["notes"], as_toml["notes"]);
+    let notes = json(0, &["check", &call])["notes"].to_string();
+    assert!(notes.contains("not read of the call of npu_moe_distribute_dispatch_v2: x"), "{notes}");
+    assert!(notes.contains("defaults stand for them"), "{notes}");
+}
+
+#[test]
 fn an_absent_file_is_missing() {
     assert!(fails(2, &["check", "/nowhere/c.toml"]).ends_with("/nowhere/c.toml: missing"));
 }

@@ -11,6 +11,10 @@ rows! {
     the_configuration_is_not_utf_8: |room| room.check(b"k = 8\nh = \xFF1024");
     the_configuration_is_larger_than_any: |room| room.check(vec![b'#'; 5 << 20]);
     the_configuration_is_not_toml: |room| room.check("k = 8\nh = = 7168");
+    the_configuration_is_broken_json: |room| room.check("{\"k\": 8,\n\"h\": }");
+    the_configuration_is_a_call_without_its_end: |room| {
+        room.check("torch_npu.npu_moe_distribute_dispatch_v2(x=x, ep_world_size=16,\n")
+    };
     a_key_is_not_known: |room| room.check("k = 8\nhccl_buffsize = 200");
     several_keys_are_not_known: |room| room.check("zeta = 1\nalpha = 2\nk = 99");
     a_tensor_stands_among_the_keys: |room| room.check("x_active_mask = true");
