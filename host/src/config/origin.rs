@@ -1,4 +1,4 @@
-//! How the text of a configuration was written.
+//! The form in which a configuration was written.
 
 use core::fmt;
 
