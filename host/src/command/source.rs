@@ -145,12 +145,16 @@ fn tensors_asked_for(tensors: &TensorArgs) -> String {
     [dead, mask, logical].into_iter().flatten().collect()
 }
 
-/// Resolves the arguments of a configuration; a case folder stands for its `config.toml`.
+/// Resolves the arguments of a configuration; a case folder stands for its `config.toml`, and the name of a preset for it.
 ///
 /// # Errors
 /// Neither preset nor file is given, the file is malformed, an override does not fit.
 pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
-    let mut source = match (&args.preset, args.path.as_ref().or(args.config.as_ref())) {
+    let path = args.path.as_ref().or(args.config.as_ref());
+    // A preset's name works wherever a file does, unless there is such a file.
+    let named = path.filter(|path| !path.exists()).and_then(|path| path.to_str());
+    let named = named.filter(|name| preset(name).is_some());
+    let mut source = match (args.preset.as_deref().or(named), path) {
         (Some(name), _) => {
             let (config, routing) =
                 preset(name).ok_or_else(|| Error::Request(format!("--preset {name}: no such preset")))?;

@@ -134,6 +134,24 @@ fn a_configuration_is_known_by_its_content() {
 }
 
 #[test]
+fn the_name_of_a_preset_stands_for_it_where_no_file_has_it() {
+    let folder = tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_veriep"));
+        let output = command.args(args).current_dir(folder.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    for request in [&["check"][..], &["layout", "--rank", "0"], &["plan", "--seed", "1"]] {
+        let named = run(&[request, &["tiny"]].concat());
+        assert_eq!(named.0, Some(0), "{request:?}");
+        assert_eq!(named, run(&[request, &["--preset", "tiny"]].concat()), "{request:?}");
+    }
+    assert_eq!(run(&["check", "tiny", "a2-64"]).0, Some(2), "two layers, which cannot share a group");
+    std::fs::write(folder.path().join("tiny"), "moe_expert_num = 250").unwrap();
+    assert_eq!(run(&["check", "tiny"]).0, Some(2), "a file counts first");
+}
+
+#[test]
 fn an_absent_file_is_missing() {
     assert!(fails(2, &["check", "/nowhere/c.toml"]).ends_with("/nowhere/c.toml: missing"));
 }
