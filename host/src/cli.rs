@@ -436,7 +436,7 @@ pub struct GenArgs {
     /// Folder to write.
     #[arg(long, value_name = "CASE")]
     pub out: PathBuf,
-    /// Write even into a folder that holds other things than a case.
+    /// Replace a case that is there, or write beside other files.
     #[arg(long)]
     pub force: bool,
     /// Also write expected.safetensors: the oracle's answer.

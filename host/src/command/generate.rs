@@ -10,11 +10,11 @@ use crate::report::{Fields, Report, note, pairs, progress};
 use std::path::Path;
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
-    may_write(&args.out, args.force)?;
     if args.out.is_dir() {
         let files = [FILE_NAME, TENSORS_NAME].map(|name| args.out.join(name));
         keep_apart(&inputs(&args.config), &files.each_ref().map(|file| ("--out", Some(file.as_path()))))?;
     }
+    may_write(&args.out, args.force)?;
     let _making = progress(0, "making a case");
     let (case, source) = make_case(&args.config, &args.tensors, args.seed, (0, u64::MAX))?;
     let expected = args.expected.then(|| Expected::of(&case));
@@ -42,18 +42,25 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     })
 }
 
-/// Whether `out` may become a case: absent, empty, a case already, or forced.
+/// Whether `out` may become a case: absent, empty, or forced.
 fn may_write(out: &Path, force: bool) -> Result<(), Error> {
     let entries = match std::fs::read_dir(out) {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) if !out.exists() => return Ok(()),
         Err(e) => return Err(Error::file(out, format_args!("cannot be a case folder: {e}"))),
     };
-    if entries && !is_case(out) {
-        if !force {
-            return Err(Error::file(out, "a folder with other files, not a case: --force writes into it"));
-        }
-        note(&format!("note: {}: writing beside other files", out.display()));
+    if !entries {
+        return Ok(());
     }
-    Ok(())
+    match (is_case(out), force) {
+        (true, false) => Err(Error::file(out, "has a case already: --force replaces it")),
+        (true, true) => Ok(()),
+        (false, false) => {
+            Err(Error::file(out, "a folder with other files, not a case: --force writes into it"))
+        }
+        (false, true) => {
+            note(&format!("note: {}: writing beside other files", out.display()));
+            Ok(())
+        }
+    }
 }

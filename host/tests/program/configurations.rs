@@ -13,7 +13,7 @@ const VERBS: [Asked; 7] = [
     (&["check"], |report| &report["sizes"]),
     (&["layout", "--rank", "1"], |report| &report["areas"]),
     (&["plan", "--rank", "1", "--core", "2"], |report| &report["partition"]),
-    (&["gen", "--seed", "4", "--out"], |report| &report["tokens"]),
+    (&["gen", "--seed", "4", "--force", "--out"], |report| &report["tokens"]),
     (&["golden", "--seed", "4", "--out"], |report| &report["tensors"]),
     (&["run", "--seed", "4", "--rounds", "1", "--backend", "lockstep"], |report| &report["cores"]),
     (

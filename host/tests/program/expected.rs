@@ -117,7 +117,7 @@ fn golden_vectors_of_another_case_do_not_stay() {
     let args = ["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)];
     json(0, &[&args[..], &["--expected"]].concat());
     assert!(case.join("expected.safetensors").is_file());
-    json(0, &args);
+    json(0, &[&args[..], &["--force"]].concat());
     assert!(!case.join("expected.safetensors").exists());
     assert!(veriep(&["check", text(&case)]).status.success());
 }

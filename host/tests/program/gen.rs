@@ -67,7 +67,13 @@ fn a_folder_with_other_files_is_not_overwritten() {
     assert!(fails(2, &args).contains("--force"));
     assert!(veriep(&[&args[..], &["--force"]].concat()).status.success());
     assert!(folder.path().join("notes.txt").exists());
-    assert!(veriep(&args).status.success(), "a case may be made again");
+    let case = || std::fs::read(folder.path().join("inputs.safetensors")).unwrap();
+    let first = case();
+    let other = ["gen", "--preset", "tiny", "--seed", "2", "--out", out];
+    assert!(fails(2, &other).ends_with("has a case already: --force replaces it"));
+    assert!(case() == first, "a refused request changes nothing");
+    assert!(veriep(&[&other[..], &["--force"]].concat()).status.success(), "a case may be made again");
+    assert!(case() != first);
     assert_eq!(std::fs::read_dir(out).unwrap().count(), 3, "no temporary file stays");
 }
 

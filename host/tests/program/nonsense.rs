@@ -13,7 +13,7 @@ const VALUES: [&str; 9] =
 /// What a verb needs to do its work at all.
 fn usual(verb: &str) -> Option<&'static str> {
     Some(match verb {
-        "gen" => "--preset tiny --seed 1 --out made",
+        "gen" => "--preset tiny --seed 1 --force --out made",
         "run" => "--preset tiny --rounds 1",
         "bench" => "--preset tiny --iters 1 --blocks 1",
         "schedule" => "DC --rounds 1",

@@ -69,7 +69,7 @@ rows! {
     };
     the_disk_is_full_when_a_case_is_made_again: |room| {
         assert!(room.run("gen --preset tiny --seed 1 --expected --out case").status.success());
-        room.mounted("size=128k", "cp -r case disk; $veriep gen --preset tiny --set h=8192 --seed 2 --out disk/case; it=$?; diff -r case disk/case >&2; exit $it")
+        room.mounted("size=128k", "cp -r case disk; $veriep gen --preset tiny --set h=8192 --seed 2 --force --out disk/case; it=$?; diff -r case disk/case >&2; exit $it")
     };
     a_file_may_be_no_larger: |room| {
         let output = room.file("result", "old").limited(LITTLE_ROOM, "run --preset tiny --out result");
@@ -85,7 +85,7 @@ rows! {
     a_file_may_be_no_larger_when_a_case_is_made_again: |room| {
         assert!(room.run("gen --preset tiny --seed 1 --expected --out case").status.success());
         let old = files(room);
-        let output = room.limited(LITTLE_ROOM, "gen --preset tiny --seed 2 --out case");
+        let output = room.limited(LITTLE_ROOM, "gen --preset tiny --seed 2 --force --out case");
         assert!(files(room) == old, "the old case is lost");
         output
     };
@@ -95,17 +95,18 @@ rows! {
         }
         assert!(room.run("gen --preset tiny --seed 1 --expected --out case").status.success());
         let old = files(room);
-        let output = room.mode("case", 0o1777).plain("gen --preset tiny --seed 2 --out case");
+        let output = room.mode("case", 0o1777).plain("gen --preset tiny --seed 2 --force --out case");
         assert!(files(room) == old, "the old case is lost");
         output
     };
     a_folder_where_the_expected_result_shall_be: |room| {
-        room.case().folder("case/expected.safetensors").run("gen --preset tiny --seed 1 --out case")
+        room.case().folder("case/expected.safetensors").run("gen --preset tiny --seed 1 --force --out case")
     };
     a_case_in_a_file: |room| room.file("file", "").run("gen --preset tiny --seed 1 --out file");
     a_case_in_a_folder_of_other_files: |room| {
         room.folder("home").file("home/letter", "").run("gen --preset tiny --seed 1 --out home")
     };
+    a_case_that_is_there: |room| room.case().run("gen --preset tiny --seed 1 --out case");
     a_case_below_a_file: |room| room.file("file", "").run("gen --preset tiny --seed 1 --out file/case");
     stdout_is_full: |room| into_full(room, "run --preset tiny");
     stdout_is_full_in_json: |room| into_full(room, "run --preset tiny --format json");
