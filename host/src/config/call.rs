@@ -159,7 +159,7 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
             assert_eq!(config, Config::default(), "{value}");
             assert!(config.notes()[0].ends_with(": ep_world_size"), "{:?}", config.notes());
         }
-        let commented = "npu_moe_distribute_dispatch(\n  ep_world_size=32  # ranks, (all)\n)";
+        let commented = "npu_moe_distribute_dispatch(\n  ep_world_size=32  # ranks, (all)\n  )";
         assert_eq!(Config::parse(commented).unwrap().ep_world_size, 32);
         let continued = "npu_moe_distribute_dispatch(\n  ep_world_size=32  # ranks\n  + 32)";
         assert_eq!(Config::parse(continued).unwrap(), Config::default());
