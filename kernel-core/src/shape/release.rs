@@ -115,8 +115,13 @@ impl Release {
     }
 
     /// Calls `note` with each sentence that a user of these operators should know: what only their documentation refuses, what
-    /// they do without saying so, and what no source decides.
+    /// they do without saying so, and what no source decides. There are none where they refuse more than the buffer.
     pub fn notes(self, asked: Algorithm, config: &Config<'_>, note: &mut dyn FnMut(&'static str)) {
+        let mut is_refused = false;
+        self.check(asked, config, &mut |violation| is_refused |= violation.parameter != "hccl_buffsize_mb");
+        if is_refused {
+            return;
+        }
         let algorithm = self.chosen(asked, config);
         let (ranks, masks) = (config.ep_world_size, Given::MASK_1D | Given::MASK_2D);
         let per_rank = match div_rem_of(config.moe_expert_num, ranks) {
