@@ -99,7 +99,13 @@ fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Res
     errors.extend(clashes.iter().map(|clash| Error::Request(clash.message.clone())));
     let required_mb = configs.iter().map(|one| one.buffer.required_mb).max().unwrap_or_default();
     let buffer = LayersBuffer { required_mb };
-    let all = Layers { ok: errors.is_empty(), buffer, batches_in_flight_max, clashes, configs };
+    let all = Layers {
+        ok: errors.is_empty() && configs.iter().all(|one| one.ok),
+        buffer,
+        batches_in_flight_max,
+        clashes,
+        configs,
+    };
     let judgement = judgement(&all.configs.iter().collect::<Vec<_>>(), end(errors));
     report.judge(&judgement, &all, layers_table)
 }
@@ -117,7 +123,15 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     let mut releases: Vec<_> = configs.iter().map(|one| one.release).collect();
     releases.dedup();
     let release = releases.join(", ");
+    // A call says nothing of some keys, and what defaults are worth is not known.
+    let mut missing: Vec<_> = configs.iter().flat_map(|one| one.layer.config.origin.missing()).collect();
+    missing.dedup();
     match outcome {
+        Ok(()) if !missing.is_empty() => {
+            let keys = missing.join(", ");
+            let bound = format!("valid for release {release} if defaults are right: {of}");
+            Judgement::unknown(bound, vec![format!("--set KEY=VALUE for {keys}")])
+        }
         Ok(()) => Judgement::yes(format!("valid for release {release}: {of}")),
         Err(error) => Judgement::no(format!("invalid for release {release}: {of}"), error),
     }
@@ -199,7 +213,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
     release.notes(algorithm, &core, &mut |note| notes.push(note.to_owned()));
     notes.extend(notes::notes(&config, &asked));
     Checked {
-        ok: error.is_none(),
+        ok: error.is_none() && config.origin.missing().is_empty(),
         release: release.name(),
         violations,
         own_limits,

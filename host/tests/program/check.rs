@@ -123,14 +123,18 @@ fn a_configuration_is_known_by_its_content() {
     let object = config_file(folder.path(), "a.txt", r#"{"ep_world_size": 32, "moe_expert_num": 256}"#);
     let call = "y = torch_npu.npu_moe_distribute_dispatch_v2(x=x, ep_world_size=32,\n moe_expert_num=256)";
     let call = config_file(folder.path(), "b.toml", call);
-    for file in [&object, &call] {
-        assert_eq!(json(0, &["check", file])["buffer"], as_toml["buffer"], "{file}");
+    // What a call cannot say is not known, so that its sizes are those of the defaults.
+    for (file, status) in [(&object, 0), (&call, 4)] {
+        assert_eq!(json(status, &["check", file])["buffer"], as_toml["buffer"], "{file}");
         assert!(veriep(&["layout", file, "--rank", "0"]).status.success(), "{file}");
     }
     assert_eq!(json(0, &["check", &object])["notes"], as_toml["notes"]);
-    let notes = json(0, &["check", &call])["notes"].to_string();
+    let notes = json(4, &["check", &call])["notes"].to_string();
     assert!(notes.contains("not read of the call of npu_moe_distribute_dispatch_v2: x"), "{notes}");
     assert!(notes.contains("defaults stand for them"), "{notes}");
+    let all = ["product=a3", "dtype=bf16", "k=8", "h=7168", "bs=16", "hccl_buffsize_mb=200"];
+    let set: Vec<_> = all.into_iter().flat_map(|set| ["--set", set]).collect();
+    assert_eq!(json(0, &[&["check", &call], &set[..]].concat())["ok"], true);
 }
 
 #[test]

@@ -30,12 +30,13 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 46] = [
+const ROWS: [(&str, &str, Said); 47] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
     ("check cut-case", "the tensors end too early", INVALID),
     ("check valid.toml other.toml", "two layers of different groups", INVALID),
+    ("check call.py", "a pasted call leaves keys to defaults", UNKNOWN),
     ("check nowhere", "there is no configuration", REFUSED),
     ("schedule DC", "every state was searched", YES),
     ("schedule D --product a2 --ranks 3", "every state of a model was searched", YES),
@@ -100,6 +101,8 @@ fn room() -> TempDir {
     fs::write(inputs, &bytes[..bytes.len() - 9]).unwrap();
     fs::write(at("valid.toml"), "ep_world_size = 2\nmoe_expert_num = 4\nk = 2\n").unwrap();
     fs::write(at("other.toml"), "ep_world_size = 4\nmoe_expert_num = 4\nk = 2\n").unwrap();
+    fs::write(at("call.py"), "torch_npu.npu_moe_distribute_dispatch_v2(ep_world_size=16, moe_expert_num=64)")
+        .unwrap();
     results(&at("case").join("expected.safetensors"), &at);
     let run = ["run", "--preset", "tiny", "--backend", "lockstep", "--rounds", "2", "--events"];
     does(&[&run[..], &[text(&at("events"))]].concat());
