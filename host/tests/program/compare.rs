@@ -538,7 +538,7 @@ fn what_combine_takes_from_dispatch_must_be_right() {
     let line = fails(2, &["golden", text(&case), "--out", text(&result.with_extension("golden"))]);
     assert!(line.ends_with("returned.safetensors: rank1.y: missing: must be BF16 [16, 1024]"), "{line}");
     // Another case does not inherit it.
-    json(0, &["gen", "--preset", "tiny", "--seed", "3", "--out", text(&case)]);
+    json(0, &["gen", "--preset", "tiny", "--seed", "3", "--out", text(&case), "--force"]);
     assert!(!returned.exists());
 }
 
