@@ -42,7 +42,7 @@ def drawn(rng):
         "blocks": dict(comm_alg="fullmesh_v2"),
         "in-place": dict(receive="in-place"),
         "direct": dict(receive="direct"),
-        "tp": dict(tp_world_size=2),
+        "tp": dict(release="9.1.0", tp_world_size=2),
         "mesh": dict(product="a2"),
         "servers 3": dict(product="a2", comm_alg="hierarchy"),
         "servers 2": dict(product="a2", comm_alg="hierarchy", stage=2),

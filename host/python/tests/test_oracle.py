@@ -6,7 +6,7 @@ import reference
 import veriep
 
 A3 = dict(ep_world_size=5, shared_expert_rank_num=1, moe_expert_num=8, k=3, h=1032, bs=6)
-PAIRS = dict(ep_world_size=3, tp_world_size=2, moe_expert_num=3, k=2, h=1024, bs=4)
+PAIRS = dict(release="9.1.0", ep_world_size=3, tp_world_size=2, moe_expert_num=3, k=2, h=1024, bs=4)
 MESH = dict(product="a2", ep_world_size=16, moe_expert_num=32, k=4, h=64, bs=3)
 SERVERS = dict(MESH, comm_alg="hierarchy", ep_world_size=40, moe_expert_num=80, hccl_buffsize_mb=400)
 
