@@ -43,6 +43,13 @@ pub fn shape(
     place: impl fmt::Display,
 ) -> Result<Shape, Error> {
     let judged = judge(config, given, Door { idle_ranks: true, ..Door::of(config, limits) });
+    let missing = config.origin.missing();
+    if judged.is_ok() && !missing.is_empty() {
+        let keys = missing.join(", ");
+        return Err(Error::Request(format!(
+            "{place}: the call does not say {keys}: --set KEY=VALUE for each"
+        )));
+    }
     judged.map_err(|problems| Error::Invalid { place: place.to_string(), problems })
 }
 

@@ -125,6 +125,7 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     let release = releases.join(", ");
     // A call says nothing of some keys, and what defaults are worth is not known.
     let mut missing: Vec<_> = configs.iter().flat_map(|one| one.layer.config.origin.missing()).collect();
+    missing.sort_unstable();
     missing.dedup();
     match outcome {
         Ok(()) if !missing.is_empty() => {

@@ -6,6 +6,23 @@ const FUNCTIONS: &str = "npu_moe_distribute_";
 /// Keys that are shapes, types or surroundings of a call, not arguments.
 pub(super) const ELSEWHERE: [&str; 6] = ["product", "dtype", "k", "h", "bs", "hccl_buffsize_mb"];
 
+/// Arguments of a call that decide whether it is valid, and how much memory it needs.
+pub(super) const DECISIVE: [&str; 13] = [
+    "ep_world_size",
+    "moe_expert_num",
+    "tp_world_size",
+    "shared_expert_num",
+    "shared_expert_rank_num",
+    "zero_expert_num",
+    "copy_expert_num",
+    "const_expert_num",
+    "global_bs",
+    "quant_mode",
+    "comm_quant_mode",
+    "comm_alg",
+    "expert_token_nums_type",
+];
+
 /// The first call in a text.
 pub(super) struct Call<'t> {
     pub(super) function: &'t str,
@@ -121,7 +138,7 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
     ep_rank_id=self.rank, moe_expert_num=256,
     # quant_mode=1,
     scales=None, x_active_mask=mask, group_tp='', quant_mode=2, global_bs=0, comm_alg=\"fullmesh_v2\",
-    y_dtype=torch.int8, **more,
+    y_dtype=torch.int8,
 )[0]
 ";
 
@@ -139,10 +156,10 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
         };
         assert_eq!(config, expected);
         let notes = config.notes();
-        let not_read = "x, expert_ids, ep_rank_id, x_active_mask, y_dtype, `**more`";
+        let not_read = "x, expert_ids, ep_rank_id, x_active_mask, y_dtype";
         assert_eq!(notes[0], format!("not read of the call of npu_moe_distribute_dispatch_v2: {not_read}"));
         let defaults =
-            "product, dtype, k, h, bs, hccl_buffsize_mb: defaults stand for them, which --set changes";
+            "bs, dtype, h, hccl_buffsize_mb, k, product: defaults stand for them, which --set changes";
         assert_eq!(notes[1], format!("the call does not say {defaults}"));
         for assignment in ["product=a3", "dtype=bf16", "k=4", "bs=8", "hccl_buffsize_mb=400"] {
             config.set(assignment).unwrap();
@@ -158,11 +175,22 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
                 Config::parse(&format!("npu_moe_distribute_dispatch(ep_world_size={value})")).unwrap();
             assert_eq!(config, Config::default(), "{value}");
             assert!(config.notes()[0].ends_with(": ep_world_size"), "{:?}", config.notes());
+            assert!(config.origin.missing().contains(&"ep_world_size"), "{value}");
         }
         let commented = "npu_moe_distribute_dispatch(\n  ep_world_size=32  # ranks, (all)\n  )";
         assert_eq!(Config::parse(commented).unwrap().ep_world_size, 32);
         let continued = "npu_moe_distribute_dispatch(\n  ep_world_size=32  # ranks\n  + 32)";
         assert_eq!(Config::parse(continued).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn what_may_hide_in_an_argument_without_a_name_is_not_known() {
+        for hiding in ["x, ids", "**kwargs"] {
+            let text = format!("npu_moe_distribute_dispatch({hiding}, moe_expert_num=64, ep_rank_id=rank)");
+            let missing = Config::parse(&text).unwrap().origin.missing();
+            assert!(missing.contains(&"ep_world_size") && missing.contains(&"comm_alg"), "{missing:?}");
+            assert!(!missing.contains(&"moe_expert_num") && !missing.contains(&"ep_rank_id"), "{missing:?}");
+        }
     }
 
     #[test]

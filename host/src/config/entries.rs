@@ -44,8 +44,8 @@ pub(super) struct Entry<'t> {
 pub(super) struct Entries<'t> {
     all: Vec<Entry<'t>>,
     notes: Vec<String>,
-    /// Keys that this form of text cannot have.
-    lacks: &'static [&'static str],
+    /// Keys whose values the text does not tell.
+    lacks: Vec<&'static str>,
 }
 
 impl fmt::Display for Fault {
@@ -139,7 +139,7 @@ fn of_json(text: &str) -> Result<Entries<'_>, Faults> {
             all.push(Entry { word, line, shown, value });
         }
     }
-    Ok(Entries { all, notes: Vec::new(), lacks: &[] })
+    Ok(Entries { all, notes: Vec::new(), lacks: Vec::new() })
 }
 
 /// Reads the literal keyword arguments of a call; the others are noted.
@@ -149,8 +149,11 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
         return Err(fault_at(line_of_call, text, format!("{}( is not closed", call.function)));
     };
     let (mut all, mut not_read) = (Vec::new(), Vec::new());
+    let mut lacks = call::ELSEWHERE.to_vec();
     for (line, piece) in arguments {
         let Some((word, literal)) = call::keyword(piece) else {
+            // Any argument may hide there.
+            lacks.extend(call::DECISIVE);
             not_read.push(cut(piece));
             continue;
         };
@@ -163,7 +166,10 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
             Some(value) => {
                 all.push(Entry { word: word.to_owned(), line, shown: cut(piece), value });
             }
-            None => not_read.push(short(word)),
+            None => {
+                lacks.extend(keys::key(word).ok().filter(|key| call::DECISIVE.contains(key)));
+                not_read.push(short(word));
+            }
         }
     }
     let mut notes = Vec::new();
@@ -177,7 +183,9 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
     if Call::find(&text[call.start..]).is_some() {
         notes.push("not read: the calls behind the first".to_owned());
     }
-    Ok(Entries { all, notes, lacks: &call::ELSEWHERE })
+    lacks.sort_unstable();
+    lacks.dedup();
+    Ok(Entries { all, notes, lacks })
 }
 
 /// Takes the entries of TOML, in the order of the text.
@@ -193,7 +201,7 @@ fn of_toml<'t>(mut table: Spanned<DeTable<'t>>, text: &str) -> Entries<'t> {
         let shown = cut(lines.get(line - 1).unwrap_or(&"").trim());
         Entry { word: word.into_inner().into_owned(), line, shown, value }
     };
-    Entries { all: words.into_iter().map(entry).collect(), notes: Vec::new(), lacks: &[] }
+    Entries { all: words.into_iter().map(entry).collect(), notes: Vec::new(), lacks: Vec::new() }
 }
 
 /// Makes the configuration of all entries.

@@ -8,16 +8,16 @@ pub struct Origin {
     keys: Vec<(&'static str, usize)>,
     /// What the text has and nothing reads.
     notes: Vec<String>,
-    /// Keys that this form of text cannot have.
-    lacks: &'static [&'static str],
+    /// Keys whose values the text does not tell.
+    lacks: Vec<&'static str>,
 }
 
 impl Origin {
-    pub(super) fn with(notes: Vec<String>, lacks: &'static [&'static str]) -> Self {
+    pub(super) fn with(notes: Vec<String>, lacks: Vec<&'static str>) -> Self {
         Self { keys: Vec::new(), notes, lacks }
     }
 
-    /// Returns the keys for which defaults stand because the text, a call, cannot have them, and no option sets them.
+    /// Returns the keys for which defaults stand because the text, a call, does not tell their values, and no option sets them.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         self.lacks.iter().copied().filter(|key| !self.has(key)).collect()
     }

@@ -126,8 +126,9 @@ fn a_configuration_is_known_by_its_content() {
     // What a call cannot say is not known, so that its sizes are those of the defaults.
     for (file, status) in [(&object, 0), (&call, 4)] {
         assert_eq!(json(status, &["check", file])["buffer"], as_toml["buffer"], "{file}");
-        assert!(veriep(&["layout", file, "--rank", "0"]).status.success(), "{file}");
     }
+    assert!(veriep(&["layout", &object, "--rank", "0"]).status.success());
+    assert!(fails(2, &["layout", &call, "--rank", "0"]).contains("the call does not say bs, dtype, h"));
     assert_eq!(json(0, &["check", &object])["notes"], as_toml["notes"]);
     let notes = json(4, &["check", &call])["notes"].to_string();
     assert!(notes.contains("not read of the call of npu_moe_distribute_dispatch_v2: x"), "{notes}");
@@ -135,6 +136,7 @@ fn a_configuration_is_known_by_its_content() {
     let all = ["product=a3", "dtype=bf16", "k=8", "h=7168", "bs=16", "hccl_buffsize_mb=200"];
     let set: Vec<_> = all.into_iter().flat_map(|set| ["--set", set]).collect();
     assert_eq!(json(0, &[&["check", &call], &set[..]].concat())["ok"], true);
+    assert!(veriep(&[&["layout", &call, "--rank", "0"], &set[..]].concat()).status.success());
 }
 
 #[test]
