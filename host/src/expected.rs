@@ -135,13 +135,16 @@ impl<'c> Returned<'c> {
         let dispatched = dispatched.as_ref().map_or_else(|| Ok(Vec::new()), Expected::tensors)?;
         let dispatched: HashMap<_, _> =
             dispatched.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let uses_y = file.names().iter().any(|name| name.ends_with(".y"));
         for rank in 0..received.len() {
             // The own rows come first, then the peer's.
             let of_domain = (0..tp).map(|n| if n == 0 { rank } else { rank ^ 1 });
             let pairs: Vec<_> = of_domain.flat_map(|rank| received[rank].iter().copied()).collect();
             let of_rank = |tensor: &str| format!("rank{}.{tensor}", case.name(RankId(rank as u32)));
             let by_operators = of_rank(Output::ExpandX.name());
-            let name = if file.info(&by_operators).is_some() { by_operators } else { of_rank(Y) };
+            // What is missing has the name that other ranks use.
+            let by_y = file.info(&of_rank(Y)).is_some() || file.info(&by_operators).is_none() && uses_y;
+            let name = if by_y { of_rank(Y) } else { by_operators };
             let (dtype, dims) = (result::element(shape), [pairs.len(), shape.h() as usize]);
             match file.info(&name) {
                 Some(info) if info.dtype == dtype && has_rows(&info.shape, dims) => {

@@ -37,6 +37,12 @@ struct Checked {
     /// Whether tensors are judged, too.
     #[serde(skip)]
     has_tensors: bool,
+    /// Whether there are tensors that no layout of ours judges.
+    #[serde(skip)]
+    unread_tensors: bool,
+    /// Whether the operators accept one of the shapes that a mask may have, and not the other.
+    #[serde(skip)]
+    depends_on_mask: bool,
     #[serde(skip)]
     error: Option<Error>,
 }
@@ -100,7 +106,7 @@ fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Res
     let required_mb = configs.iter().map(|one| one.buffer.required_mb).max().unwrap_or_default();
     let buffer = LayersBuffer { required_mb };
     let all = Layers {
-        ok: errors.is_empty() && configs.iter().all(|one| one.ok),
+        ok: errors.is_empty() && configs.iter().all(|one| one.ok && one.layer.shape.is_some()),
         buffer,
         batches_in_flight_max,
         clashes,
@@ -128,6 +134,20 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     missing.sort_unstable();
     missing.dedup();
     match outcome {
+        Ok(()) if configs.iter().any(|one| one.unread_tensors) => Judgement::unknown(
+            format!("valid for release {release}: {of}; VeriEP has no layout for it, and read no tensor"),
+            ["a configuration that VeriEP runs".to_owned()],
+        ),
+        Ok(()) if configs.iter().any(|one| one.depends_on_mask) => Judgement::unknown(
+            format!("valid for release {release} with one of the shapes of x_active_mask: {of}"),
+            ["a case with the x_active_mask that is meant".to_owned()],
+        ),
+        Ok(()) if configs.len() > 1 && configs.iter().any(|one| one.layer.shape.is_none()) => {
+            Judgement::unknown(
+                format!("valid for release {release}: {of}; VeriEP has no layout for one, and compared none"),
+                ["configurations that VeriEP runs".to_owned()],
+            )
+        }
         Ok(()) if !missing.is_empty() => {
             let keys = missing.join(", ");
             let bound = format!("valid for release {release} if defaults are right: {of}");
@@ -150,7 +170,7 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
 fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked, Error> {
     let Source { config, name, .. } = resolve(args)?;
     let Some(folder) = args.path.as_deref().filter(|path| path.is_dir()) else {
-        return Ok(judge(config, Given::empty(), (mode, receive), name));
+        return Ok(of_configuration(config, (mode, receive), name));
     };
     // The sizes of a configuration are of use without its tensors.
     let mut tensors = case::open(folder).map(|opened| opened.for_oracle(folder));
@@ -171,7 +191,12 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
             Err(error) => error,
         },
         // Without a shape there is no telling what the tensors must be.
-        (Ok(_), None) => return Ok(checked),
+        (Ok(_), None) => {
+            checked.has_tensors = false;
+            checked.unread_tensors = true;
+            checked.ok = false;
+            return Ok(checked);
+        }
     };
     let mut problems = error.problems();
     if problems.is_empty() {
@@ -186,6 +211,26 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
         None => Some(error),
     };
     Ok(checked)
+}
+
+/// Judges a configuration with the tensors that a call passes. Which of both shapes a mask has, a call does not tell.
+fn of_configuration(config: Config, mode: (&ModeArgs, Receive), name: String) -> Checked {
+    let given = config.origin.given();
+    let masks = [Given::MASK_1D, Given::MASK_2D];
+    if !given.contains(masks[0] | masks[1]) {
+        return judge(config, given, mode, name);
+    }
+    let [of_tokens, of_pairs] = masks.map(|mask| {
+        let given = (given - (masks[0] | masks[1])) | mask;
+        judge(config.clone(), given, mode, name.clone())
+    });
+    let depends = of_tokens.error.is_some() != of_pairs.error.is_some();
+    let mut checked = if of_tokens.error.is_none() { of_tokens } else { of_pairs };
+    if depends {
+        checked.ok = false;
+        checked.depends_on_mask = true;
+    }
+    checked
 }
 
 /// Judges a configuration alone.
@@ -224,6 +269,8 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
         layer: Layer { file, config, shape, elastic_info: None },
         has_tensors: false,
+        unread_tensors: false,
+        depends_on_mask: false,
         error,
     }
 }

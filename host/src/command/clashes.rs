@@ -71,7 +71,8 @@ pub(super) fn clashes(layers: &[&Layer], in_flight: u32) -> (Vec<Clash>, Option<
 /// for every `bs`, says the same as `bs * R`.
 fn parameters(layers: &[&Layer]) -> Vec<Clash> {
     type Value = fn(&Config) -> String;
-    let parameters: [(&'static str, Value, Value); 11] = [
+    let parameters: [(&'static str, Value, Value); 12] = [
+        ("release", |c| c.release.clone(), |c| c.release().name().to_owned()),
         ("product", |c| c.product.clone(), |c| c.product.clone()),
         ("comm_alg", |c| format!("{:?}", c.comm_alg), |c| layout(c).to_owned()),
         ("ep_world_size", |c| c.ep_world_size.to_string(), |c| c.ep_world_size.to_string()),

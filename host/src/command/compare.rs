@@ -176,7 +176,13 @@ fn wrong(result: &Path, tensors: &[One]) -> Error {
 }
 
 /// Judges what became of the tensors that are asked for. Each rank and tensor that is asked for by name must be among them.
-fn judgement(asked: &Asked, result: &Path, tensors: &[One], not_compared: &[String]) -> Judgement {
+fn judgement(
+    asked: &Asked,
+    result: &Path,
+    tensors: &[One],
+    not_compared: &[String],
+    lacking: &[String],
+) -> Judgement {
     let ranks: BTreeSet<_> = tensors.iter().filter_map(|one| one.rank).collect();
     let mut names = Vec::new();
     for one in tensors.iter().filter(|one| one.rank.is_some()) {
@@ -202,7 +208,7 @@ fn judgement(asked: &Asked, result: &Path, tensors: &[One], not_compared: &[Stri
         let bound = format!("{bad} of {} tensors are wrong, judged were {part}{tail}", tensors.len());
         return Judgement::no(bound, wrong(result, tensors));
     }
-    let absent = asked.absent_from(tensors);
+    let absent = asked.absent_from(tensors, lacking);
     let values: usize = tensors.iter().map(|one| one.judged.compared).sum();
     if values == 0 {
         let decides = if absent.is_empty() { vec!["ranks that received rows".to_owned()] } else { absent };
@@ -239,11 +245,18 @@ impl Asked {
         self.ranks.is_empty() && self.tensors.is_empty()
     }
 
-    /// The ranks and tensors that are asked for by name of which nothing was judged.
-    fn absent_from(&self, tensors: &[One]) -> Vec<String> {
-        let ranks = self.ranks.iter().filter(|rank| tensors.iter().all(|one| one.rank != Some(**rank)));
-        let names = self.tensors.iter().filter(|name| tensors.iter().all(|one| one.name != **name));
-        ranks.map(|rank| format!("rank {rank}")).chain(names.cloned()).collect()
+    /// The ranks and tensors that are asked for of which nothing was judged, and what else the result lacks of them.
+    fn absent_from(&self, tensors: &[One], lacking: &[String]) -> Vec<String> {
+        let has_rank = |rank: u32| tensors.iter().any(|one| one.rank == Some(rank));
+        let has_name = |name: &str| tensors.iter().any(|one| one.name == name);
+        let ranks = self.ranks.iter().filter(|rank| !has_rank(**rank)).map(|rank| format!("rank {rank}"));
+        let names = self.tensors.iter().filter(|name| !has_name(name)).cloned();
+        let is_single = |name: &&String| {
+            let (rank, tensor) = parts(name);
+            (self.ranks.is_empty() || rank.is_none_or(has_rank))
+                && (self.tensors.is_empty() || has_name(tensor))
+        };
+        ranks.chain(names).chain(lacking.iter().filter(is_single).cloned()).collect()
     }
 
     /// What became of the values after the received rows.
@@ -355,11 +368,11 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
             && (names.is_empty() || names.iter().any(|asked| asked == tensor))
     };
     let there: BTreeSet<_> = result.names().iter().map(|name| parts(name).0).collect();
-    let (mut tensors, mut not_compared) = (Vec::new(), Vec::new());
+    let (mut tensors, mut not_compared, mut lacking) = (Vec::new(), Vec::new(), Vec::new());
     for (name, must) in expected.iter().filter(|(name, _)| is_asked(name)) {
         match result.info(name).cloned() {
             // What is asked for by name is judged as far as it is there.
-            None if !is_whole => {}
+            None if !is_whole => lacking.push((*name).to_owned()),
             None if triples_beside(name).is_some_and(|triples| {
                 expected.contains_key(&*triples) && result.info(&triples).is_some()
             }) =>
@@ -387,7 +400,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
         ..One::new(&name)
     });
     tensors.extend(stray.filter(|_| is_whole));
-    let judgement = judgement(asked, result.path(), &tensors, &not_compared);
+    let judgement = judgement(asked, result.path(), &tensors, &not_compared, &lacking);
     Ok(Compared { judgement, tensors, not_compared })
 }
 

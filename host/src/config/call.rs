@@ -1,5 +1,7 @@
 //! A call of a function of `torch_npu`, as it stands in Python, and the pieces between its commas.
 
+use veriep_core::shape::Given;
+
 /// The functions that take the parameters of the operators begin with this.
 const FUNCTIONS: &str = "npu_moe_distribute_";
 
@@ -22,6 +24,17 @@ pub(super) const DECISIVE: [&str; 13] = [
     "comm_alg",
     "expert_token_nums_type",
 ];
+
+/// Returns the tensors that an argument of this name may be, of those on which rules depend.
+pub(super) fn tensor(word: &str) -> Given {
+    match word {
+        "x_active_mask" => Given::MASK_1D | Given::MASK_2D,
+        "scales" => Given::SCALES,
+        "elastic_info" => Given::ELASTIC_INFO,
+        "shared_expert_x" => Given::SHARED_EXPERT_X,
+        _ => Given::empty(),
+    }
+}
 
 /// The first call in a text.
 pub(super) struct Call<'t> {

@@ -46,6 +46,8 @@ pub(super) struct Entries<'t> {
     notes: Vec<String>,
     /// Keys whose values the text does not tell.
     lacks: Vec<&'static str>,
+    /// Tensors that the text passes.
+    given: Given,
 }
 
 impl fmt::Display for Fault {
@@ -139,7 +141,7 @@ fn of_json(text: &str) -> Result<Entries<'_>, Faults> {
             all.push(Entry { word, line, shown, value });
         }
     }
-    Ok(Entries { all, notes: Vec::new(), lacks: Vec::new() })
+    Ok(Entries { all, notes: Vec::new(), lacks: Vec::new(), given: Given::empty() })
 }
 
 /// Reads the literal keyword arguments of a call; the others are noted.
@@ -149,7 +151,7 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
         return Err(fault_at(line_of_call, text, format!("{}( is not closed", call.function)));
     };
     let (mut all, mut not_read) = (Vec::new(), Vec::new());
-    let mut lacks = call::ELSEWHERE.to_vec();
+    let (mut lacks, mut given) = (call::ELSEWHERE.to_vec(), Given::empty());
     for (line, piece) in arguments {
         let Some((word, literal)) = call::keyword(piece) else {
             // Any argument may hide there.
@@ -167,6 +169,7 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
                 all.push(Entry { word: word.to_owned(), line, shown: cut(piece), value });
             }
             None => {
+                given |= call::tensor(word);
                 lacks.extend(keys::key(word).ok().filter(|key| call::DECISIVE.contains(key)));
                 not_read.push(short(word));
             }
@@ -185,7 +188,7 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
     }
     lacks.sort_unstable();
     lacks.dedup();
-    Ok(Entries { all, notes, lacks })
+    Ok(Entries { all, notes, lacks, given })
 }
 
 /// Takes the entries of TOML, in the order of the text.
@@ -201,12 +204,17 @@ fn of_toml<'t>(mut table: Spanned<DeTable<'t>>, text: &str) -> Entries<'t> {
         let shown = cut(lines.get(line - 1).unwrap_or(&"").trim());
         Entry { word: word.into_inner().into_owned(), line, shown, value }
     };
-    Entries { all: words.into_iter().map(entry).collect(), notes: Vec::new(), lacks: Vec::new() }
+    Entries {
+        all: words.into_iter().map(entry).collect(),
+        notes: Vec::new(),
+        lacks: Vec::new(),
+        given: Given::empty(),
+    }
 }
 
 /// Makes the configuration of all entries.
 pub(super) fn config(entries: Entries<'_>) -> Result<Config, Faults> {
-    let mut origin = super::Origin::with(entries.notes, entries.lacks);
+    let mut origin = super::Origin::with(entries.notes, entries.lacks, entries.given);
     let (mut table, mut all) = (DeTable::new(), Vec::new());
     let mut lists_keys = true;
     for Entry { word, line, shown, value } in entries.all {

@@ -1,6 +1,7 @@
 //! The form in which a configuration was written.
 
 use core::fmt;
+use veriep_core::shape::Given;
 
 /// The keys that a text has and where they stand. It means nothing for what is configured: all are equal.
 #[derive(Clone, Default)]
@@ -10,16 +11,23 @@ pub struct Origin {
     notes: Vec<String>,
     /// Keys whose values the text does not tell.
     lacks: Vec<&'static str>,
+    /// Tensors that the text, a call, passes.
+    given: Given,
 }
 
 impl Origin {
-    pub(super) fn with(notes: Vec<String>, lacks: Vec<&'static str>) -> Self {
-        Self { keys: Vec::new(), notes, lacks }
+    pub(super) fn with(notes: Vec<String>, lacks: Vec<&'static str>, given: Given) -> Self {
+        Self { keys: Vec::new(), notes, lacks, given }
     }
 
     /// Returns the keys for which defaults stand because the text, a call, does not tell their values, and no option sets them.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         self.lacks.iter().copied().filter(|key| !self.has(key)).collect()
+    }
+
+    /// Returns the tensors that a call passes, of which rules depend; of a mask both possible shapes.
+    pub(crate) const fn given(&self) -> Given {
+        self.given
     }
 
     pub(super) fn notes(&self) -> Vec<String> {

@@ -41,9 +41,11 @@ impl Config {
                 }
             });
         }
-        let logical = self.logical_experts.or_else(|| Some(self.moe_expert_num - self.redundant_experts?));
+        let logical = self
+            .logical_experts
+            .or_else(|| Some(self.moe_expert_num.saturating_sub(self.redundant_experts?)));
         if let Some(logical) = logical {
-            let (all, copies) = (self.moe_expert_num, self.moe_expert_num - logical);
+            let (all, copies) = (self.moe_expert_num, self.moe_expert_num.saturating_sub(logical));
             notes.push(format!(
                 "{all} physical experts are counted: {logical} logical and {copies} redundant"
             ));

@@ -18,7 +18,7 @@ use clock::{Actors, Clock};
 use core::fmt;
 use memory::{Memory, Piece, Word};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
@@ -208,7 +208,30 @@ impl Reader<'_> {
                 state.ended
             ));
         }
+        if let Some((rank, batch)) = self.unobserved() {
+            lacks.push(format!("no core of rank {rank} observes a word in dispatch of batch {batch}"));
+        }
         lacks
+    }
+
+    /// The first dispatch of a rank in which nothing was observed: it ends with words of all ranks, its own included.
+    fn unobserved(&self) -> Option<(u32, u64)> {
+        let (mut doing, mut begun, mut observed) = (HashMap::new(), BTreeSet::new(), BTreeSet::new());
+        for event in &self.trace.events {
+            let actor = (event.rank, event.core);
+            if let ("begin", Some(batch), Some(operator)) = (&*event.kind, event.batch, &event.operator) {
+                doing.insert(actor, (batch, operator));
+                if operator == "dispatch" {
+                    begun.insert((event.rank, batch));
+                }
+            } else if event.kind == "observe" {
+                let own = event.batch.zip(event.operator.as_ref());
+                let operator = doing.get(&actor).copied().or(own);
+                let of_dispatch = operator.filter(|(_, operator)| *operator == "dispatch");
+                observed.extend(of_dispatch.map(|(batch, _)| (event.rank, batch)));
+            }
+        }
+        begun.difference(&observed).next().copied()
     }
 
     fn now(&self, actor: usize) -> u32 {

@@ -140,6 +140,50 @@ fn a_configuration_is_known_by_its_content() {
 }
 
 #[test]
+fn tensors_that_a_call_passes_count_as_given() {
+    let folder = tempdir().unwrap();
+    let set = ["product=a3", "dtype=bf16", "k=8", "h=7168", "bs=4", "hccl_buffsize_mb=200"];
+    let set: Vec<_> = set.into_iter().flat_map(|set| ["--set", set]).collect();
+    let answer = |status, arguments: &str, more: &[&str]| {
+        let call =
+            format!("npu_moe_distribute_dispatch_v2(x=x, ep_world_size=16, moe_expert_num=256, {arguments})");
+        let call = config_file(folder.path(), "call.py", &call);
+        json(status, &[&["check", &call], &set[..], more].concat())
+    };
+    // A capacity needs batches without a mask.
+    answer(0, "global_bs=256", &[]);
+    let masked = answer(2, "global_bs=256, x_active_mask=mask", &[]);
+    assert_eq!(masked["violations"][0]["parameter"], "global_bs");
+    answer(0, "global_bs=64, x_active_mask=mask", &[]);
+    answer(0, "x_active_mask=None", &[]);
+    // 8.5.0 takes flags of tokens there, and none of pairs: which they are the call does not say.
+    let v2 = "comm_alg=\"fullmesh_v2\", x_active_mask=mask";
+    let open = answer(4, v2, &["--release", "8.5.0"]);
+    assert_eq!((&open["verdict"], &open["ok"]), (&"unknown".into(), &false.into()));
+    answer(2, v2, &["--release", "seed"]);
+    answer(2, "scales=scales", &[]);
+}
+
+#[test]
+fn layers_of_other_releases_or_without_a_layout_are_no_yes() {
+    let folder = tempdir().unwrap();
+    let of = |name: &str, content: &str| config_file(folder.path(), name, content);
+    let (a, b) = (of("a.toml", "release = \"seed\""), of("b.toml", "release = \"9.0.0\""));
+    assert!(fails(2, &["check", &a, &b]).starts_with("error: release = "));
+    let server = "product = \"a2\"\nep_world_size = 8\nmoe_expert_num = 64\n";
+    let (a, b) = (of("c.toml", server), of("d.toml", &format!("{server}h = 1024")));
+    assert_eq!(json(4, &["check", &a, &b])["ok"], false);
+}
+
+#[test]
+fn a_number_of_experts_that_cannot_be_is_a_violation() {
+    for value in ["-9223372036854775808", "9223372036854775807"] {
+        let set = format!("redundant_experts={value}");
+        assert!(fails(2, &["check", "--preset", "tiny", "--set", &set]).contains("must be in [0, 4]"));
+    }
+}
+
+#[test]
 fn the_name_of_a_preset_stands_for_it_where_no_file_has_it() {
     let folder = tempdir().unwrap();
     let run = |args: &[&str]| {

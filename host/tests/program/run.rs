@@ -142,7 +142,7 @@ fn the_report_says_for_how_many_rounds_memory_was_committed() {
     ] {
         let arguments = ["run", "--preset", "tiny", "--rounds", rounds];
         assert_eq!(json(0, &arguments)["committed_rounds"], committed);
-        let table = String::from_utf8(veriep(&arguments).stdout).unwrap();
+        let table = String::from_utf8(veriep(&[&arguments[..], &["-v"]].concat()).stdout).unwrap();
         assert!(table.lines().any(|found| found == format!(" memory    {line}")), "{table}");
     }
     // Nothing is timed there.

@@ -30,7 +30,7 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 47] = [
+const ROWS: [(&str, &str, Said); 50] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
@@ -67,6 +67,13 @@ const ROWS: [(&str, &str, Said); 47] = [
     ("compare case one-tensor --tensors x_out,expand_x", "a tensor that is asked for is missing", UNKNOWN),
     ("compare case result --tensors rstd", "no such tensor is there", UNKNOWN),
     ("compare hot hot/expected.safetensors --ranks 1 --tensors expand_x", "the tensor has no rows", UNKNOWN),
+    (
+        "compare case holes --ranks 0,1 --tensors x_out,expand_x",
+        "one of the pairs asked for is missing",
+        UNKNOWN,
+    ),
+    ("check foreign", "there are tensors, and no layout that judges them", UNKNOWN),
+    ("conform events-hollow", "no word is observed", UNKNOWN),
     ("compare case nowhere", "there is no result", REFUSED),
     ("conform events", "a whole run keeps the contract", YES),
     ("conform events-broken", "an event breaks the contract", WRONG),
@@ -104,6 +111,9 @@ fn room() -> TempDir {
     fs::write(at("call.py"), "torch_npu.npu_moe_distribute_dispatch_v2(ep_world_size=16, moe_expert_num=64)")
         .unwrap();
     results(&at("case").join("expected.safetensors"), &at);
+    copy(&at("case"), &at("foreign"));
+    let server = "product = \"a2\"\nep_world_size = 8\nmoe_expert_num = 64\n";
+    fs::write(at("foreign").join("config.toml"), server).unwrap();
     let run = ["run", "--preset", "tiny", "--backend", "lockstep", "--rounds", "2", "--events"];
     does(&[&run[..], &[text(&at("events"))]].concat());
     let events = fs::read_to_string(at("events")).unwrap();
@@ -111,6 +121,11 @@ fn room() -> TempDir {
     let without_puts = lines.iter().filter(|line| !line.contains("\"kind\":\"put\""));
     fs::write(at("events-broken"), without_puts.copied().collect::<Vec<_>>().join("\n")).unwrap();
     fs::write(at("events-empty"), lines[0]).unwrap();
+    let bare = lines.iter().enumerate().filter(|(at, line)| {
+        *at == 0 || ["begin", "end"].iter().any(|kind| line.contains(&format!("\"kind\":\"{kind}\"")))
+    });
+    fs::write(at("events-hollow"), bare.map(|(_, line)| *line).collect::<Vec<_>>().join("\n") + "\n")
+        .unwrap();
     fs::write(at("events-half"), lines[..lines.len() / 2].join("\n")).unwrap();
     fs::write(at("events-part"), &events[..events.len() - 9]).unwrap();
     let dump = |name: &str, dump: TempDir| fs::rename(dump.keep(), at(name)).unwrap();
@@ -152,6 +167,9 @@ fn results(expected: &Path, at: &dyn Fn(&str) -> PathBuf) {
     rows.shape[0] += 1;
     rows.data.to_mut().extend(vec![0xA5; 2 * rows.shape[1]]);
     write_tensors(&at("padded"), padded).unwrap();
+    let mut holes = tensors();
+    holes.retain(|one| ["rank0.x_out", "rank0.expand_x", "rank1.x_out"].contains(&&*one.name));
+    write_tensors(&at("holes"), holes).unwrap();
     let one = tensors().into_iter().filter(|one| one.name == "rank1.x_out");
     write_tensors(&at("one-tensor"), one.collect()).unwrap();
 }
