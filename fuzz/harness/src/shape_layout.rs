@@ -223,7 +223,9 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let Some(shape) = shape else { return Verdict::Refused(broken) };
     assert_eq!(Shape::new(config, limits).as_ref(), Ok(&shape), "the door is a function");
     assert_eq!(buffer.required_mb, required_mb(&shape, limits), "required_mb, by the formulas");
-    assert!(buffer.fits() && buffer.max_bs >= u64::from(shape.bs_max()), "{buffer:?}");
+    // A capacity may exceed the range of a batch.
+    let has_room = buffer.max_bs >= u64::from(shape.bs_max()) || buffer.max_bs_limit == Limit::Range;
+    assert!(buffer.fits() && has_room, "{buffer:?}");
     sizes(config, limits, &buffer, &shape);
     homes(&shape);
     fields(&shape);
