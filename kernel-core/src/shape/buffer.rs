@@ -131,7 +131,7 @@ impl Buffer {
         need.terms(capacity, &mut buffer.terms);
         need.tp_term(capacity, &mut buffer.tp_term);
         buffer.required_ep_mb = need.mb(&buffer.terms);
-        buffer.required_tp_mb = div_ceil(buffer.tp_term.bytes, MIB);
+        buffer.required_tp_mb = div_ceil(need.tp_bytes(capacity), MIB);
         buffer.required_mb = buffer.required_ep_mb.max(buffer.required_tp_mb);
         buffer.is_smallest =
             div_ceil(buffer.bytes(), MIB) < need.min_mb && buffer.required_tp_mb <= need.min_mb;
@@ -260,6 +260,14 @@ impl Need {
         }
     }
 
+    /// Returns the bytes of the window of the TP domain; 0 if there is none. Without a term, which takes much of the stack.
+    fn tp_bytes(&self, bs: u64) -> u64 {
+        let Window::A3 { blocks } = self.window else { return 0 };
+        let row = self.record(blocks).value.saturating_add(combine_pitch(self.row, self.port_offset));
+        let rows = if self.has_tp { bs.saturating_mul(self.ranks) } else { 0 };
+        rows.saturating_mul(row).saturating_mul(2)
+    }
+
     /// Fills in the window of the TP domain, whose ranks have one expert each.
     fn tp_term(&self, bs: u64, term: &mut Term) {
         let Window::A3 { blocks } = self.window else { return };
@@ -332,10 +340,9 @@ impl Need {
         if self.has_relay && !relay_fits(self.servers, bs, self.longest(), self.k.min(ROW_MAX)) {
             return Some(Limit::RelayArea);
         }
-        let (mut terms, mut tp) = ([Term::default(); 3], Term::default());
+        let mut terms = [Term::default(); 3];
         self.terms(bs, &mut terms);
-        self.tp_term(bs, &mut tp);
-        let fits = self.mb(&terms).max(div_ceil(tp.bytes, MIB)) <= configured_mb;
+        let fits = self.mb(&terms).max(div_ceil(self.tp_bytes(bs), MIB)) <= configured_mb;
         if fits { None } else { Some(Limit::Window) }
     }
 

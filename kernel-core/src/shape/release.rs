@@ -105,7 +105,7 @@ impl Release {
     /// Returns whether they accept `config`, whose own `comm_alg` does not count.
     #[inline(never)]
     pub fn check(self, asked: Algorithm, config: &Config<'_>, found: Found<'_>) -> bool {
-        rules::accepts(config, self.column(asked, config), found)
+        rules::accepts(config, &self.column(asked, config), found)
     }
 
     /// Computes the window that the operators of this release ask for, valid or not, as [`Buffer::new`] does for ours.

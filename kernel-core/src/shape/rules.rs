@@ -18,13 +18,13 @@ use core::iter;
 
 pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>) -> Option<Shape> {
     let column = Column::of(config.comm_alg, limits);
-    let mut door = Validator { config, column, found, is_broken: false };
+    let mut door = Validator { config, column: &column, found, is_broken: false };
     let shape = door.pass();
     if door.is_broken { None } else { build(config, shape, door.found) }
 }
 
 /// Returns whether `config` keeps every rule of a column, whether or not our machines run it.
-pub(super) fn accepts(config: &Config<'_>, column: Column, found: Found<'_>) -> bool {
+pub(super) fn accepts(config: &Config<'_>, column: &Column, found: Found<'_>) -> bool {
     let mut door = Validator { config, column, found, is_broken: false };
     let _ = door.pass();
     !door.is_broken
@@ -74,7 +74,7 @@ struct Batch {
 }
 
 // Functions that use much of the stack have frames of their own, which end before the next one begins.
-impl<'a> Validator<'a> {
+impl<'a> Validator<'a, '_> {
     /// Checks all rules in their order. The result makes the shape, without batch sizes by rank and derived numbers.
     fn pass(&mut self) -> impl FnOnce() -> Option<Shape> + use<'a> {
         let config = self.config;
@@ -484,7 +484,7 @@ impl<'a> Validator<'a> {
                 port_offset: column.port_offset.legal(config.port_offset),
                 ..*config
             },
-            &column,
+            column,
         );
         let seen = config.hccl_buffsize_mb;
         // The smallest window of all is a range, and reported as one.

@@ -5,15 +5,16 @@ use super::violation::Found;
 use super::{Config, Rule, Seen, Violation};
 
 /// A configuration that is being checked.
-pub(super) struct Validator<'a> {
+pub(super) struct Validator<'a, 'c> {
     pub(super) config: &'a Config<'a>,
-    pub(super) column: Column,
+    // By reference: a column is large, and rules are checked deep in the stack.
+    pub(super) column: &'c Column,
     pub(super) found: Found<'a>,
     pub(super) is_broken: bool,
 }
 
 // Not inlined, since each violation would take a place of its own in the frame of all rules.
-impl Validator<'_> {
+impl Validator<'_, '_> {
     /// Returns whether there is a legal TP domain.
     pub(super) fn has_tp(&self) -> bool {
         self.config.tp_world_size == 2 && self.column.tp_world_size.holds(2)
