@@ -33,8 +33,8 @@ def check(
     []
     >>> for violation in veriep.check(preset="tiny", bs=0, product="a4"):
     ...     print(violation)
-    product = "a4": must be "a3" or "a2"; hint: product = "a3"
-    bs = 0: must be in [1, 512]; hint: bs = 1
+    bs = 0: must be in [1, 512]; hint: bs = 1; a rank without tokens has an x_active_mask that is false everywhere
+    product = "a4": must be "a3" or "a2"
     """
     options = (receive, experts, None, None, port_offset)
     problems = _native.check(subject(case, preset, config), options, case is not None)
