@@ -79,12 +79,15 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
         say(violation);
     }));
     for release in Release::ALL {
-        keep(release.check(Algorithm::A3Hierarchy, config, &mut |violation| say(violation)));
+        keep(Release::check(release, Algorithm::A3Hierarchy, config, &mut |violation| say(violation)));
         keep(release.buffer(Algorithm::A2Hierarchy, config).required_mb);
         release.notes(Algorithm::A2Fullmesh, config, &mut |note| keep(note));
         keep((release.has(Algorithm::A3Hierarchy), Release::named(release.name())));
     }
-    keep(Algorithm::WORDS.map(|(.., algorithm)| (algorithm.product(), algorithm.protocol())));
+    keep(
+        Algorithm::WORDS
+            .map(|(.., algorithm)| (Algorithm::product(algorithm), Algorithm::protocol(algorithm))),
+    );
     let buffer = Buffer::new(config);
     keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), Limit::name(buffer.max_bs_limit)));
     buffer.terms.iter().for_each(|term| keep_all(term.operands()));
@@ -114,7 +117,7 @@ pub(crate) fn areas(shape: &Shape) {
 
 #[inline(never)]
 fn sizes(shape: &Shape) {
-    keep((Shape::product(shape), shape.protocol(), Protocol::product(black_box(shape.protocol()))));
+    keep((Shape::product(shape), Shape::protocol(shape), Protocol::product(black_box(shape.protocol()))));
     keep((shape.op(), shape.dtype(), shape.row_format(), shape.result_format()));
     let element = shape.row_format().element;
     keep((RowElement::mode(element), RowElement::name(element, shape.dtype())));
@@ -125,7 +128,7 @@ fn sizes(shape: &Shape) {
     keep((shape.const_expert_num(), shape.expert_ids_end(), shape.k(), shape.h(), shape.bs(RankId(any()))));
     keep((shape.bs_max(), shape.bs_is_uneven(), shape.aiv_num(), shape.hccl_buffsize_mb()));
     keep(shape.port_offset());
-    let own = Fingerprints::new(shape, Choices::default()).named(b"ep", &[]);
+    let own = Fingerprints::named(Fingerprints::new(shape, Choices::default()), b"ep", &[]);
     keep((own.first_difference(&Fingerprints([any().into(); _])), own.whole()));
     keep((shape.norm_eps(), shape.row_bytes(), shape.payload_bytes(), shape.result_bytes()));
     keep((shape.local_experts(RankId(any())), shape.rows_max(RankId(any()))));
