@@ -217,7 +217,7 @@ fn sizes_are_those_that_the_operators_print() {
         bs: BatchSizes::Uniform(tokens),
         ..Config::default()
     };
-    // What vllm-ascend users saw operators print was one more: 609, 294 and 825 (PR 5287, issue 4051, a launch script).
+    // What vllm-ascend users saw operators print was one more: 609, 294 and 825 (its pull request 5287, its report 4051, a launch script).
     assert_eq!(required(A3Fullmesh, &decode(2, 128, 8, 2048, 512)), [608; 5]);
     assert_eq!(required(A3Fullmesh, &decode(4, 512, 10, 2048, 64)), [293; 5]);
     assert_eq!(required(A3Fullmesh, &decode(16, 256, 8, 6144, 128)), [824; 5]);

@@ -151,6 +151,14 @@ impl Buffer {
     }
 }
 
+/// The operands of the window of a TP domain, of both partitions.
+struct TpWindow {
+    /// Rows that a MoE rank can receive.
+    rows: u64,
+    /// Bytes of a record and a result.
+    row: u64,
+}
+
 /// The operands of the formulas, except the capacity.
 struct Need {
     window: Window,
@@ -260,23 +268,21 @@ impl Need {
         }
     }
 
-    /// Returns the bytes of the window of the TP domain; 0 if there is none. Without a term, which takes much of the stack.
-    fn tp_bytes(&self, bs: u64) -> u64 {
-        let Window::A3 { blocks } = self.window else { return 0 };
+    /// Returns the operands of the window of the TP domain, whose ranks have one expert each; `None` if there is none.
+    fn tp_window(&self, bs: u64) -> Option<TpWindow> {
+        let Window::A3 { blocks } = self.window else { return None };
         let row = self.record(blocks).value.saturating_add(combine_pitch(self.row, self.port_offset));
-        let rows = if self.has_tp { bs.saturating_mul(self.ranks) } else { 0 };
-        rows.saturating_mul(row).saturating_mul(2)
+        self.has_tp.then(|| TpWindow { rows: bs.saturating_mul(self.ranks), row })
     }
 
-    /// Fills in the window of the TP domain, whose ranks have one expert each.
+    /// Returns the bytes of that window, without a term, which takes much of the stack.
+    fn tp_bytes(&self, bs: u64) -> u64 {
+        self.tp_window(bs).map_or(0, |window| window.rows.saturating_mul(window.row).saturating_mul(2))
+    }
+
+    /// Fills in the term of that window.
     fn tp_term(&self, bs: u64, term: &mut Term) {
-        let Window::A3 { blocks } = self.window else { return };
-        if !self.has_tp {
-            return;
-        }
-        let rows = bs.saturating_mul(self.ranks);
-        let row = combine_pitch(self.row, self.port_offset);
-        let row = self.record(blocks).value.saturating_add(row);
+        let Some(TpWindow { rows, row }) = self.tp_window(bs) else { return };
         let factors = [
             Factor { symbol: "partitions", value: 2, meaning: "a dispatch or combine uses them in turn" },
             Factor { symbol: "A", value: rows, meaning: "rows that a MoE rank can receive, max_bs * R" },
