@@ -82,6 +82,9 @@ pub struct Factor {
 }
 
 impl Term {
+    const EMPTY: Self =
+        Self { name: "", bytes: 0, factors: [Factor { symbol: "", value: 0, meaning: "" }; FACTORS_MAX] };
+
     /// In place: terms that are returned would each take a place of its own in the frame of all.
     #[inline(never)]
     fn set(&mut self, name: &'static str, factors: &[&Factor]) {
@@ -99,6 +102,18 @@ impl Term {
 }
 
 impl Buffer {
+    pub(super) const EMPTY: Self = Self {
+        required_mb: 0,
+        required_ep_mb: 0,
+        required_tp_mb: 0,
+        configured_mb: 0,
+        max_bs: 0,
+        max_bs_limit: Limit::Range,
+        terms: [Term::EMPTY; 3],
+        tp_term: Term::EMPTY,
+        is_smallest: false,
+    };
+
     /// Computes the sizes of a configuration, valid or not. An invalid value counts as the nearest valid one; a size beyond
     /// `u64` counts as the largest `u64`.
     #[must_use]
@@ -113,29 +128,25 @@ impl Buffer {
     }
 
     pub(super) fn of(config: &Config<'_>, column: &Column) -> Self {
-        let need = Need::of(config, column);
-        let configured_mb = config.hccl_buffsize_mb;
-        let (max_bs, max_bs_limit) = need.max_bs(natural(configured_mb));
-        let mut buffer = Self {
-            required_mb: 0,
-            required_ep_mb: 0,
-            required_tp_mb: 0,
-            configured_mb,
-            max_bs,
-            max_bs_limit,
-            terms: [Term::default(); 3],
-            tp_term: Term::default(),
-            is_smallest: false,
-        };
-        let capacity = natural(config.capacity_for(config.largest_bs()));
-        need.terms(capacity, &mut buffer.terms);
-        need.tp_term(capacity, &mut buffer.tp_term);
-        buffer.required_ep_mb = need.mb(&buffer.terms);
-        buffer.required_tp_mb = div_ceil(need.tp_bytes(capacity), MIB);
-        buffer.required_mb = buffer.required_ep_mb.max(buffer.required_tp_mb);
-        buffer.is_smallest =
-            div_ceil(buffer.bytes(), MIB) < need.min_mb && buffer.required_tp_mb <= need.min_mb;
+        let mut buffer = Self::EMPTY;
+        buffer.fill(config, column);
         buffer
+    }
+
+    /// Fills in the sizes. A buffer that is returned would have a place in the frame of this function and one in its
+    /// caller's, and the rules ask deep in the stack.
+    #[inline(never)]
+    pub(super) fn fill(&mut self, config: &Config<'_>, column: &Column) {
+        let need = Need::of(config, column);
+        self.configured_mb = config.hccl_buffsize_mb;
+        (self.max_bs, self.max_bs_limit) = need.max_bs(natural(self.configured_mb));
+        let capacity = natural(config.capacity_for(config.largest_bs()));
+        need.terms(capacity, &mut self.terms);
+        need.tp_term(capacity, &mut self.tp_term);
+        self.required_ep_mb = need.mb(&self.terms);
+        self.required_tp_mb = div_ceil(need.tp_bytes(capacity), MIB);
+        self.required_mb = self.required_ep_mb.max(self.required_tp_mb);
+        self.is_smallest = div_ceil(self.bytes(), MIB) < need.min_mb && self.required_tp_mb <= need.min_mb;
     }
 
     /// Returns the sum of the terms.
@@ -203,7 +214,7 @@ impl Need {
         }
     }
 
-    /// Fills in the terms: they are large, and the rules ask deep in the stack.
+    /// Fills in the terms.
     fn terms(&self, bs: u64, [first, second, third]: &mut [Term; 3]) {
         let factor = |symbol, value, meaning| Factor { symbol, value, meaning };
         let partitions = factor("partitions", 2, "a dispatch or combine uses them in turn");

@@ -471,7 +471,8 @@ impl<'a> Validator<'a, '_> {
         };
         let ranks = column.ep_world_size.legal(config.ep_world_size);
         let shared_ranks = Range { min: 0, max: if column.shared_ranks { ranks - 1 } else { 0 } };
-        let buffer = Buffer::of(
+        let mut buffer = Buffer::EMPTY;
+        buffer.fill(
             &Config {
                 ep_world_size: ranks,
                 moe_expert_num: column.moe_expert_num.legal(config.moe_expert_num),
