@@ -129,7 +129,7 @@ impl Verb {
 /// Where a configuration comes from.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfigArgs {
-    /// A configuration file, or a case folder.
+    /// A case folder, the name of a preset, or a configuration file: TOML, JSON, or a pasted call of a torch_npu function.
     #[arg(value_name = "CONFIG|CASE", conflicts_with_all = ["preset", "config"])]
     pub path: Option<PathBuf>,
     /// A named configuration.
@@ -501,13 +501,14 @@ pub struct DiagnoseArgs {
     /// A named configuration.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
     pub preset: Option<String>,
-    /// Override one key of the configuration; may be repeated.
+    /// Give a key that config.toml in the folder leaves out; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// A case with the batch that hangs, whose expert_ids say which rank returns which result.
     #[arg(long, value_name = "CASE")]
     pub case: Option<PathBuf>,
-    /// Where experts found received rows. This option and those below are by default what options.toml in the folder says.
+    /// Where experts found received rows. This option and those below are needed only where options.toml in the folder does
+    /// not say it.
     #[arg(long, value_parser = receive())]
     pub receive: Option<Receive>,
     /// Whether the count of a dispatch came with its flag or ahead of it (plain layout).

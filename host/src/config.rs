@@ -30,10 +30,10 @@ const SHOWN_MAX: usize = 60;
 /// Bytes of a word that means nothing that an error repeats.
 const WORD_SHOWN_MAX: usize = 30;
 
-/// `bs`: an integer, or a list with one entry per EP rank.
 /// `ids` of a case whose batches mark pairs that are not sent by -1.
 pub const INACTIVE: &str = "-1-inactive";
 
+/// `bs`: an integer, or a list with one entry per EP rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Bs {
@@ -283,6 +283,19 @@ impl Config {
         *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, origin, ..set };
         self.name_as_known();
         Ok(key)
+    }
+
+    /// Returns the keys that the source of this configuration states, with their values, but for the release, which says
+    /// nothing of places.
+    pub(crate) fn stated(&self) -> Result<toml::Table, Error> {
+        let mut table = self.table()?;
+        table.retain(|key, _| key != "release" && self.origin.has(key));
+        Ok(table)
+    }
+
+    /// Returns all keys with their values.
+    pub(crate) fn table(&self) -> Result<toml::Table, Error> {
+        toml::Table::try_from(self).map_err(|e| Error::Request(format!("{FILE_NAME}: {e}")))
     }
 
     /// The text of `config.toml`.

@@ -49,12 +49,12 @@ pub const fn experts(receive: Receive) -> &'static str {
 
 impl Default for Options {
     fn default() -> Self {
-        Self::of(Choices::default(), 0, 1)
+        Self::chosen(Choices::default(), 0, 1)
     }
 }
 
 impl Options {
-    fn of(choices: Choices, port_offset: i64, in_flight: u32) -> Self {
+    fn chosen(choices: Choices, port_offset: i64, in_flight: u32) -> Self {
         Self {
             receive: choices.receive.name().to_owned(),
             flags: choices.flags.name().to_owned(),
@@ -68,17 +68,30 @@ impl Options {
         }
     }
 
-    /// Those of a folder; the defaults if it has no such file.
+    /// Returns what the file of a folder states; nothing if it has no such file.
     ///
     /// # Errors
-    /// The file cannot be read, is no TOML or has other keys.
-    pub fn read(folder: &Path) -> Result<Self, Error> {
+    /// The file cannot be read or is no TOML.
+    pub fn stated(folder: &Path) -> Result<toml::Table, Error> {
         let path = folder.join(OPTIONS_NAME);
         if !path.exists() {
-            return Ok(Self::default());
+            return Ok(toml::Table::new());
         }
         let (text, _) = config::text(&path)?;
         toml::from_str(&text).map_err(|e| Error::file(&path, e.message()))
+    }
+
+    /// Returns all options with their values.
+    pub(crate) fn table(&self) -> Result<toml::Table, Error> {
+        toml::Table::try_from(self).map_err(|e| Error::Request(format!("{OPTIONS_NAME}: {e}")))
+    }
+
+    /// Returns the options of a folder that states these keys. The others have their defaults.
+    ///
+    /// # Errors
+    /// A key is unknown, a value has another type.
+    pub fn of(folder: &Path, stated: toml::Table) -> Result<Self, Error> {
+        Self::deserialize(stated).map_err(|e| Error::file(&folder.join(OPTIONS_NAME), e.message()))
     }
 }
 
@@ -131,7 +144,7 @@ impl<'a> Dump<'a> {
         (choices, in_flight): (Choices, usize),
         mapped: Vec<Mapped>,
     ) -> Self {
-        let options = Options::of(choices, case.config.port_offset, in_flight as u32);
+        let options = Options::chosen(choices, case.config.port_offset, in_flight as u32);
         Self { folder, case, options, mapped, file: None, writes: Box::new(|_| true) }
     }
 

@@ -11,11 +11,19 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/cli.m
 const INTRODUCTION: &str = "\
 # The command line
 
-This page is for anybody who types `veriep` or writes a script around it. Afterwards you know every verb with its options, their
-defaults and their values. It is generated from the program's own help by `cargo test -p veriep --test program command_line`, which
-fails when the page is stale; `UPDATE_GOLDEN=1` before it writes the page.
+Every subcommand of `veriep` with its options, their defaults and their values. `cargo test -p veriep --test program command_line`
+generates this page from the program's own help and fails when it is stale; `UPDATE_GOLDEN=1` before it writes the page.
 
-Every verb takes `--format table`, the default, or `--format json`, and `--help`.
+Every subcommand takes `--help`, `--format table` (the default) or `--format json`, and `-v`. Those that judge, `check`, `compare`,
+`run`, `diagnose`, `conform` and `schedule`, print their verdict first:
+
+| exit status | means |
+|---|---|
+| 0 | yes, or nothing to judge |
+| 1 | no: a result, a record or an order is wrong |
+| 2 | the input is wrong; one line on standard error says how |
+| 3 | no progress before the deadline; the line names who is missing |
+| 4 | unknown: no verdict within the bounds that the report names |
 ";
 
 /// The table of values of each option that has one, with the verbs that have it so.

@@ -3,7 +3,7 @@
 
 use crate::common::{let_work, text, veriep};
 use crate::diagnose::{M, with_absent_cores};
-use crate::dumps::{JOINT, SEPARATE};
+use crate::dumps::{JOINT, MESSAGES, SEPARATE};
 use clap::CommandFactory;
 use core::time::Duration;
 use serde_json::Value;
@@ -30,7 +30,7 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 50] = [
+const ROWS: [(&str, &str, Said); 53] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
@@ -81,7 +81,10 @@ const ROWS: [(&str, &str, Said); 50] = [
     ("conform events-half", "the record ends in the middle", UNKNOWN),
     ("conform events-part", "the record ends within a line", UNKNOWN),
     ("conform valid.toml", "this is no record", REFUSED),
-    ("diagnose good", "no rank lacks a word", YES),
+    ("diagnose good-servers", "no rank lacks a word, and none is ever cleared", YES),
+    ("diagnose good", "no rank lacks a word, as if all or none had come", UNKNOWN),
+    ("diagnose nothing-came", "all results of a token are missing", UNKNOWN),
+    ("diagnose good --set k=1", "the dumps are of another group", REFUSED),
     ("diagnose hang", "words of one rank are surely missing", HANGS),
     ("diagnose zeros", "no rank has begun anything", UNKNOWN),
     ("diagnose good-but-one", "the dump of a rank is missing", UNKNOWN),
@@ -130,6 +133,10 @@ fn room() -> TempDir {
     fs::write(at("events-part"), &events[..events.len() - 9]).unwrap();
     let dump = |name: &str, dump: TempDir| fs::rename(dump.keep(), at(name)).unwrap();
     dump("good", JOINT.dump(0, &["--rounds", "1"]));
+    dump("good-servers", MESSAGES.dump(0, &["--rounds", "1"]));
+    let two =
+        crate::dumps::Group { set: &["bs=1"], options: &["--seed", "7", "--deadline", "0.5"], ranks: 2 };
+    dump("nothing-came", two.dump(3, &["--rounds", "1", "--inject", "silent=1:rows"]));
     dump("hang", JOINT.dump(3, &["--rounds", "1", "--inject", "silent=1:counts"]));
     copy(&at("good"), &at("good-but-one"));
     fs::remove_file(at("good-but-one").join("rank3.state")).unwrap();

@@ -33,9 +33,9 @@ pub enum From {
     /// Those of this program, in every protocol.
     #[default]
     Veriep,
-    /// The shipped operators of A3 of July 2026: partitions of 384 KiB.
+    /// The shipped operators of A3 from CANN 9.0.0 on: partitions of 384 KiB.
     CannM,
-    /// The shipped operators of A3 of November 2025: partitions of 500 KiB.
+    /// The shipped operators of A3 up to CANN 8.5.0: partitions of 500 KiB.
     CannH,
 }
 
@@ -75,17 +75,9 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
 
 /// The group, from the folder's own configuration unless another one is named.
 fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
-    let named = args.config.is_some() || args.preset.is_some();
-    let config = ConfigArgs {
-        release: None,
-        path: None,
-        preset: args.preset.clone(),
-        config: args.config.clone().or_else(|| (!named).then(|| args.folder.join(FILE_NAME))),
-        set: args.set.clone(),
-    };
-    let Source { mut config, name, .. } = resolve(&config)?;
-    let options = dump::Options::read(&args.folder)?;
-    config.port_offset = args.port_offset.unwrap_or(options.port_offset);
+    let options = options(args)?;
+    let Source { mut config, name, .. } = configuration(args)?;
+    config.port_offset = options.port_offset;
     let case = args.case.as_deref().map(|folder| {
         let mut opened = case::open(folder)?;
         opened.config.port_offset = config.port_offset;
@@ -100,38 +92,91 @@ fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
         return Err(Error::Request("--case: is of another configuration than the dumps".to_owned()));
     }
     let shape = case.as_ref().map_or(whole, |case| case.shape.clone());
-    let in_flight = args.in_flight.unwrap_or(options.in_flight);
+    let choices = choices(args, &shape, &options)?;
+    Ok(Group { name, shape, choices, in_flight: options.in_flight.into(), case })
+}
+
+/// The configuration of the folder, and what the arguments say of keys that it leaves out.
+fn configuration(args: &DiagnoseArgs) -> Result<Source, Error> {
+    let file = args.folder.join(FILE_NAME);
+    let of_folder = ConfigArgs {
+        release: None,
+        path: None,
+        preset: None,
+        config: file.exists().then(|| file.clone()),
+        set: Vec::new(),
+    };
+    let is_named = args.config.is_some() || args.preset.is_some();
+    let source = resolve(&ConfigArgs {
+        preset: args.preset.clone(),
+        config: args.config.clone().or_else(|| (!is_named).then(|| file.clone())),
+        set: args.set.clone(),
+        ..of_folder.clone()
+    })?;
+    if of_folder.config.is_some() && (is_named || !args.set.is_empty()) {
+        must_agree(&file, &resolve(&of_folder)?.config.stated()?, &source.config.table()?)?;
+    }
+    Ok(source)
+}
+
+/// The options of the folder, and what the arguments say of those that it leaves out.
+fn options(args: &DiagnoseArgs) -> Result<dump::Options, Error> {
+    let stated = dump::Options::stated(&args.folder)?;
+    let mut options = dump::Options::of(&args.folder, stated.clone())?;
+    let words = [
+        (args.receive.map(|receive| receive.name().to_owned()), &mut options.receive),
+        (args.experts.map(name_of), &mut options.experts),
+        (args.flags.map(name_of), &mut options.flags),
+    ];
+    for (word, option) in words.into_iter().filter_map(|(word, option)| Some((word?, option))) {
+        *option = word;
+    }
+    options.stage = args.stage.unwrap_or(options.stage);
+    options.port_offset = args.port_offset.unwrap_or(options.port_offset);
+    options.in_flight = args.in_flight.unwrap_or(options.in_flight);
+    must_agree(&args.folder.join(dump::OPTIONS_NAME), &stated, &options.table()?)?;
+    Ok(options)
+}
+
+/// Refuses what the arguments say otherwise than a file beside the dumps: the dumps would be read as those of another group, in
+/// which no word is missing.
+fn must_agree(file: &Path, stated: &toml::Table, asked: &toml::Table) -> Result<(), Error> {
+    let Some((key, value)) = stated.iter().find(|(key, value)| asked.get(*key) != Some(value)) else {
+        return Ok(());
+    };
+    let asked = asked.get(key).map_or_else(|| "nothing".to_owned(), toml::Value::to_string);
+    let what = format_args!("{key} = {value}: the arguments say {asked}: must agree with the dumps");
+    Err(Error::file(file, what))
+}
+
+/// The choices of the group. A file of options also names what is no choice in this group.
+fn choices(args: &DiagnoseArgs, shape: &Shape, options: &dump::Options) -> Result<Choices, Error> {
     let refused = |what: &str| Error::file(&args.folder.join(dump::OPTIONS_NAME), what);
-    if in_flight == 0 {
+    if options.in_flight == 0 {
         return Err(refused("in_flight = 0: must be at least 1"));
     }
     let receive = Receive::MODES.into_iter().find(|mode| mode.name() == options.receive);
     let mode = ModeArgs {
-        receive: args.receive.or(receive).ok_or_else(|| refused("receive: no such way to receive"))?,
-        experts: match (args.experts, options.experts.as_str()) {
-            (Some(experts), _) => experts,
-            (None, "apart") => ExpertsArg::Apart,
-            (None, "overwrite") => ExpertsArg::Overwrite,
+        receive: receive.ok_or_else(|| refused("receive: no such way to receive"))?,
+        experts: match options.experts.as_str() {
+            "apart" => ExpertsArg::Apart,
+            "overwrite" => ExpertsArg::Overwrite,
             _ => return Err(refused("experts: must be apart or overwrite")),
         },
-        // The file also names what is no choice in this group.
-        flags: match (args.flags, options.flags.as_str()) {
-            (None, "joint") => None,
-            (None, "separate") => Some(FlagsArg::Separate),
-            (None, _) => return Err(refused("flags: must be joint or separate")),
-            (asked, _) => asked,
+        flags: match options.flags.as_str() {
+            "joint" => args.flags,
+            "separate" => Some(FlagsArg::Separate),
+            _ => return Err(refused("flags: must be joint or separate")),
         },
-        stage: match (args.stage, options.stage) {
-            (None, 2) => Some(2),
-            (None, 3) => None,
-            (None, _) => return Err(refused("stage: must be 2 or 3")),
-            (asked, _) => asked,
+        stage: match options.stage {
+            2 => Some(2),
+            3 => args.stage,
+            _ => return Err(refused("stage: must be 2 or 3")),
         },
-        port_offset: config.port_offset,
+        port_offset: options.port_offset,
     };
-    let receive = mode.experts.of(mode.receive)?.with_batches(in_flight as usize);
-    let choices = choices_of(&shape, &mode, receive)?;
-    Ok(Group { name, shape, choices, in_flight: in_flight.into(), case })
+    let receive = mode.experts.of(mode.receive)?.with_batches(options.in_flight as usize);
+    choices_of(shape, &mode, receive)
 }
 
 impl Group {

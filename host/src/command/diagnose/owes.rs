@@ -158,6 +158,9 @@ pub(super) struct Evidence {
     pub(super) suspects: BTreeMap<u32, Suspicion>,
     /// Ranks of which it stays open whether they wait.
     pub(super) open: Vec<u32>,
+    /// Ranks that are taken to have passed their wait, since several ranks would have to owe words to hold them up. Memory
+    /// does not show it.
+    pub(super) assumed: Vec<u32>,
     /// Ranks that lack words only if decided doubts are right.
     pub(super) doubted: BTreeSet<u32>,
     /// Of a rank, the cores that have not begun an operator that the rank has begun, unless all ranks lack them.
@@ -185,7 +188,7 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
     settle(ranks);
     let mut culprits = culprits(ranks, in_flight);
     let before = ranks.to_vec();
-    let open = decide(ranks, in_flight, has_several);
+    let Undecided { open, assumed } = decide(ranks, in_flight, has_several);
     let mut suspected = self::culprits(ranks, in_flight);
     let in_doubt: Vec<_> = all(&before).filter(|(_, seen)| !seen.doubts.is_empty()).collect();
     if let ([(lone, _)], true) = (in_doubt.as_slice(), culprits.is_empty()) {
@@ -210,7 +213,7 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
         suspects.extend(culprits.iter().chain(absent.keys()).map(|rank| (*rank, Suspicion::IfCoresAreRight)));
         culprits.clear();
     }
-    Evidence { culprits, suspects, open, doubted: doubted.collect(), absent, absent_everywhere }
+    Evidence { culprits, suspects, open, assumed, doubted: doubted.collect(), absent, absent_everywhere }
 }
 
 /// Takes a doubt for a wait if the word was never sent: its writer has not begun the operator.
@@ -286,13 +289,23 @@ fn all(ranks: &[Option<Seen>]) -> impl Iterator<Item = (u32, &Seen)> {
     (0..).zip(ranks).filter_map(|(rank, seen)| Some((rank, seen.as_ref()?)))
 }
 
-/// Decides doubts by what other ranks lack, and returns the ranks of which it stays open whether they wait.
+/// The ranks whose doubts no word settles.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Undecided {
+    /// They may wait or have passed.
+    open: Vec<u32>,
+    /// They are taken to have passed.
+    assumed: Vec<u32>,
+}
+
+/// Decides doubts by what other ranks lack.
 ///
 /// A rank that lacks words for certain needs no more to explain why it waits. A rank in doubt waits for one that owes words to
 /// others, too. Otherwise, in dispatch, where all ranks in doubt may lack words of one and the same rank that is not in doubt
 /// itself, they wait for it; a lone rank that may lack words of several has passed its wait: several ranks would have to owe to
-/// hold up this one alone. In combine a rank of which no token has some of its results has passed, if tokens have several.
-fn decide(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Vec<u32> {
+/// hold up this one alone. In combine a rank of which no token has some of its results has passed, if tokens have several:
+/// otherwise all of them come from ranks that owe. That it has passed is an assumption.
+fn decide(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Undecided {
     let owe = culprits(ranks, in_flight);
     let mut explained = BTreeSet::new();
     for (rank, seen) in (0..).zip(ranks.iter_mut()) {
@@ -311,18 +324,31 @@ fn decide(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Vec<
     let common = common(ranks);
     let in_dispatch = |seen: &&Seen| !seen.doubts.is_empty() && !seen.doubts_combine();
     let in_doubt = ranks.iter().flatten().filter(in_dispatch).count();
-    let mut open = Vec::new();
+    let mut undecided = Undecided::default();
     for (rank, seen) in (0..).zip(ranks.iter_mut()) {
         let Some(seen) = seen.as_mut().filter(|seen| !seen.doubts.is_empty()) else { continue };
-        match (seen.doubts_combine(), common.len()) {
-            (true, _) if explained.contains(&rank) => {}
-            (true, _) if has_several => seen.doubts.clear(),
-            (false, 1) => seen.wait_for(|source| common.contains(&source)),
-            (false, 2..) if in_doubt == 1 => seen.doubts.clear(),
-            _ => open.push(rank),
+        let has_passed = match (seen.doubts_combine(), common.len()) {
+            (true, _) if explained.contains(&rank) => continue,
+            (false, 1) => {
+                seen.wait_for(|source| common.contains(&source));
+                continue;
+            }
+            (is_combine, several) => {
+                if is_combine {
+                    has_several
+                } else {
+                    several > 1 && in_doubt == 1
+                }
+            }
+        };
+        if has_passed {
+            seen.doubts.clear();
+            undecided.assumed.push(rank);
+        } else {
+            undecided.open.push(rank);
         }
     }
-    open
+    undecided
 }
 
 /// The ranks of which all those that are in doubt about a dispatch may lack words, and that are not in doubt themselves.
@@ -442,10 +468,11 @@ mod tests {
         seen(begun, &[]).map(|seen| Seen { doubts, ..seen })
     }
 
-    fn decided(ranks: &[Option<Seen>], has_several: bool) -> (Vec<u32>, Vec<u32>) {
+    /// Who owes, and of which ranks it stays open whether they wait, or is assumed that they do not.
+    fn decided(ranks: &[Option<Seen>], has_several: bool) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         let mut ranks = ranks.to_vec();
-        let open = decide(&mut ranks, 1, has_several);
-        (owe(&ranks), open)
+        let Undecided { open, assumed } = decide(&mut ranks, 1, has_several);
+        (owe(&ranks), open, assumed)
     }
 
     #[test]
@@ -453,21 +480,24 @@ mod tests {
         let ahead = |rank| seen([1, 1], &[(1, result(Some(rank)))]);
         assert_eq!(
             decided(&[in_doubt([1, 0], &[1, 2]), in_doubt([1, 0], &[2]), ahead(0)], true),
-            (vec![2], vec![])
+            (vec![2], vec![], vec![])
         );
         // A TP peer, or the only other rank.
-        assert_eq!(decided(&[in_doubt([1, 0], &[1]), ahead(0)], true), (vec![1], vec![]));
+        assert_eq!(decided(&[in_doubt([1, 0], &[1]), ahead(0)], true), (vec![1], vec![], vec![]));
         // One that could wait for either of two has passed, and has not begun what they wait for.
-        assert_eq!(decided(&[in_doubt([1, 0], &[1, 2]), ahead(0), ahead(0)], true), (vec![0], vec![]));
+        assert_eq!(
+            decided(&[in_doubt([1, 0], &[1, 2]), ahead(0), ahead(0)], true),
+            (vec![0], vec![], vec![0])
+        );
         // Two of them stay open, and are not named.
         let two = [in_doubt([1, 0], &[2, 3]), in_doubt([1, 0], &[2, 3]), ahead(0), ahead(1)];
-        assert_eq!(decided(&two, true), (vec![], vec![0, 1]));
+        assert_eq!(decided(&two, true), (vec![], vec![0, 1], vec![]));
         // Whose rows have come to a rank that has passed is not the one.
         let heard = BTreeSet::from([2]);
         let knows = two[3].clone().map(|seen| Seen { heard, ..seen });
         assert_eq!(
             decided(&[two[0].clone(), two[1].clone(), two[2].clone(), knows], true),
-            (vec![3], vec![])
+            (vec![3], vec![], vec![])
         );
     }
 
@@ -475,13 +505,13 @@ mod tests {
     fn a_rank_whose_tokens_have_no_results_has_them_all() {
         // It may not have begun dispatch 2: then it owes.
         let waits = seen([2, 1], &[(2, flag(0))]);
-        assert_eq!(decided(&[in_doubt([1, 1], &[1]), waits.clone()], true), (vec![0], vec![]));
+        assert_eq!(decided(&[in_doubt([1, 1], &[1]), waits.clone()], true), (vec![0], vec![], vec![0]));
         // If every token has one result, nothing shows it.
-        assert_eq!(decided(&[in_doubt([1, 1], &[1]), waits.clone()], false), (vec![], vec![0]));
+        assert_eq!(decided(&[in_doubt([1, 1], &[1]), waits.clone()], false), (vec![], vec![0], vec![]));
         // If results of a rank are missing elsewhere, it may wait for others of it.
         let lacks = seen([1, 1], &[(1, result(Some(1)))]);
         let ranks = [in_doubt([1, 1], &[1]), seen([2, 1], &[(2, flag(0))]), lacks];
-        assert_eq!(decided(&ranks, true), (vec![1], vec![]));
+        assert_eq!(decided(&ranks, true), (vec![1], vec![], vec![]));
     }
 
     #[test]

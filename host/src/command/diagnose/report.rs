@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::report::{Report, columns, pairs};
 use crate::verdict::{Judgement, Verdict};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use veriep_core::fabric::Detail;
 use veriep_core::layout::state::Operator;
 use veriep_core::units::RankId;
@@ -193,6 +194,16 @@ impl Of<'_> {
         } else if add.is_empty() && !behind.is_empty() {
             add.push(format!("why ranks {behind:?} are behind the others: they lack no word"));
         }
+        let assumed = &self.evidence.assumed;
+        if add.is_empty() && !assumed.is_empty() {
+            let operators = assumed.iter().filter_map(|member| self.ranks[*member as usize].as_ref()?.last);
+            let operators: BTreeSet<_> = operators.map(|(operator, _)| operator.name()).collect();
+            add.push(format!(
+                "has the last {} of ranks {:?} returned? memory is the same before its first word and behind its last",
+                operators.into_iter().collect::<Vec<_>>().join(" or "),
+                self.numbers(assumed.iter().copied())
+            ));
+        }
         if add.is_empty() && last == Some([0, 0]) {
             add.push("dumps of a group that has begun an operator: these memories are as new".to_owned());
         }
@@ -327,6 +338,9 @@ impl Of<'_> {
             return Judgement::yes(format!(
                 "no rank lacks a word of dispatch or combine; by dumps of {dumps}"
             ));
+        }
+        if words == 0 && suspects.is_empty() {
+            return Judgement::unknown(format!("no rank surely lacks a word; by dumps of {dumps}"), decides);
         }
         let who = match suspects.as_slice() {
             [] => "cannot tell who owes".to_owned(),
