@@ -62,16 +62,20 @@ impl<'a> Batch<'a> {
 
     /// Calls `f` with the oracle's view of the whole cluster, which goes by physical names.
     pub fn with_cluster<T>(&self, f: impl FnOnce(&Cluster<'_>) -> T) -> T {
+        // Where ranks choose their replicas, the oracle is asked by the experts that they chose.
+        let chooses = self.ranks.iter().any(|rank| !rank.replicas.is_empty());
+        let expert_map = self.case.expert_map.as_ref().filter(|_| !chooses);
         // The oracle is asked by physical names, and has nothing of those who are gone.
         let nothing = Inputs::default();
         let whole = self.case.whole();
         let mut ranks = vec![nothing; global_rank::count(whole) as usize];
         for rank in global_rank::all(&self.case.shape) {
-            let expert_ids = &self.ranks[rank.index()].expert_ids;
-            ranks[self.name(rank).index()] = Inputs { expert_ids, ..self.inputs(rank) };
+            let inputs = self.inputs(rank);
+            let expert_ids = if chooses { inputs.expert_ids } else { &self.ranks[rank.index()].expert_ids };
+            ranks[self.name(rank).index()] = Inputs { expert_ids, ..inputs };
         }
         let elastic_info = self.case.elastic.as_ref().map(|elastic| elastic.info.as_slice());
-        let expert_map = self.case.expert_map.as_ref().map(|map| (map.words.as_slice(), map.rows));
+        let expert_map = expert_map.map(|map| (map.words.as_slice(), map.rows));
         f(&Cluster { shape: whole, ranks: &ranks, elastic_info, expert_map })
     }
 

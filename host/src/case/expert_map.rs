@@ -28,6 +28,12 @@ impl ExpertMap {
             .ok_or(found)
     }
 
+    /// Returns the replicas of a logical expert.
+    pub(crate) fn replicas(&self, expert: usize) -> impl Iterator<Item = i32> {
+        let width = self.words.len().checked_div(self.rows).unwrap_or_default();
+        self.words.iter().skip(expert * width).take(width).copied().filter(|&physical| physical >= 0)
+    }
+
     /// Gives the tensors of all ranks the physical ids that their logical ones mean.
     pub(crate) fn translate(&self, shape: &Shape, ranks: &mut [RankTensors]) {
         let Ok(map) = self.check(shape) else { return };
@@ -43,5 +49,12 @@ impl RankTensors {
         self.physical_ids.resize(self.expert_ids.len(), 0);
         let rank = global_rank::ep_rank(shape, number);
         map.translate(shape, rank, &self.expert_ids, &mut self.physical_ids);
+        if self.replicas.is_empty() {
+            return;
+        }
+        for (physical, &logical) in self.physical_ids.iter_mut().zip(&self.expert_ids) {
+            let chosen = usize::try_from(logical).ok().and_then(|expert| self.replicas.get(expert));
+            *physical = chosen.copied().unwrap_or(*physical);
+        }
     }
 }

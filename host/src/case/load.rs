@@ -145,7 +145,7 @@ impl Opened {
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
         let expert_map = reader.expert_map(&shape)?;
         let mut ranks = (0..global_rank::count(&shape))
-            .map(|rank| reader.rank(&shape, rank, name(RankId(rank))))
+            .map(|rank| reader.rank(&shape, rank, name(RankId(rank)), expert_map.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
         if let Some(map) = &expert_map {
             map.translate(&shape, &mut ranks);
@@ -251,7 +251,34 @@ impl Reader {
         if problems.is_empty() { Ok(place) } else { Err(Error::Invalid { place, problems }) }
     }
 
-    fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
+    /// The replicas that a rank chooses itself, one of the map's for each logical expert.
+    fn replicas(&mut self, name: &str, map: Option<&ExpertMap>) -> Result<Vec<i32>, Error> {
+        let Some(map) = map else {
+            if self.file.info(name).is_some() {
+                self.unread.remove(name);
+                self.wrong(name, " is given", "must be absent without expert_map");
+            }
+            return Ok(Vec::new());
+        };
+        let bytes = self.if_given(name, Dtype::I32, &[map.rows])?;
+        let chosen = bytes.map_or_else(Vec::new, |bytes| numbers_of(&bytes, i32::from_le_bytes));
+        for (expert, &physical) in chosen.iter().enumerate() {
+            if !map.replicas(expert).any(|replica| replica == physical) {
+                let replicas: Vec<_> = map.replicas(expert).collect();
+                let rule = format!("must be one of the replicas that expert_map has, {replicas:?}");
+                self.wrong(name, &format!("[{expert}] = {physical}"), rule);
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn rank(
+        &mut self,
+        shape: &Shape,
+        rank: u32,
+        name: RankId,
+        map: Option<&ExpertMap>,
+    ) -> Result<RankTensors, Error> {
         let bs = shape.bs(global_rank::ep_rank(shape, RankId(rank))) as usize;
         let (k, h) = (shape.k() as usize, shape.h() as usize);
         let element = element(shape);
@@ -271,6 +298,7 @@ impl Reader {
             x: self.tokens(shape, &format!("rank{name}.x"), &[bs, h])?,
             expert_ids,
             physical_ids: Vec::new(),
+            replicas: self.replicas(&format!("rank{name}.replicas"), map)?,
             expert_scales,
             mask,
             shared_expert_x: self.if_given(&format!("rank{name}.shared_expert_x"), element, &[bs, h])?,

@@ -105,6 +105,8 @@ pub struct RankTensors {
     pub expert_ids: Vec<i32>,
     /// `[bs, k]`, of physical experts; empty without a map.
     pub physical_ids: Vec<i32>,
+    /// The physical expert that each logical one is on this rank; empty if the map's rule chooses among replicas.
+    pub replicas: Vec<i32>,
     /// `[bs, k]`.
     pub expert_scales: Vec<f32>,
     pub mask: OwnedMask,

@@ -114,6 +114,9 @@ fn rank_tensors<'a>(shape: &Shape, rank: RankId, of_rank: &'a RankTensors, tenso
         push("residual_x", element, vec![bs, h], Cow::Borrowed(&of_rank.residual_x));
     }
     push("expert_ids", Dtype::I32, vec![bs, k], ints(&of_rank.expert_ids));
+    if !of_rank.replicas.is_empty() {
+        push("replicas", Dtype::I32, vec![of_rank.replicas.len()], ints(&of_rank.replicas));
+    }
     push("expert_scales", Dtype::F32, vec![bs, k], floats(&of_rank.expert_scales));
     let flags = |mask: &[bool]| mask.iter().map(|&flag| u8::from(flag)).collect::<Vec<_>>().into();
     match &of_rank.mask {

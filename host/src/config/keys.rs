@@ -59,6 +59,7 @@ const NOT_KEYS: [(&[&str], &str); 9] = [
             "const_expert_alpha_2",
             "const_expert_v",
             "expert_map",
+            "replicas",
         ],
         "a tensor: belongs into inputs.safetensors",
     ),

@@ -1,9 +1,10 @@
 //! Golden vectors: `gen --expected` and `compare`, from outside.
 
 use crate::common::{fails, fails_with_lines, json, text, veriep};
+use safetensors::Dtype;
 use std::fs;
 use tempfile::tempdir;
-use veriep::store::TensorFile;
+use veriep::store::{Tensor, TensorFile, write_tensors};
 
 const KINDS: [&[&str]; 14] = [
     &["--set", "aiv_num=3"],
@@ -134,4 +135,66 @@ fn a_name_that_occurs_twice_in_a_header_is_refused() {
     fs::write(&path, bytes).unwrap();
     let line = fails(2, &["compare", text(&path), text(&path)]);
     assert!(line.contains("duplicate name \"rank0.x\" in the header"), "{line}");
+}
+
+/// Words of a tensor of 4 bytes each.
+fn ints(file: &mut TensorFile, name: &str) -> Vec<i32> {
+    let bytes = file.read(name).unwrap();
+    bytes.as_chunks().0.iter().map(|word| i32::from_le_bytes(*word)).collect()
+}
+
+/// Rank 0 has a table as frameworks make it, one replica of each logical expert; rank 1 follows the rule of the map.
+#[test]
+fn a_rank_that_chooses_its_replicas_sends_to_those() {
+    let folder = tempdir().unwrap();
+    let (case, result) = (folder.path().join("case"), folder.path().join("result.safetensors"));
+    let experts =
+        ["--set", "moe_expert_num=8", "--set", "expert_token_nums_type=1", "--logical-experts", "3"];
+    let base = ["gen", "--preset", "tiny", "--seed", "5", "--out", text(&case)];
+    json(0, &[&base[..], &experts].concat());
+    let inputs = case.join("inputs.safetensors");
+    let mut file = TensorFile::open(&inputs).unwrap();
+    let map = ints(&mut file, "expert_map");
+    let rows: Vec<Vec<_>> =
+        map.chunks(map.len() / 3).map(|row| row.iter().copied().filter(|id| *id >= 0).collect()).collect();
+    let table: Vec<i32> = rows.iter().map(|row| *row.last().unwrap()).collect();
+    let mut counts = [0_i64; 8];
+    for rank in 0..2 {
+        let ids = ints(&mut file, &format!("rank{rank}.expert_ids"));
+        for (pair, &id) in ids.iter().enumerate() {
+            let row = &rows[id as usize];
+            let by_rule = row[(rank + pair / 2) % row.len()];
+            counts[if rank == 0 { table[id as usize] } else { by_rule } as usize] += 1;
+        }
+    }
+    let mut tensors: Vec<_> = file
+        .names()
+        .into_iter()
+        .map(|name| {
+            let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+            Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
+        })
+        .collect();
+    let data: Vec<_> = table.iter().flat_map(|id| id.to_le_bytes()).collect();
+    tensors.push(Tensor {
+        name: "rank0.replicas".to_owned(),
+        dtype: Dtype::I32,
+        shape: vec![3],
+        data: data.into(),
+    });
+    write_tensors(&inputs, tensors).unwrap();
+    for backend in ["threads", "weak"] {
+        let said =
+            json(0, &["run", text(&case), "--backend", backend, "--rounds", "4", "--out", text(&result)]);
+        assert_eq!(said["verdict"], "yes", "{said}");
+    }
+    json(0, &["compare", text(&case), text(&result)]);
+    let mut result = TensorFile::open(&result).unwrap();
+    let got: Vec<_> = (0..2)
+        .flat_map(|rank| {
+            let bytes = result.read(&format!("rank{rank}.expert_token_nums")).unwrap();
+            bytes.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(got, counts);
 }

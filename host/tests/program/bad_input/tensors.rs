@@ -71,6 +71,27 @@ fn map(room: &Room, shape: &[usize], words: &[i32]) -> Output {
     added(room, "expert_map", Dtype::I32, shape, &words)
 }
 
+/// Replicas that rank 1 chooses, of two logical experts with two each.
+fn replicas(room: &Room, chosen: &[i32]) -> Output {
+    let bytes = |words: &[i32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+    let (map, chosen, len) = (bytes(&[0, 1, 3, 2]), bytes(chosen), chosen.len());
+    room.case().with_tensors(|tensors| {
+        let words = |name: &str, shape, data: Vec<u8>| Tensor {
+            name: name.to_owned(),
+            dtype: Dtype::I32,
+            shape,
+            data: data.into(),
+        };
+        for name in ["rank0.expert_ids", "rank1.expert_ids"] {
+            let ids = tensor(tensors, name);
+            let both: Vec<_> = (0..ids.data.len() as i32 / 4).map(|pair| pair % 2).collect();
+            ids.data = bytes(&both).into();
+        }
+        tensors.push(words("expert_map", vec![2, 2], map));
+        tensors.push(words("rank1.replicas", vec![len], chosen));
+    })
+}
+
 /// `elastic_info` that is switched on; it says no more.
 const ON: [u8; 4] = 1_i32.to_le_bytes();
 
@@ -190,6 +211,9 @@ rows! {
     expert_map_names_an_expert_behind_a_gap: |room| map(room, &[2, 3], &[0, -1, 3, 1, 2, -1]);
     expert_map_has_a_logical_expert_without_a_replica: |room| map(room, &[3, 2], &[0, 1, -1, -1, 2, 3]);
     expert_map_leaves_experts_out: |room| map(room, &[2, 2], &[0, 1, 3, -1]);
+    replicas_without_expert_map: |room| added(room, "rank1.replicas", Dtype::I32, &[4], &[0; 16]);
+    replicas_have_another_shape: |room| replicas(room, &[0]);
+    replicas_name_an_expert_that_is_no_replica: |room| replicas(room, &[0, 1]);
     expert_ids_that_are_no_logical_experts: |room| map(room, &[2, 2], &[0, 1, 3, 2]);
     a_tensor_of_a_rank_that_is_gone: |room| {
         room.elastic().with_tensors(|tensors| {
