@@ -1,5 +1,6 @@
 //! `veriep layout`
 
+use super::export::PLACES;
 use super::source::{Source, choices, resolve};
 use crate::case;
 use crate::cli::LayoutArgs;
@@ -99,7 +100,7 @@ fn table(layout: &Value) -> String {
         .collect();
     let columns = ["region", "partition", "area=name", "offset", "size", "count", "stride", "slot"];
     format!(
-        "rank {} of {}, in bytes; places of VeriEP, the same for every release of the operators\n\n{}\n\n{}{}outputs, capacity\n{}",
+        "rank {} of {}, in bytes; {PLACES}\n\n{}\n\n{}{}outputs, capacity\n{}",
         layout["rank"],
         one_line(&cell(layout, "config")),
         objects(&columns, items(layout, "areas")),

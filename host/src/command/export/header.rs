@@ -1,6 +1,6 @@
 //! The same as a header for C99, C++17, CUDA and AscendC, and a program that holds the header against the core.
 
-use super::{Exported, LICENSE, Owned, indices};
+use super::{Exported, LICENSE, Owned, PLACES, indices};
 use core::fmt::Write as _;
 use veriep_core::layout::affine::Dim;
 use veriep_core::sync::event::{Event, events};
@@ -66,8 +66,8 @@ impl Exported {
         let macros = prefix.to_uppercase();
         let mut lines = vec![
             format!("/* SPDX-License-Identifier: {LICENSE}"),
-            " * Written by veriep export (veriep.plan/1). Anybody may use this file for anything. */"
-                .to_owned(),
+            " * Written by veriep export (veriep.plan/1). Anybody may use this file for anything.".to_owned(),
+            format!(" * The {PLACES}. */"),
             format!("#ifndef {macros}_PLAN_H\n#define {macros}_PLAN_H\n{PREAMBLE}"),
         ];
         let constants = self.constants();

@@ -24,6 +24,8 @@ use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::sync::event::{Event, events};
 use veriep_core::units::{CoreId, RankId};
 
+/// Whose places `layout` and `export` write.
+pub(crate) const PLACES: &str = "places of VeriEP, the same for every release of the operators";
 /// What anybody may do with what is written.
 const LICENSE: &str = "CC0-1.0";
 
@@ -174,6 +176,7 @@ impl Exported {
         json!({
             "schema": "veriep.plan/1",
             "license": LICENSE,
+            "places": PLACES,
             "config": config,
             "options": options,
             // Larger than what all readers of JSON take for a number.
