@@ -58,7 +58,7 @@ pub fn shape(
 ///
 /// # Errors
 /// As [`shape`].
-pub(crate) fn accepted(
+pub fn accepted(
     config: &UserConfig,
     given: Given,
     limits: Limits,

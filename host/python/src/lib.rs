@@ -182,11 +182,13 @@ fn check(py: Python<'_>, subject: Subject<'_>, options: Options, of_case: bool) 
         let opened = opened(folder, tensors, preset.as_deref(), &keys)?;
         opened.and_then(|mut opened| {
             opened.config.port_offset = port_offset;
-            opened.load("case".as_ref()).map(|case| case.shape)
+            let given = opened.given()?;
+            let shape = hints::accepted(&opened.config, given, Limits::Product, "check")?;
+            opened.read(shape).map(|case| case.shape)
         })
     } else {
         let config = Config { port_offset, ..config(subject.2.as_deref(), &subject.3)? };
-        hints::shape(&config, Given::empty(), Limits::Product, "check")
+        hints::accepted(&config, Given::empty(), Limits::Product, "check")
     };
     let problems = match shape.and_then(|shape| case::support::receives(&shape, mode.receive)) {
         Ok(()) => Vec::new(),

@@ -81,6 +81,14 @@ def test_numbers_of_numpy_are_numbers():
     assert (shape.config["k"], shape.config["bs"]) == (1, [3, 4])
 
 
+def test_a_rank_without_tokens_runs_here_and_is_no_batch_of_the_operators():
+    idle = {**TINY, "bs": [4, 0], "global_bs": 8}
+    assert [violation.parameter for violation in veriep.check(**idle)] == ["bs"]
+    assert veriep.Shape(**idle).config["bs"] == [4, 0]
+    case = reference.make_case(reference.Group(veriep.Shape(**idle).config))
+    assert [violation.parameter for violation in veriep.check(case, **idle)] == ["bs"]
+
+
 def test_a_wrong_tensor_is_a_violation_of_its_name():
     group = reference.Group(veriep.Shape(**TINY).config)
     good = reference.make_case(group)
