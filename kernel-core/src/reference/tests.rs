@@ -305,6 +305,17 @@ fn rows_are_quantised_with_the_scales_of_their_expert() {
     }
 }
 
+#[test]
+fn a_scale_is_the_inverse_of_a_rounded_quotient() {
+    // m = 143 / 128: 127 / m is rounded to 0x42E35B4D, whose inverse is nearest to 0x3C102040; m / 127 would be 0x3C102041, and
+    // m / 2 would become 63.
+    let row: Vec<_> =
+        [1.117_187_5, 0.558_593_75].iter().flat_map(|&v| numerics::to_bytes(Dtype::Bf16, v)).collect();
+    let mut out = Vec::new();
+    let scale = numerics::quantise(Dtype::Bf16, &row, None, &mut out);
+    assert_eq!((scale.to_bits(), &out[..]), (0x3C10_2040, &[127, 64][..]));
+}
+
 /// Seed 000 section 3.2.2: rank 0 of 4, with two experts.
 #[test]
 fn the_worked_prefix_table_comes_out() {

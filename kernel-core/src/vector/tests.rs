@@ -179,6 +179,19 @@ fn a_row_is_quantised_as_by_hand() {
 }
 
 #[test]
+fn a_scale_is_the_inverse_of_a_rounded_quotient() {
+    // m = 143 / 128 and m / 2. 127 / m = 113.678321.. is rounded down, to 0x42E35B4D; its inverse lies nearest to 0x3C102040.
+    // m / 127, rounded once, would be 0x3C102041, and m / 2 would lie below 63.5 of these steps: 63, not 64.
+    let x = [1.117_187_5, 0.558_593_75, -1.117_187_5];
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let mut out = [9; 3];
+        let scale = Portable.quantise(dtype, &row(dtype, &x), None, &mut out);
+        assert_eq!(scale.map(f32::to_bits), Ok(0x3C10_2040));
+        assert_eq!(out.map(|q| q as i8), [127, 64, -127]);
+    }
+}
+
+#[test]
 fn a_row_of_zeros_or_of_too_little_becomes_zeros_with_scale_zero() {
     let mut out = [9; 3];
     assert_eq!(Portable.quantise(Dtype::Bf16, &bytes(&[0, 0x8000, 0]), None, &mut out), Ok(0.0));
