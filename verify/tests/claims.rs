@@ -2,6 +2,8 @@
 //! `explorer/counts.txt` has them, which each search asserts of itself, and the calls in the sources of all other tests.
 
 use core::fmt::Write;
+use snapbox::Data;
+use snapbox::data::DataFormat;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -244,7 +246,7 @@ fn words(test: &str) -> String {
 const HEAD: &str = "# What is checked, and what was broken to see it fail
 
 This page is for doubters. It lists every search, model, proof and twin with its bounds. `cargo test -p veriep-verify --test claims`
-generates it and fails when it is stale; `UPDATE_GOLDEN=1` before it writes the page. [verified.md](../docs/doubt/verified.md)
+generates it and fails when it is stale; `SNAPSHOTS=overwrite` before it writes the page. [verified.md](../docs/doubt/verified.md)
 says what the tools can and cannot see.
 
 A test is `file::name`. Each part has the command that runs one of its tests; with `-- --nocapture` behind it, it prints what it has
@@ -428,13 +430,5 @@ fn others(page: &mut String) {
 #[test]
 fn the_page_of_claims_is_what_the_checks_say() {
     let (page, path) = (page(), root().join("verify/CLAIMS.md"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, &page).unwrap();
-    }
-    let kept = fs::read_to_string(&path).unwrap_or_default();
-    let differs = page.lines().zip(kept.lines()).find(|(new, old)| new != old);
-    assert!(
-        page == kept,
-        "verify/CLAIMS.md is stale, first at {differs:?}: UPDATE_GOLDEN=1 cargo test --test claims"
-    );
+    snapbox::assert_data_eq!(page, Data::read_from(&path, Some(DataFormat::Text)).raw());
 }

@@ -3,6 +3,8 @@
 
 use clap::{Arg, Command, CommandFactory};
 use core::fmt::Write;
+use snapbox::Data;
+use snapbox::data::DataFormat;
 use std::collections::BTreeMap;
 use veriep::cli::Cli;
 
@@ -12,7 +14,7 @@ const INTRODUCTION: &str = "\
 # The command line
 
 Every subcommand of `veriep` with its options, their defaults and their values. `cargo test -p veriep --test program command_line`
-generates this page from the program's own help and fails when it is stale; `UPDATE_GOLDEN=1` before it writes the page.
+generates this page from the program's own help and fails when it is stale; `SNAPSHOTS=overwrite` before it writes the page.
 
 Every subcommand takes `--help`, `--format table` (the default) or `--format json`, and `-v`. Those that judge, `check`, `compare`,
 `run`, `diagnose`, `conform` and `schedule`, print their verdict first:
@@ -87,13 +89,5 @@ fn page() -> String {
 #[test]
 fn the_page_of_the_command_line_is_what_the_program_says() {
     let page = page();
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(PAGE, &page).unwrap();
-    }
-    let written = std::fs::read_to_string(PAGE).unwrap_or_default();
-    let differs = page.lines().zip(written.lines()).find(|(now, then)| now != then);
-    assert!(
-        page == written,
-        "docs/reference/cli.md is stale, first at {differs:?}: UPDATE_GOLDEN=1 writes it"
-    );
+    snapbox::assert_data_eq!(page, Data::read_from(PAGE.as_ref(), Some(DataFormat::Text)).raw());
 }

@@ -3,6 +3,8 @@
 
 use crate::verdict::{caught, safe};
 use core::fmt::Write;
+use snapbox::Data;
+use snapbox::data::DataFormat;
 use std::path::Path;
 use veriep_verify::explorer::{Model, Twin, Violation};
 
@@ -149,7 +151,7 @@ mistake would be seen here, not that those systems behaved step by step like thi
 `cargo test -p veriep-verify --test explorer museum -- --nocapture` prints the shortest way into each bug, event by event. Numbers 1 and 2
 are also `veriep schedule DC --partitions 1,2` and `veriep schedule DDCC --partitions 2,1`. The link behind *without it* leads to the model
 of each search, and [bug-classes.md](bug-classes.md) says what else guards against each kind of bug. The test generates and checks this page;
-`UPDATE_GOLDEN=1` before it writes the page.
+`SNAPSHOTS=overwrite` before it writes the page.
 ";
 
 #[test]
@@ -176,8 +178,5 @@ fn every_bug_is_found_and_its_fix_is_safe() {
         .unwrap();
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doubt/museum.md");
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), page, "docs/doubt/museum.md is stale");
+    snapbox::assert_data_eq!(page, Data::read_from(&path, Some(DataFormat::Text)).raw());
 }

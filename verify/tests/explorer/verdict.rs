@@ -29,12 +29,12 @@ pub(crate) fn explored(name: &str, model: &Model) -> Report {
 
 /// A search that counts.txt lists is of the model that is written there, visits as many states, and ends in the same way: a
 /// reduction that is wrong, or a bound that is gone, often changes nothing else. Only searches that run by command are not
-/// listed. With `UPDATE_GOLDEN` set the line is written anew.
+/// listed. With `SNAPSHOTS=overwrite` the line is written anew.
 #[track_caller]
 fn assert_listed(name: &str, row: &str) {
     let prefix = format!("{name}: ");
     let by_command = std::env::args().any(|option| option.ends_with("ignored"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+    if std::env::var_os("SNAPSHOTS").is_some_and(|action| action == "overwrite") {
         static FILE: Mutex<()> = Mutex::new(());
         let _alone = FILE.lock().unwrap_or_else(PoisonError::into_inner);
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/explorer/counts.txt");

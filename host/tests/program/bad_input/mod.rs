@@ -1,7 +1,7 @@
 //! Bad input, row by row of docs/reference/errors.md: what is wrong, what the user reads, the exit status.
 //!
 //! What a machine does not let a test make (a mount, a user without rights) is left out there, which the test says.
-//! A row without a test fails, and so does a test without its row or with another message. `UPDATE_GOLDEN=1` writes the rows: a
+//! A row without a test fails, and so does a test without its row or with another message. `SNAPSHOTS=overwrite` writes the rows: a
 //! new one goes to the end of the table that has the other tests of its file.
 #![cfg(target_os = "linux")]
 
@@ -90,7 +90,7 @@ fn judge_output(name: &str, output: Output) {
     let lines: Vec<_> = said.map(|line| format!("``{}``", line.replace('|', "\\|"))).collect();
     let (lines, status) = (lines.join("<br>"), output.status.code().map_or(String::new(), |s| s.to_string()));
     let what = name.replace('_', " ");
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+    if std::env::var_os("SNAPSHOTS").is_some_and(|action| action == "overwrite") {
         write(name, format!("| {what} | {lines} | {status} |"));
     }
     let row = page().into_iter().find(|row| row.what == what).unwrap_or_else(|| panic!("no row: {what}"));

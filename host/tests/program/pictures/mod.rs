@@ -1,6 +1,6 @@
 //! The pictures of the documents that show what code decides, drawn from the program's own records and layouts.
 //!
-//! `UPDATE_GOLDEN=1` writes them anew; look at them before they are committed.
+//! `SNAPSHOTS=overwrite` writes them anew; look at them before they are committed.
 #![cfg(target_os = "linux")]
 
 mod phases;
@@ -9,16 +9,14 @@ mod sheet;
 use crate::common::{json, text, veriep};
 use serde_json::Value;
 use sheet::{Line, Sheet, sequence};
+use snapbox::Data;
+use snapbox::data::DataFormat;
 use std::fs;
 
 /// Holds a picture against the one that is kept.
 fn keep(name: &str, picture: &str) {
     let path = format!("{}/../docs/pictures/{name}.svg", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, picture).unwrap();
-    }
-    let kept = fs::read_to_string(path).unwrap_or_default();
-    assert!(kept == picture, "docs/pictures/{name}.svg is stale: UPDATE_GOLDEN=1 writes it");
+    snapbox::assert_data_eq!(picture, Data::read_from(path.as_ref(), Some(DataFormat::Text)).raw());
 }
 
 /// The events of one round of a configuration on the lockstep backend.

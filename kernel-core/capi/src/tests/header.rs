@@ -1,10 +1,12 @@
 //! `include/veriep.h` is made of the sources.
 
 use cbindgen::{Builder, Config, Language};
+use snapbox::Data;
+use snapbox::data::DataFormat;
 use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
-use std::{env, format, fs};
+use std::{env, format};
 
 const HEAD: &str = "\
 /* VeriEP: dispatch and combine of Ascend A2/A3 as state machines. Made from the sources of veriep-capi; docs/embed/c.md says
@@ -72,18 +74,9 @@ fn made() -> String {
     text + "\n"
 }
 
-/// With `UPDATE_GOLDEN` in the environment it is written.
+/// `SNAPSHOTS=overwrite` writes it.
 #[test]
 fn the_header_is_what_the_sources_say() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/veriep.h");
-    let made = made();
-    if env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, &made).unwrap();
-    }
-    let there = fs::read_to_string(&path).unwrap_or_default();
-    let first = there.lines().zip(made.lines()).find(|(there, made)| there != made);
-    assert!(
-        there == made,
-        "include/veriep.h is not what the sources say: {first:?}; UPDATE_GOLDEN=1 writes it"
-    );
+    snapbox::assert_data_eq!(made(), Data::read_from(&path, Some(DataFormat::Text)).raw());
 }
