@@ -1282,7 +1282,7 @@ int32_t veriep_shape_new(struct veriep_shape *out, const struct veriep_config *c
 
 /**
  * Checks `elastic_info` of `len` words and makes the shape of those that are left of `whole`. Ranks are then named by their
- * new ids: rank `i` is the physical rank `elastic_info[4 + R + i]`, and `to` in a fabric is such an `i`.
+ * new ids: rank `i` is the physical rank `elastic_info[4 + R + i]`, and `to` in a fabric is such an `i`. `out` may be `whole`.
  */
 int32_t veriep_shape_survivors(struct veriep_shape *out,
                                const struct veriep_shape *whole,
@@ -1381,8 +1381,9 @@ int32_t veriep_plan_sends(const struct veriep_shape *shape,
 /**
  * Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
  * are written. `row_table` is that output, where rows stay in the window; one that is too short is `VERIEP_E_SHORT`, and one
- * that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct placement `results`, unless it is null,
- * becomes where experts leave what they return; else it is left as it is.
+ * that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct
+ * placement `results`, unless it is null, becomes where experts leave what they return, and a table that does not name that is
+ * too short; else it is left as it is.
  */
 int32_t veriep_received_rows(const struct veriep_shape *shape,
                              const struct veriep_choices *choices,
@@ -1439,9 +1440,9 @@ int32_t veriep_core_step(struct veriep_core *core,
 /**
  * Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
  * change of one of these lets it move, so until then its driver may sleep. Writes at most `room` of them to `out`, their
- * number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved,
- * and then what it wrote to `out` means nothing. `VERIEP_E_SHORT` if there are more than `room`: `count` is then right, and
- * the core as pending as before.
+ * number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved or failed:
+ * then `count` is 0, and what it wrote to `out` means nothing. `VERIEP_E_SHORT` if there are more than `room`: `count` is then
+ * right, and the core as pending as before.
  */
 int32_t veriep_core_awaits(struct veriep_core *core,
                            const struct veriep_context *cx,

@@ -3,7 +3,7 @@
 use crate::codes::{Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_PENDING, code, order};
 use crate::context::{List, Outcome, awaited, context, report};
 use crate::fabric::NicTable;
-use crate::given::read;
+use crate::given::{self, read};
 #[cfg(target_has_atomic = "64")]
 use crate::mapped::Mapped;
 use crate::objects;
@@ -30,16 +30,18 @@ pub unsafe extern "C" fn veriep_agent_new(
 ) -> i32 {
     // SAFETY: the caller's.
     code((|| unsafe {
-        objects::forget::<objects::Agent>(out)?;
+        given::write(out)?;
         let shape = objects::get::<Shape>(shape)?;
         if rank >= shape.ep_world_size() {
             return Err(VERIEP_E_ARGUMENT);
         }
+        let order = self::order(order)?;
+        objects::forget::<objects::Agent>(out)?;
         let by_agents = Choices { stage: Stage::Two, ..Choices::default() };
         if !by_agents.has_agents(shape) {
             return Err(VERIEP_E_REFUSED);
         }
-        let env = AgentEnv::new(shape, RankId(rank), self::order(order)?);
+        let env = AgentEnv::new(shape, RankId(rank), order);
         objects::put(out, objects::Agent { env, rank, is_dead: false, agent: Agent::new() })
     })())
 }
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn veriep_agent_awaits(
             let outcome = agent.awaits(shape, env, nic, &mut |what| list.add(awaited(what)));
             (u32::from(outcome == Ok(Progress::Stepped)), outcome.map(Some))
         })?;
-        if said == VERIEP_PENDING { list.end().map(|_| said) } else { Ok(said) }
+        if said == VERIEP_PENDING { list.end().map(|_| said) } else { list.none(said) }
     })())
 }
 

@@ -58,7 +58,8 @@ pub(crate) unsafe fn report(
     Ok(said)
 }
 
-/// A caller's list that is filled in, with the number of entries that there are.
+/// A caller's list that is filled in, with the number of entries that there are. The number is written at the end alone, so that
+/// a call which is refused before its first entry has changed nothing.
 pub(crate) struct List<'a, T> {
     room: &'a mut [T],
     count: &'a mut core::mem::MaybeUninit<usize>,
@@ -73,7 +74,6 @@ impl<T> List<'_, T> {
     pub(crate) unsafe fn new(data: *mut T, room: usize, count: *mut usize) -> Said<Self> {
         // SAFETY: the caller's.
         let (room, count) = unsafe { (slice_mut(data, room)?, given::write(count)?) };
-        count.write(0);
         Ok(Self { room, count, n: 0 })
     }
 
@@ -82,12 +82,18 @@ impl<T> List<'_, T> {
             *place = entry;
         }
         self.n += 1;
-        self.count.write(self.n);
     }
 
-    /// Whether all had room.
+    /// Writes how many entries there are, and answers whether all had room.
     pub(crate) fn end(self) -> Said {
+        self.count.write(self.n);
         if self.n <= self.room.len() { Ok(VERIEP_OK) } else { Err(VERIEP_E_SHORT) }
+    }
+
+    /// Writes that there are no entries, whatever was added, and answers `said`.
+    pub(crate) fn none(self, said: i32) -> Said {
+        self.count.write(0);
+        Ok(said)
     }
 }
 

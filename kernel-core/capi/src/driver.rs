@@ -85,13 +85,14 @@ pub unsafe extern "C" fn veriep_core_new(
     // SAFETY: the caller's.
     code((|| unsafe {
         let mut text = Text::new(text, text_len)?;
-        objects::forget::<Core>(out)?;
+        given::write(out)?;
         let shape = objects::get::<Shape>(shape)?;
         if tp_rank >= shape.tp_world_size() {
             return Err(VERIEP_E_ARGUMENT);
         }
         let can = Capabilities::from_bits(can).ok_or(VERIEP_E_ARGUMENT)?;
         let choices = codes::choices(choices)?;
+        objects::forget::<Core>(out)?;
         let env = Env::new(shape, (RankId(rank), CoreId(core)), choices, can, Unit::PORTABLE);
         let env = env.map_err(|refused| {
             text.say(&refused);
@@ -148,9 +149,9 @@ pub unsafe extern "C" fn veriep_core_step(
 
 /// Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
 /// change of one of these lets it move, so until then its driver may sleep. Writes at most `room` of them to `out`, their
-/// number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved,
-/// and then what it wrote to `out` means nothing. `VERIEP_E_SHORT` if there are more than `room`: `count` is then right, and
-/// the core as pending as before.
+/// number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved or failed:
+/// then `count` is 0, and what it wrote to `out` means nothing. `VERIEP_E_SHORT` if there are more than `room`: `count` is then
+/// right, and the core as pending as before.
 ///
 /// # Safety
 /// As of `veriep_core_step`; `out` has `room` entries.
@@ -170,8 +171,8 @@ pub unsafe extern "C" fn veriep_core_awaits(
             let outcome = machine.awaits(cx, &mut |what| list.add(awaited(what)));
             (u32::from(outcome == Ok(Progress::Stepped)), outcome.map(Some))
         })?;
-        // A list that was cut would let its reader sleep too long.
-        if said == VERIEP_PENDING { list.end().map(|_| said) } else { Ok(said) }
+        // A list that was cut would let its reader sleep too long. What has moved awaits nothing.
+        if said == VERIEP_PENDING { list.end().map(|_| said) } else { list.none(said) }
     })())
 }
 

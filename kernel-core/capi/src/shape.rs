@@ -103,19 +103,20 @@ pub unsafe extern "C" fn veriep_shape_new(
     // SAFETY: the caller's.
     code((|| unsafe {
         let mut text = Text::new(text, text_len)?;
-        objects::forget::<Shape>(out)?;
+        given::write(out)?;
         let given = read(config)?;
         if given.abi_version != VERIEP_ABI_VERSION {
             return Err(VERIEP_E_VERSION);
         }
         let (config, limits) = (self::config(given)?, codes::limits(given.limits)?);
+        objects::forget::<Shape>(out)?;
         let shape = Shape::check(&config, limits, &mut |violation| text.line(violation));
         objects::put(out, shape.ok_or(VERIEP_E_CONFIG)?)
     })())
 }
 
 /// Checks `elastic_info` of `len` words and makes the shape of those that are left of `whole`. Ranks are then named by their
-/// new ids: rank `i` is the physical rank `elastic_info[4 + R + i]`, and `to` in a fabric is such an `i`.
+/// new ids: rank `i` is the physical rank `elastic_info[4 + R + i]`, and `to` in a fabric is such an `i`. `out` may be `whole`.
 ///
 /// # Safety
 /// As of `veriep_shape_new`.
@@ -131,9 +132,14 @@ pub unsafe extern "C" fn veriep_shape_survivors(
     // SAFETY: the caller's.
     code((|| unsafe {
         let mut text = Text::new(text, text_len)?;
+        given::write(out)?;
         let (whole, info) = (objects::get::<Shape>(whole)?, slice(elastic_info, len)?);
         let left = Elastic::check(whole, info, &mut |violation| text.line(violation));
-        objects::put(out, whole.survivors(left.as_ref().ok_or(VERIEP_E_CONFIG)?))
+        // Only now, since `out` may be `whole`. Without it the survivors of an earlier call would stay there.
+        let Some(left) = left else {
+            return objects::forget::<Shape>(out).and(Err(VERIEP_E_CONFIG));
+        };
+        objects::put(out, whole.survivors(&left))
     })())
 }
 
@@ -327,8 +333,9 @@ pub unsafe extern "C" fn veriep_expert_map_new(
     // SAFETY: the caller's.
     code((|| unsafe {
         let mut text = Text::new(text, text_len)?;
-        objects::forget::<ExpertMap<'static>>(out)?;
+        given::write(out)?;
         let (shape, words) = (objects::get::<Shape>(shape)?, slice(words, len)?);
+        objects::forget::<ExpertMap<'static>>(out)?;
         let map = ExpertMap::check(shape, words, rows, &mut |violation| text.line(violation));
         objects::put(out, map.ok_or(VERIEP_E_CONFIG)?)
     })())
@@ -399,12 +406,13 @@ pub unsafe extern "C" fn veriep_plan_sends(
             core if core < shape.aiv_num() => split::dispatch(shape, rank, CoreId(core)),
             _ => return Err(VERIEP_E_ARGUMENT),
         };
+        let order = codes::order(order)?;
         let words = slice_mut(words, words_len)?;
         let (status, rest) =
             words.split_at_mut_checked(route::destinations(shape) as usize).ok_or(VERIEP_E_SHORT)?;
         let slots = rest.get_mut(..route::share_len(&share) as usize).ok_or(VERIEP_E_SHORT)?;
         route::walk(shape, rank, &inputs, &share, status, slots);
-        for send in Sends::new(shape, rank, codes::order(order)?, &share).iter(&inputs, slots) {
+        for send in Sends::new(shape, rank, order, &share).iter(&inputs, slots) {
             list.add(veriep_send {
                 token: send.pair.token.0,
                 k: send.pair.k,
@@ -419,8 +427,9 @@ pub unsafe extern "C" fn veriep_plan_sends(
 
 /// Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
 /// are written. `row_table` is that output, where rows stay in the window; one that is too short is `VERIEP_E_SHORT`, and one
-/// that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct placement `results`, unless it is null,
-/// becomes where experts leave what they return; else it is left as it is.
+/// that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct
+/// placement `results`, unless it is null, becomes where experts leave what they return, and a table that does not name that is
+/// too short; else it is left as it is.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say, and to as much as they say.
@@ -441,6 +450,9 @@ pub unsafe extern "C" fn veriep_received_rows(
         let shape = objects::get::<Shape>(shape)?;
         let receive = codes::choices(choices)?.receive;
         let table = slice(row_table.data.cast::<u8>(), row_table.len)?;
+        if !results.is_null() {
+            given::write(results)?;
+        }
         let rows_max = (0..shape.ep_world_size()).map(|rank| shape.rows_max(RankId(rank))).max();
         // A rank of a TP domain has its peer's rows, too.
         if u64::from(rows) > rows_max.unwrap_or(0) * u64::from(shape.tp_world_size()) {
@@ -450,24 +462,27 @@ pub unsafe extern "C" fn veriep_received_rows(
             at.region != Region::Window
                 || at.offset.checked_add(len).is_some_and(|end| end <= shape.window_bytes())
         };
+        let stretches = || receive.rows(shape, rows, table);
+        // All of them before anything is written.
         let mut found = 0;
-        for (at, len) in receive.rows(shape, rows, table) {
+        for (at, len) in stretches() {
             if !is_held(at, len) {
                 return Err(VERIEP_E_ARGUMENT);
             }
             found += len;
-            list.add(veriep_rows { at: place(at), len });
         }
         if found < u64::from(rows) * shape.payload_bytes() {
             return Err(VERIEP_E_SHORT);
         }
-        if let (Some(at), false) = (receive.results(table), results.is_null()) {
+        if receive.is_direct() && !results.is_null() {
+            let at = receive.results(table).ok_or(VERIEP_E_SHORT)?;
             let len = u64::from(rows) * shape.row_bytes();
             if !is_held(at, len) {
                 return Err(VERIEP_E_ARGUMENT);
             }
             given::fill(results, veriep_rows { at: place(at), len })?;
         }
+        stretches().for_each(|(at, len)| list.add(veriep_rows { at: place(at), len }));
         list.end()
     })())
 }
