@@ -2,4 +2,5 @@
 
 mod header;
 mod misuse;
+mod model;
 mod vector;
