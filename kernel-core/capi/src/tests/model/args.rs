@@ -52,7 +52,7 @@ impl Args {
     /// Arguments of which some are wrong, more often in a way that was not seen yet.
     pub(super) fn draw(row: &'static Row, world: &mut World, seen: &Seen) -> Self {
         let mut args = Self::plain(row, world);
-        for _ in 0..world.dice.pick(&[0, 0, 0, 1, 1, 1, 1, 2]) {
+        for _ in 0..world.dice.pick(&[0, 0, 1, 1, 1, 1, 1, 2]) {
             let candidates = args.candidates(world);
             let is_new =
                 |(name, fault): &&(&'static str, Fault)| !seen.faults.contains(&(row.name, *name, *fault));
@@ -82,6 +82,7 @@ impl Args {
 
     pub(super) fn applies(&self, world: &World, name: &str, fault: Fault) -> bool {
         let has = |other: &str| self.slips.iter().any(|(name, _)| *name == other);
+        let has_fault = |name: &str, fault| self.slip(name) == Some(fault);
         let seat = &world.seats[self.seat];
         if has(name) {
             return false;
@@ -101,6 +102,12 @@ impl Args {
                 fault == Fault::OneBeyond || !world.tensors[seat.rank as usize].of(name).is_empty()
             }
             _ if name.starts_with("operands.") => world.operand_bytes(seat.rank, name) > 0,
+            // Of a list that is too short the last one is not looked at.
+            "mapped.peers" | "mapped.tp" => {
+                fault != Fault::OneShort || !self.slips.iter().any(|(of, _)| of.starts_with(name))
+            }
+            _ if name.starts_with("mapped.peers.") && has_fault("mapped.peers", Fault::OneShort) => false,
+            _ if name.starts_with("mapped.tp.") && has_fault("mapped.tp", Fault::OneShort) => false,
             "mapped.peers.window_out" => world.of.window_out_bytes() > 0,
             "config.bs_per_rank" => !world.bs_per_rank.is_empty(),
             "text" => fault != Fault::OneShort || !world.text.is_empty(),
@@ -158,7 +165,7 @@ impl Args {
         let agent = &world.agents[seat.rank as usize];
         match name {
             "shape" | "whole" => self.uses_left || world.shape_is_made,
-            "map" => world.map_is_made,
+            "map" => world.of_map.is_some(),
             "core" => self.row.name == "veriep_core_new" || seat.phase != Phase::None,
             "agent" => agent.phase != Phase::None,
             "core was begun" => matches!(seat.phase, Phase::Running | Phase::Done),

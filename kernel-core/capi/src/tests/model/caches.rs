@@ -13,16 +13,36 @@ use std::vec::Vec;
 /// What caches must be told of: whether they write or forget, from where, how many bytes.
 pub(super) type Told = Vec<(bool, (usize, usize), usize)>;
 
+/// The calls for caches that C gives.
+#[derive(Clone, Copy)]
+pub(super) struct Tells {
+    /// `clean`.
+    pub(super) writes: bool,
+    /// `invalidate`.
+    pub(super) reads: bool,
+}
+
+impl From<(bool, bool)> for Tells {
+    fn from((writes, reads): (bool, bool)) -> Self {
+        Self { writes, reads }
+    }
+}
+
 /// A fabric that notes each range that is written, behind the write, and each that is read, ahead of it.
 pub(super) struct Noted<'n, F> {
     pub(super) inner: F,
     pub(super) memory: &'n Memory,
     pub(super) own: (u32, u32),
+    /// Whether writes and reads are told.
+    pub(super) tells: Tells,
     pub(super) told: &'n Cell<Told>,
 }
 
 impl<F> Noted<'_, F> {
     fn tell(&self, is_write: bool, rank: RankId, at: Place, len: usize) {
+        if !(if is_write { self.tells.writes } else { self.tells.reads }) {
+            return;
+        }
         let peers = if at.region.is_of_tp() { &self.memory.tp } else { &self.memory.peers };
         let peer = peers[rank.index()];
         let segment = match at.region {

@@ -15,6 +15,31 @@ use crate::codes::VERIEP_STATE_BYTES;
 /// No window is longer here; what would lie beyond is refused by both.
 const WINDOW_MAX: u64 = 1 << 22;
 
+/// The memory that a core reaches.
+pub(super) struct Reach {
+    pub(super) peers: Vec<Peer>,
+    pub(super) tp: Vec<Peer>,
+    pub(super) outputs: Outputs,
+}
+
+impl Reach {
+    /// The fabric of a core.
+    pub(super) fn fabric(&self, shape: &Shape, rank: u32, tp_rank: u32) -> RawFabric<'_> {
+        // SAFETY: the regions are there, apart, and used by one thread.
+        let fabric = unsafe {
+            RawFabric::new(&self.peers, RankId(rank), self.outputs).with_tp(&self.tp, RankId(tp_rank))
+        };
+        let servers = if shape.protocol() == Protocol::Hierarchy { shape.server_ranks() } else { 0 };
+        fabric.with_servers(servers)
+    }
+
+    /// The interface of an agent.
+    pub(super) fn nic(&self, rank: u32) -> RawNic<'_> {
+        // SAFETY: as above.
+        unsafe { RawNic::new(&self.peers, RankId(rank)) }
+    }
+}
+
 /// The regions of all ranks, each an allocation of its own with a word behind it that nothing may touch.
 pub(super) struct Memory {
     regions: Vec<Vec<u64>>,
@@ -87,18 +112,8 @@ impl Memory {
         (segment.base(), segment.len() as usize)
     }
 
-    /// The fabric of a core.
-    pub(super) fn fabric(&self, shape: &Shape, rank: u32, tp_rank: u32) -> RawFabric<'_> {
-        let outputs = self.outputs[rank as usize];
-        // SAFETY: the regions are there, apart, and used by one thread.
-        let fabric =
-            unsafe { RawFabric::new(&self.peers, RankId(rank), outputs).with_tp(&self.tp, RankId(tp_rank)) };
-        let servers = if shape.protocol() == Protocol::Hierarchy { shape.server_ranks() } else { 0 };
-        fabric.with_servers(servers)
-    }
-
-    pub(super) fn nic(&self, rank: u32) -> RawNic<'_> {
-        // SAFETY: as above.
-        unsafe { RawNic::new(&self.peers, RankId(rank)) }
+    /// What a core of a rank reaches.
+    pub(super) fn reach(&self, rank: u32) -> Reach {
+        Reach { peers: self.peers.clone(), tp: self.tp.clone(), outputs: self.outputs[rank as usize] }
     }
 }

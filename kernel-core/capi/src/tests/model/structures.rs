@@ -62,7 +62,10 @@ pub(super) const NUMBER: &[(Fault, i32)] = &[(OneBeyond, ARGUMENT)];
 pub(super) const ANY_NUMBER: &[(Fault, i32)] = &[(OneBeyond, OK)];
 pub(super) const ROOM: &[(Fault, i32)] = &[(OneShort, VERIEP_E_SHORT), (OneBeyond, OK)];
 pub(super) const FUNCTION: &[(Fault, i32)] = &[(Null, NULL)];
-pub(super) const SEGMENT: &[(Fault, i32)] = LIST;
+pub(super) const SEGMENT: &[(Fault, i32)] =
+    &[(Null, NULL), (Misaligned, ARGUMENT), (OneShort, OK), (OneBeyond, OK), (Huge, ARGUMENT)];
+/// Of ranks, of which the last may be missing.
+const PEERS: &[(Fault, i32)] = &[(Null, NULL), (Misaligned, ARGUMENT), (OneShort, OK), (Huge, ARGUMENT)];
 /// Not an argument, but a state of the object.
 pub(super) const STATE: &[(Fault, i32)] = &[(NotMade, VERIEP_E_ORDER)];
 
@@ -166,11 +169,11 @@ pub(super) const MAPPED: Structure = Structure {
     name: "veriep_mapped",
     fields: &[
         field("mapped.outputs", SEGMENT),
-        field("mapped.peers", LIST),
+        field("mapped.peers", PEERS),
         field("mapped.peers.state", SEGMENT),
         field("mapped.peers.window", SEGMENT),
         field("mapped.peers.window_out", SEGMENT),
-        field("mapped.tp", LIST),
+        field("mapped.tp", PEERS),
         field("mapped.tp.state", SEGMENT),
         field("mapped.tp.window", SEGMENT),
         field("mapped.tp.window_out", SEGMENT),

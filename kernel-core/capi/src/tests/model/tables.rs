@@ -167,7 +167,14 @@ unsafe extern "C" fn lend(context: *mut c_void, at: veriep_place, len: u64) -> *
     lent.map_or(null_mut(), |cells| cells.as_ptr().cast_mut().cast())
 }
 
-unsafe extern "C" fn prefetch(_context: *mut c_void, _bytes: *const u8, _len: usize) {}
+unsafe extern "C" fn prefetch(context: *mut c_void, bytes: *const u8, len: usize) {
+    // SAFETY: as above.
+    unsafe {
+        if let Ok(fabric) = of(context) {
+            Fabric::prefetch(fabric, slice::from_raw_parts(bytes, len));
+        }
+    }
+}
 
 unsafe extern "C" fn observe_by_nic(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32 {
     // SAFETY: the context of a table of this file.

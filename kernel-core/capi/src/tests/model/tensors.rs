@@ -31,6 +31,10 @@ impl Data {
         Self { words, bytes, element }
     }
 
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -116,6 +120,10 @@ impl Tensors {
             bad_mask,
             bad_ids: Data::new(bs * k, 4, || 0x7FFF_FFFF_FFFF_FFFF),
         }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Data> {
+        self.data.iter().map(|(_, data)| data).chain([&self.bad_mask, &self.bad_ids])
     }
 
     pub(super) fn of(&self, name: &str) -> &Data {

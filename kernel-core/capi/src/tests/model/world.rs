@@ -1,12 +1,14 @@
 //! A caller: objects in some state, tensors, lists to be filled in; and next to each object what it must be.
 
 use super::Args;
+use super::caches::Tells;
 use super::dice::Dice;
 use super::memory::Memory;
 use super::mood::Mood;
 use super::tensors::{Data, Tensors};
 use crate::codes::*;
 use crate::types::*;
+use crate::vector::Unit;
 use core::ffi::c_char;
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{null, null_mut};
@@ -17,7 +19,6 @@ use kernel_core::protocol::{
 };
 use kernel_core::shape::{BatchSizes, Config, Dtype, Given, Limits, Op, Protocol, Shape};
 use kernel_core::units::RankId;
-use kernel_core::vector::Portable;
 use std::boxed::Box;
 use std::string::String;
 use std::vec::Vec;
@@ -42,7 +43,7 @@ pub(super) enum Phase {
 
 /// The core's own machine that goes in lockstep with a core of C.
 pub(super) struct Twin {
-    pub(super) env: Env<Portable>,
+    pub(super) env: Env<Unit>,
     pub(super) machine: Machine,
     pub(super) operator: Operator,
     pub(super) needs: Capabilities,
@@ -88,9 +89,11 @@ pub(super) struct World {
     /// Words that the library never wrote.
     pub(super) blank: Box<veriep_shape>,
     pub(super) map: Box<veriep_expert_map>,
-    pub(super) map_is_made: bool,
-    /// A row of one replica for each expert.
+    /// Words and rows of the map, when it is made.
+    pub(super) of_map: Option<(usize, usize)>,
+    /// All experts; a row has one or two of them.
     pub(super) replicas: Vec<i32>,
+    pub(super) rows_of_map: u32,
     pub(super) seats: Vec<Seat>,
     pub(super) agents: Vec<AgentSeat>,
     pub(super) memories: [Memory; 2],
@@ -134,7 +137,7 @@ fn draw(dice: &mut Dice, bs_per_rank: &[i64]) -> Config<'static> {
         Protocol::Hierarchy,
     ]);
     let is_a3 = matches!(comm_alg, Protocol::FullmeshV1 | Protocol::FullmeshV2);
-    let ranks = 1 + dice.below(2) as i64;
+    let ranks = dice.pick(&[1, 1, 2, 2, if comm_alg == Protocol::Fullmesh { 3 } else { 2 }]);
     let shared = i64::from(is_a3 && ranks == 2 && dice.once_in(5));
     let rare = |dice: &mut Dice| i64::from(dice.once_in(4));
     let mut given = Given::empty();
@@ -159,14 +162,14 @@ fn draw(dice: &mut Dice, bs_per_rank: &[i64]) -> Config<'static> {
         k: 1 + dice.below(2) as i64,
         h: 32,
         bs: BatchSizes::Uniform(if bs_per_rank.is_empty() { 1 + dice.below(3) as i64 } else { 0 }),
-        global_bs: 0,
+        global_bs: if dice.once_in(4) { 4 * ranks } else { 0 },
         quant_mode: 2 * i64::from(is_quantised),
         comm_quant_mode: 2 * rare(dice),
         expert_token_nums_type: rare(dice),
         hccl_buffsize_mb: if comm_alg == Protocol::Hierarchy { 110 } else { 8 },
         port_offset: if is_a3 { 512 * rare(dice) } else { 0 },
         aiv_num: 1 + dice.below(2) as i64,
-        norm_eps: 1e-5,
+        norm_eps: dice.pick(&[1e-5, 1e-3]),
         given,
     }
 }
@@ -184,7 +187,7 @@ impl World {
         let (config, bs_per_rank, of) = loop {
             let mut bs_per_rank = Vec::new();
             if dice.once_in(4) {
-                bs_per_rank = vec![1 + dice.below(3) as i64, 1 + dice.below(3) as i64];
+                bs_per_rank = (0..3).map(|_| 1 + dice.below(3) as i64).collect();
             }
             let config = draw(&mut dice, &bs_per_rank);
             bs_per_rank.truncate(config.ep_world_size as usize);
@@ -228,6 +231,8 @@ impl World {
         };
         let memories = [Memory::new(&of), Memory::new(&of)];
         let experts = of.moe_expert_num().cast_signed();
+        let has_two = experts % 2 == 0 && dice.once_in(2);
+        let rows_of_map = of.moe_expert_num() / if has_two { 2 } else { 1 };
         // One entry more than the map has.
         let replicas: Vec<_> = (0..experts).rev().chain([0]).collect();
         let slots = scratch_words(&of).max(64) + 64;
@@ -242,8 +247,9 @@ impl World {
             of_left: None,
             blank: opaque(),
             map: opaque(),
-            map_is_made: false,
+            of_map: None,
             replicas,
+            rows_of_map,
             seats,
             agents,
             memories,
@@ -318,7 +324,28 @@ impl World {
     pub(super) fn mood(&mut self) -> Mood {
         let dice = &mut self.dice;
         let refuses_after = if dice.once_in(16) { dice.pick(&[0, 0, 1, 3, 6, 12]) } else { u32::MAX };
-        Mood { refuses_after, is_slow: dice.once_in(6), can: Capabilities::all() }
+        Mood { refuses_after, is_slow: dice.once_in(6), is_mute: dice.once_in(24), can: Capabilities::all() }
+    }
+
+    /// Which calls for caches are given.
+    pub(super) fn tells(&mut self) -> Tells {
+        let dice = &mut self.dice;
+        dice.pick(&[(false, false), (false, false), (true, true), (true, false), (false, true)]).into()
+    }
+
+    /// Objects may lie elsewhere at the next call.
+    pub(super) fn move_objects(&mut self) {
+        fn to_elsewhere<T>(object: &mut Box<T>) {
+            let mut there = opaque::<T>();
+            // SAFETY: opaque words.
+            unsafe { (&raw const **object).copy_to_nonoverlapping(&raw mut *there, 1) };
+            *object = there;
+        }
+        to_elsewhere(&mut self.shape);
+        to_elsewhere(&mut self.left);
+        to_elsewhere(&mut self.map);
+        self.seats.iter_mut().for_each(|seat| to_elsewhere(&mut seat.object));
+        self.agents.iter_mut().for_each(|agent| to_elsewhere(&mut agent.object));
     }
 
     /// Writes a word that another rank might have written, or that no rank would have, to both memories.
@@ -359,6 +386,9 @@ impl World {
             all("text", &self.text),
             all("replicas", &self.replicas),
         ];
+        for (tensors, y) in self.tensors.iter().zip(&self.y) {
+            watched.extend(tensors.all().chain([y]).map(|data| all("a tensor", data.words())));
+        }
         if args.row.name == "veriep_plan_sends" {
             watched.push(all("words", &self.plan_words));
         }

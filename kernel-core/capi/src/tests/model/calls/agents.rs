@@ -1,14 +1,14 @@
 //! Agents, in lockstep with those of Rust.
 
 use super::came::{Came, check_steps, said_of};
-use super::memories::{Cache, mapped_of};
+use super::cores::shape_to_go_on_with;
+use super::memories::{Cache, mapped_of, reach_of};
 use super::{List, ORDERS, shape_of};
 use crate::agent::{veriep_agent_awaits, veriep_agent_new, veriep_agent_step};
 use crate::codes::*;
 use crate::tests::model::Args;
 use crate::tests::model::caches::Noted;
 use crate::tests::model::mood::Moody;
-use crate::tests::model::structures::Fault;
 use crate::tests::model::tables::nic_table;
 use crate::tests::model::world::{AgentSeat, Outcome, Phase, World, nothing};
 use crate::types::*;
@@ -24,17 +24,14 @@ use std::vec::Vec;
 fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
     let mood = world.mood();
     let steps = world.dice.pick(&[0, 1, 2, 40]);
-    let has_caches = world.dice.once_in(3);
-    let is_other = args.fault("shape") == Some(Fault::Wrong);
-    let (own_shape, other_shape) = (&raw mut *world.shape, &raw mut *world.other);
-    let shape_at = if is_other { other_shape } else { own_shape };
-    let shape_at = args.object("shape", shape_at, &raw const *world.blank);
-    let of = if is_other { world.of_other.clone() } else { world.of.clone() };
+    let tells = world.tells();
+    let (shape_at, of) = shape_to_go_on_with(world, args);
     let rank = world.seats[args.seat].rank;
 
     // The memory of C.
     let (memory, twins_memory) = (&world.memories[0], &world.memories[1]);
-    let mut moody = Moody::new(memory.nic(rank), mood, rank);
+    let reach = memory.reach(rank);
+    let mut moody = Moody::new(reach.nic(rank), mood, rank);
     let mut nic = nic_table(&raw mut moody);
     if args.fault("nic.observe").is_some() {
         nic.observe = None;
@@ -44,7 +41,7 @@ fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
     }
     let cache = Cache { memory, told: Cell::default() };
     let (mut peers, mut tp) = (Vec::new(), Vec::new());
-    let mut mapped = mapped_of(args, &cache, has_caches, rank, &mut peers, &mut tp);
+    let mut mapped = mapped_of(args, &cache, tells, rank, &mut peers, &mut tp);
     let is_both = args.fault("cx.nic and cx.mapped").is_some();
     let nic_at = args.pointer("nic", &mut nic);
     let mapped_at = args.pointer("mapped", &mut mapped);
@@ -53,18 +50,23 @@ fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
     let AgentSeat { object, phase, twin } = &mut world.agents[rank as usize];
     let (mut came, mut awaited): (Came, _) = ((0, Ok(None)), Vec::new());
     let told = Cell::default();
+    let mut asked = Vec::new();
     if args.refused.is_none() {
         let (env, agent) = twin.as_mut().unwrap();
-        let (mut by_table, mut by_address, mut by_caches);
+        let whole = twins_memory.reach(rank);
+        let cut;
+        let mut by_table = Moody::new(whole.nic(rank), mood, rank);
+        let (mut by_address, mut by_caches);
         let nic: &mut dyn Nic = if args.is_table {
-            by_table = Moody::new(twins_memory.nic(rank), mood, rank);
             &mut by_table
-        } else if has_caches {
-            by_caches =
-                Noted { inner: twins_memory.nic(rank), memory: twins_memory, own: (rank, 0), told: &told };
+        } else if tells.writes || tells.reads {
+            cut = reach_of(twins_memory, rank, &mapped);
+            let inner = cut.nic(rank);
+            by_caches = Noted { inner, memory: twins_memory, own: (rank, 0), tells, told: &told };
             &mut by_caches
         } else {
-            by_address = twins_memory.nic(rank);
+            cut = reach_of(twins_memory, rank, &mapped);
+            by_address = cut.nic(rank);
             &mut by_address
         };
         if awaits {
@@ -73,6 +75,7 @@ fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
         } else {
             came.1 = agent.run(&of, env, nic, steps, &mut came.0);
         }
+        asked = by_table.calls();
         if !matches!(came.1, Ok(_) | Err(ProtocolError::OtherShape { .. })) {
             *phase = Phase::Dead;
         }
@@ -108,6 +111,7 @@ fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
         }
     };
     if args.refused.is_none() {
+        assert_eq!(moody.calls(), asked, "calls of the interface");
         assert_eq!(cache.told.take(), told.take(), "what caches are told");
     }
     args.outcome(said, || {

@@ -1,7 +1,7 @@
 //! Cores, in lockstep with those of Rust.
 
 use super::came::{Came, check_steps};
-use super::memories::{Cache, lacking, mapped_of, some};
+use super::memories::{Cache, lacking, mapped_of, reach_of, some};
 use super::{List, choices_of, shape_of};
 use crate::codes::*;
 use crate::driver::{veriep_core_awaits, veriep_core_begin, veriep_core_new, veriep_core_step};
@@ -14,14 +14,15 @@ use crate::tests::model::tensors::{rust_inputs, rust_operands};
 use crate::tests::model::world::{Outcome, Phase, Seat, Twin, World, nothing, rust_choices};
 use crate::tests::vector;
 use crate::types::*;
+use crate::vector::Unit;
 use core::cell::Cell;
 use core::ptr::{null, null_mut};
-use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError};
+use kernel_core::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError};
 use kernel_core::protocol::{
-    Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+    Context, Env, Machine, Operands, Operator, Scratch as KernelScratch, scratch_bytes, scratch_words,
 };
+use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
@@ -45,7 +46,7 @@ pub(in crate::tests::model) fn core_new(world: &mut World, args: &mut Args) -> O
         let choices = rust_choices(choices);
         let who = (RankId(rank), CoreId(core));
         let can = Capabilities::from_bits(can).unwrap();
-        match Env::new(&of, who, choices, can, Portable) {
+        match Env::new(&of, who, choices, can, Unit::PORTABLE) {
             Ok(env) => {
                 let env = if of.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
                 let (operator, needs) = (Operator::Dispatch, choices.needs(&of));
@@ -82,16 +83,49 @@ pub(in crate::tests::model) fn core_begin(world: &mut World, args: &mut Args) ->
     })
 }
 
+/// Lets a machine go on; or take one step and note what it waits for.
+fn go_on(
+    machine: &mut Machine,
+    mut cx: Context<'_, Env<Unit>, dyn Fabric + '_>,
+    awaited: Option<&mut Vec<Awaited>>,
+    steps: u32,
+) -> Came {
+    if let Some(awaited) = awaited {
+        let progress = machine.awaits(&mut cx, &mut |what| awaited.push(what));
+        (u32::from(progress == Ok(Progress::Stepped)), progress.map(Some))
+    } else {
+        let mut done = 0;
+        let came = machine.run(&mut cx, steps, &mut done);
+        (done, came)
+    }
+}
+
+/// The state of a core that has gone on.
+fn phase_after(before: Phase, came: &Came) -> Phase {
+    match &came.1 {
+        Err(ProtocolError::OtherShape { .. }) => before,
+        Err(_) => Phase::Dead,
+        Ok(Some(Progress::Done)) => Phase::Done,
+        Ok(_) => Phase::Running,
+    }
+}
+
+/// A shape that a core or an agent is given: its own, or another one.
+pub(super) fn shape_to_go_on_with(world: &mut World, args: &mut Args) -> (*mut veriep_shape, Shape) {
+    let (right, of) = if args.fault("shape") == Some(Fault::Wrong) {
+        (&raw mut *world.other, &world.of_other)
+    } else {
+        (&raw mut *world.shape, &world.of)
+    };
+    (args.object("shape", right, &raw const *world.blank), of.clone())
+}
+
 fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
     let (mood, without) = (world.mood(), some(world));
     let steps = world.dice.pick(&[0, 1, 2, 40, 1000, 1000]);
-    let (has_caches, has_vector) = (world.dice.once_in(3), world.dice.once_in(2));
+    let (tells, has_vector) = (world.tells(), world.dice.once_in(2));
     let takes_no_operands = world.dice.once_in(2);
-    let is_other = args.fault("shape") == Some(Fault::Wrong);
-    let (own_shape, other_shape) = (&raw mut *world.shape, &raw mut *world.other);
-    let shape_at = if is_other { other_shape } else { own_shape };
-    let shape_at = args.object("shape", shape_at, &raw const *world.blank);
-    let of = if is_other { world.of_other.clone() } else { world.of.clone() };
+    let (shape_at, of) = shape_to_go_on_with(world, args);
     let (rank, tp_rank) = (world.seats[args.seat].rank, world.seats[args.seat].tp_rank);
     let mut inputs = world.inputs(rank, args);
     let (mut operands, of_twin) = (world.operands(0, rank, args), world.operands(1, rank, args));
@@ -104,14 +138,24 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
 
     // The memory of C.
     let (memory, twins_memory) = (&world.memories[0], &world.memories[1]);
-    let mut moody = Moody::new(memory.fabric(&of, rank, tp_rank), mood, rank);
+    let reach = memory.reach(rank);
+    let mut moody = Moody::new(reach.fabric(&of, rank, tp_rank), mood, rank);
     let (mut fabric, can) = lacking(args, table(&raw mut moody), without);
     let cache = Cache { memory, told: Cell::default() };
     let (mut peers, mut tp) = (Vec::new(), Vec::new());
-    let mut mapped = mapped_of(args, &cache, has_caches, rank, &mut peers, &mut tp);
+    let mut mapped = mapped_of(args, &cache, tells, rank, &mut peers, &mut tp);
     let is_both = args.fault("cx.fabric and cx.mapped").is_some();
     let fabric_at = args.pointer("fabric", &mut fabric);
     let mapped_at = args.pointer("mapped", &mut mapped);
+
+    let mut calls = [[0; 9]; 2];
+    let [calls_of_c, calls_of_twin] = &mut calls;
+    let [mut units, mut twins_units] = [calls_of_c, calls_of_twin].map(|calls| vector::table(Some(calls)));
+    if takes_no_operands {
+        (units.quantise, units.add, twins_units.quantise, twins_units.add) = (None, None, None, None);
+    }
+    let units_at = args.pointer("vector", &mut units);
+    let has_vector = has_vector || args.slip("vector").is_some();
 
     // What the twin comes to.
     let Seat { object, twin, scratch: [own, twins], phase, .. } = &mut world.seats[args.seat];
@@ -119,47 +163,40 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
     let told = Cell::default();
     let words_len = args.length("words_len", scratch_words(&of));
     let bytes_len = args.length("bytes_len", scratch_bytes(&of));
+    let mut asked = (Vec::new(), (0, 0));
     if args.refused.is_none() {
         let twin = twin.as_mut().unwrap();
-        let (mut by_table, mut by_address, mut by_caches);
+        let takes_units = has_vector && !units_at.is_null();
+        // SAFETY: as above.
+        let unit = unsafe { Unit::new(if takes_units { &raw const twins_units } else { null() }) };
+        twin.env.set_vector(unit.unwrap());
+        let whole = twins_memory.reach(rank);
+        let cut;
+        let mut by_table = Moody::new(whole.fabric(&of, rank, tp_rank), Mood { can, ..mood }, rank);
+        let (mut by_address, mut by_caches);
         let fabric: &mut dyn Fabric = if args.is_table {
-            let mood = Mood { can, ..mood };
-            by_table = Moody::new(twins_memory.fabric(&of, rank, tp_rank), mood, rank);
             &mut by_table
-        } else if has_caches {
-            let inner = twins_memory.fabric(&of, rank, tp_rank);
-            by_caches = Noted { inner, memory: twins_memory, own: (rank, tp_rank), told: &told };
+        } else if tells.writes || tells.reads {
+            cut = reach_of(twins_memory, rank, &mapped);
+            let inner = cut.fabric(&of, rank, tp_rank);
+            by_caches = Noted { inner, memory: twins_memory, own: (rank, tp_rank), tells, told: &told };
             &mut by_caches
         } else {
-            by_address = twins_memory.fabric(&of, rank, tp_rank);
+            cut = reach_of(twins_memory, rank, &mapped);
+            by_address = cut.fabric(&of, rank, tp_rank);
             &mut by_address
         };
-        let inputs = rust_inputs(&inputs);
         let operands = if operands_at.is_null() { Operands::default() } else { rust_operands(&of_twin) };
-        let scratch = Scratch { words: &mut twins.words[..words_len], row: &mut twins.bytes[..bytes_len] };
-        let env = &twin.env;
-        let mut cx = Context { shape: &of, env, fabric, inputs: &inputs, operands: &operands, scratch };
-        if awaits {
-            let progress = twin.machine.awaits(&mut cx, &mut |what| awaited.push(what));
-            came = (u32::from(progress == Ok(Progress::Stepped)), progress.map(Some));
-        } else {
-            came.1 = twin.machine.run(&mut cx, steps, &mut came.0);
-        }
-        *phase = match &came.1 {
-            Err(ProtocolError::OtherShape { .. }) => *phase,
-            Err(_) => Phase::Dead,
-            Ok(Some(Progress::Done)) => Phase::Done,
-            Ok(_) => Phase::Running,
-        };
+        let scratch =
+            KernelScratch { words: &mut twins.words[..words_len], row: &mut twins.bytes[..bytes_len] };
+        let (env, inputs) = (&twin.env, &rust_inputs(&inputs));
+        let cx = Context { shape: &of, env, fabric, inputs, operands: &operands, scratch };
+        came = go_on(&mut twin.machine, cx, awaits.then_some(&mut awaited), steps);
+        asked = (by_table.calls(), by_table.prefetched());
+        *phase = phase_after(*phase, &came);
     }
 
     // The same by C.
-    let mut table_of_units = vector::table(None);
-    if takes_no_operands {
-        (table_of_units.quantise, table_of_units.add) = (None, None);
-    }
-    let vector_at = args.pointer("vector", &mut table_of_units);
-    let has_slip = args.slip("vector").is_some();
     let core = args.object("core", &raw mut **object, &raw const *world.blank);
     let inputs_at = args.pointer("inputs", &mut inputs);
     let words_at = args.pointer("words", own.words.as_mut_ptr());
@@ -188,7 +225,7 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
         bytes: bytes_at,
         bytes_len,
         nic: null(),
-        vector: if has_vector || has_slip { vector_at } else { null() },
+        vector: if has_vector { units_at } else { null() },
         text: args.pointer("text", world.text.as_mut_ptr()),
         text_len,
     };
@@ -201,8 +238,11 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
             None => veriep_core_step(core, cx_at, steps, status),
         }
     };
+    let asked_by_c = (moody.calls(), moody.prefetched());
     drop(moody);
     if args.refused.is_none() {
+        assert_eq!(asked_by_c, asked, "calls of the fabric, and what is announced to be read");
+        assert_eq!(calls[0], calls[1], "calls of the vector unit");
         assert_eq!(own.words, twins.words, "scratch words");
         assert_eq!(own.bytes, twins.bytes, "scratch bytes");
         assert_eq!(cache.told.take(), told.take(), "what caches are told");

@@ -3,15 +3,17 @@
 use crate::codes::*;
 use crate::driver::veriep_fabric_can;
 use crate::tests::model::Args;
+use crate::tests::model::caches::Tells;
 use crate::tests::model::caches::Told;
-use crate::tests::model::memory::Memory;
+use crate::tests::model::memory::{Memory, Reach};
 use crate::tests::model::structures::Fault;
 use crate::tests::model::tables::table;
 use crate::tests::model::world::{Outcome, World};
 use crate::types::*;
 use core::cell::Cell;
 use core::ffi::c_void;
-use core::ptr::{null, null_mut};
+use core::ptr::null_mut;
+use core::slice;
 use kernel_core::fabric::Capabilities;
 use kernel_core::fabric::raw::{Peer, Segment};
 use std::vec::Vec;
@@ -90,6 +92,9 @@ fn segment_of(args: &mut Args, name: &'static str, is_it: bool, of: Segment) -> 
     match args.slip(name).filter(|_| is_it) {
         Some(Fault::Null) => veriep_segment { base: null_mut(), ..right },
         Some(Fault::Misaligned) => veriep_segment { base: base.wrapping_byte_add(1), ..right },
+        Some(Fault::OneShort) => veriep_segment { len: right.len - 1, ..right },
+        // A word is there, which belongs to no region.
+        Some(Fault::OneBeyond) => veriep_segment { len: right.len + 8, ..right },
         Some(Fault::Huge) => veriep_segment { len: u64::MAX, ..right },
         _ => right,
     }
@@ -111,7 +116,7 @@ fn peers_of(args: &mut Args, names: [&'static str; 3], of: &[Peer]) -> Vec<verie
 pub(super) fn mapped_of(
     args: &mut Args,
     cache: &Cache<'_>,
-    has_caches: bool,
+    tells: Tells,
     rank: u32,
     peers: &mut Vec<veriep_peer>,
     tp: &mut Vec<veriep_peer>,
@@ -128,21 +133,38 @@ pub(super) fn mapped_of(
     for (number, (to, segment)) in all.iter_mut().zip(outputs).enumerate() {
         *to = segment_of(args, "mapped.outputs", Some(number) == wrong, segment);
     }
-    let (mut peers_len, mut tp_len) = (peers.len(), tp.len());
-    if args.fault("mapped.peers") == Some(Fault::Huge) {
-        peers_len = usize::MAX;
-    }
-    if args.fault("mapped.tp") == Some(Fault::Huge) {
-        tp_len = usize::MAX;
-    }
+    let (peers_len, tp_len) = (args.length("mapped.peers", peers.len()), args.length("mapped.tp", tp.len()));
     veriep_mapped {
         peers: args.pointer("mapped.peers", peers.as_mut_ptr()),
         peers_len,
-        tp: if tp.is_empty() { null() } else { args.pointer("mapped.tp", tp.as_mut_ptr()) },
+        tp: args.pointer("mapped.tp", tp.as_mut_ptr()),
         tp_len,
         outputs: all,
         cache_context: (&raw const *cache).cast_mut().cast(),
-        clean: has_caches.then_some(clean),
-        invalidate: has_caches.then_some(invalidate),
+        clean: tells.writes.then_some(clean),
+        invalidate: tells.reads.then_some(invalidate),
     }
+}
+
+/// What the twin reaches of its own memory, which is as long as what C was given.
+pub(super) fn reach_of(memory: &Memory, rank: u32, given: &veriep_mapped) -> Reach {
+    // SAFETY: of a call that is not refused.
+    let (peers, tp) = unsafe {
+        (slice::from_raw_parts(given.peers, given.peers_len), slice::from_raw_parts(given.tp, given.tp_len))
+    };
+    let cut = |own: Segment, given: &veriep_segment| {
+        if given.len == 0 { Segment::EMPTY } else { Segment::new(own.base(), given.len) }
+    };
+    let all = |own: &[Peer], given: &[veriep_peer]| -> Vec<Peer> {
+        let pairs = own.iter().zip(given);
+        let cut = |(own, given): (&Peer, &veriep_peer)| Peer {
+            state: cut(own.state, &given.state),
+            window: cut(own.window, &given.window),
+            window_out: cut(own.window_out, &given.window_out),
+        };
+        pairs.map(cut).collect()
+    };
+    let mut outputs = memory.outputs[rank as usize];
+    outputs.iter_mut().zip(&given.outputs).for_each(|(own, given)| *own = cut(*own, given));
+    Reach { peers: all(&memory.peers, peers), tp: all(&memory.tp, tp), outputs }
 }

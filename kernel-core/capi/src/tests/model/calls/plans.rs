@@ -55,7 +55,7 @@ pub(in crate::tests::model) fn expert_map_new(world: &mut World, args: &mut Args
     let experts = world.of.moe_expert_num();
     let len = args.length("words", experts as usize);
     let words = args.pointer("words", world.replicas.as_mut_ptr());
-    let rows = args.number("rows", experts, experts + 1) as usize;
+    let rows = args.number("rows", world.rows_of_map, world.rows_of_map + 1) as usize;
     // SAFETY: as above.
     let said = unsafe { veriep_expert_map_new(out, shape, words, len, rows, text.0, text.1) };
     args.outcome(said, || {
@@ -63,8 +63,8 @@ pub(in crate::tests::model) fn expert_map_new(world: &mut World, args: &mut Args
         let map = ExpertMap::check(&of, &world.replicas[..len], rows, &mut |violation| {
             lines += &format!("{violation}\n");
         });
-        world.map_is_made = map.is_some();
-        (if map.is_some() { VERIEP_OK } else { VERIEP_E_CONFIG }, Some(lines))
+        world.of_map = map.map(|_| (len, rows));
+        (if world.of_map.is_some() { VERIEP_OK } else { VERIEP_E_CONFIG }, Some(lines))
     })
 }
 
@@ -88,8 +88,8 @@ pub(in crate::tests::model) fn expert_map_translate(world: &mut World, args: &mu
     let said =
         unsafe { veriep_expert_map_translate(map, shape, rank, inputs_at, physical, len, text.0, text.1) };
     args.outcome(said, || {
-        let experts = world.of.moe_expert_num() as usize;
-        let map = ExpertMap::check(&world.of, &world.replicas[..experts], experts, &mut |_| ()).unwrap();
+        let (len_of_map, rows) = world.of_map.unwrap();
+        let map = ExpertMap::check(&world.of, &world.replicas[..len_of_map], rows, &mut |_| ()).unwrap();
         let inputs = rust_inputs(&logical);
         let (code, lines) = told(|found| map.check_ids(&of, &inputs, found));
         map.translate(&of, RankId(rank), inputs.expert_ids, &mut must[..len]);
