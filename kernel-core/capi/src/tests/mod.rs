@@ -3,4 +3,5 @@
 mod header;
 mod misuse;
 mod model;
+mod seeded;
 mod vector;
