@@ -406,6 +406,7 @@ fn others(page: &mut String) {
             "verify/tests/smt_traces/main.rs",
         ),
         ("The contract of a memory", "veriep --test conformance", "host/tests/conformance.rs"),
+        ("The C interface", "veriep-capi --lib", "kernel-core/capi/src/tests"),
     ] {
         write!(page, "\n## {title}\n\n`cargo test -p {target} TEST`, the name without its file.\n\n")
             .unwrap();

@@ -137,7 +137,8 @@ fn draw(dice: &mut Dice, bs_per_rank: &[i64]) -> Config<'static> {
         Protocol::Hierarchy,
     ]);
     let is_a3 = matches!(comm_alg, Protocol::FullmeshV1 | Protocol::FullmeshV2);
-    let ranks = dice.pick(&[1, 1, 2, 2, if comm_alg == Protocol::Fullmesh { 3 } else { 2 }]);
+    // Agents have an order where there are three.
+    let ranks = if comm_alg == Protocol::Fullmesh { dice.pick(&[1, 2, 3]) } else { dice.pick(&[1, 2]) };
     let shared = i64::from(is_a3 && ranks == 2 && dice.once_in(5));
     let rare = |dice: &mut Dice| i64::from(dice.once_in(4));
     let mut given = Given::empty();
