@@ -125,6 +125,18 @@ impl Memory {
         })
     }
 
+    /// The first line that puts a row which nothing has read at the end, but for those of dispatch where experts read them.
+    pub(super) fn unread(&self, keeps_rows: bool) -> Option<usize> {
+        let all = self.regions.iter().flat_map(|((_, region), pieces)| {
+            pieces.values().filter(move |(_, piece)| piece.is_data(region)).map(|(_, piece)| piece)
+        });
+        let is_owed = |piece: &&Piece| {
+            let of_dispatch = piece.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
+            piece.readers.is_empty() && !(keeps_rows && of_dispatch)
+        };
+        all.filter(is_owed).map(|piece| piece.line).min()
+    }
+
     /// Puts a piece where an event says: what was there is cut.
     pub(super) fn put(&mut self, rank: u32, event: &Line, piece: Piece) {
         let (start, end) = (event.offset, event.offset.saturating_add(event.length.unwrap_or(8)));

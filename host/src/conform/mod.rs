@@ -211,7 +211,35 @@ impl Reader<'_> {
         if let Some((rank, batch)) = self.unobserved() {
             lacks.push(format!("no core of rank {rank} observes a word in dispatch of batch {batch}"));
         }
+        lacks.extend(self.unseen());
+        if let Some(line) = self.memory.unread(self.trace.keeps_rows) {
+            lacks.push(format!("no core reads what line {line} puts"));
+        }
         lacks
+    }
+
+    /// What no core does in any operator of a kind that it begins: of rows that the record leaves out nothing is known.
+    fn unseen(&self) -> Vec<String> {
+        let has = |operator: &str, is_so: &dyn Fn(&Line) -> bool| {
+            // Agents, which are in no operator, carry rows of any.
+            let is_own = |event: &&Line| event.core.is_none() || event.operator.as_deref() == Some(operator);
+            self.trace.events.iter().filter(is_own).any(is_so)
+        };
+        let mut unseen = Vec::new();
+        for operator in ["dispatch", "combine"] {
+            if !has(operator, &|event| event.kind == "begin") {
+                continue;
+            }
+            // Owners of tokens fetch results that stay with the experts.
+            let is_fetched = operator == "combine" && self.trace.is_direct;
+            if !is_fetched && !has(operator, &Line::is_sent) {
+                unseen.push(format!("no core puts a row in any {operator}"));
+            }
+            if !has(operator, &|event| event.kind == "deliver") {
+                unseen.push(format!("no core reads a row in any {operator}"));
+            }
+        }
+        unseen
     }
 
     /// The first dispatch of a rank in which nothing was observed: it ends with words of all ranks, its own included.

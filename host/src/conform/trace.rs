@@ -4,14 +4,51 @@ use crate::config::Config;
 use crate::dump::REGIONS;
 use crate::error::Error;
 use crate::events::SCHEMA;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use veriep_core::place::{Region, Tensor};
 use veriep_core::protocol::Receive;
 
+/// The first line of a record. What a field of another name would say is not known, so that none is taken.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    schema: Value,
+    #[serde(default)]
+    unit: Option<String>,
+    #[serde(default)]
+    config: Option<Map<String, Value>>,
+    #[serde(default)]
+    options: Options,
+}
+
+/// The choices of a run.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Options {
+    receive: Option<String>,
+    schedule: Option<String>,
+    rounds: Option<u64>,
+    /// Ranks that take no part.
+    dead: Vec<u32>,
+    partitions: Vec<u64>,
+    server_ranks: Option<i64>,
+    // No guard depends on these.
+    #[serde(rename = "order")]
+    _order: IgnoredAny,
+    #[serde(rename = "flags")]
+    _flags: IgnoredAny,
+    #[serde(rename = "stage")]
+    _stage: IgnoredAny,
+    #[serde(rename = "port_offset")]
+    _port_offset: IgnoredAny,
+}
+
 /// An event.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Line {
     /// Rank of the core or agent.
     pub rank: u32,
@@ -34,6 +71,13 @@ pub struct Line {
     /// The word, in hexadecimal digits behind `0x`.
     #[serde(default, deserialize_with = "word")]
     pub word: Option<u64>,
+    // For people and for pictures: no guard depends on these.
+    #[serde(default, rename = "time")]
+    pub(super) _time: IgnoredAny,
+    #[serde(default, rename = "phase")]
+    pub(super) _phase: IgnoredAny,
+    #[serde(default, rename = "awaited")]
+    pub(super) _awaited: IgnoredAny,
 }
 
 /// What an event can be, and what it must have then.
@@ -119,6 +163,11 @@ impl Line {
         })
     }
 
+    /// Whether it hands bytes to a rank.
+    pub(super) fn is_sent(&self) -> bool {
+        ["put", "send", "post"].contains(&self.kind.as_str())
+    }
+
     /// Whether it changes memory.
     pub(super) fn is_effect(&self) -> bool {
         ["put", "publish", "store", "write", "deliver", "send"].contains(&self.kind.as_str())
@@ -140,6 +189,8 @@ pub struct Trace {
     pub config: Config,
     /// Whether experts read rows in the window.
     pub keeps_rows: bool,
+    /// Whether owners of tokens fetch results where experts left them.
+    pub is_direct: bool,
     /// Whether the record is of a model with more than two partitions, some of which lie beyond the end of their region.
     pub has_more_partitions: bool,
     /// Events in the order in which they happened.
@@ -174,29 +225,31 @@ impl Trace {
     pub fn of_text(path: &Path, text: &str) -> Result<Self, Error> {
         let at = |number: usize, what: String| Error::file(path, format!("line {number}: {what}"));
         let mut lines = text.lines();
-        let header: Value = serde_json::from_str(lines.next().unwrap_or_default())
-            .map_err(|error| at(1, format!("must be the header of a record of events: {error}")))?;
-        if header["schema"] != SCHEMA {
+        let Header { schema, unit, config, options } = header(lines.next().unwrap_or_default())
+            .map_err(|what| at(1, format!("must be the header of a record of events: {what}")))?;
+        if schema != SCHEMA {
             return Err(at(1, format!("schema: must be {SCHEMA:?}")));
         }
-        if !header["config"].is_object() {
-            return Err(at(
-                1,
-                "config: missing: must be an object with the keys of a configuration".to_owned(),
-            ));
-        }
-        let mut config = toml::to_string(&header["config"])
+        let config = config.ok_or_else(|| {
+            at(1, "config: missing: must be an object with the keys of a configuration".to_owned())
+        })?;
+        let mut config = toml::to_string(&config)
             .map_err(|error| at(1, format!("config: {error}")))
             .and_then(|text| Config::parse(&text).map_err(|faults| at(1, format!("config: {faults}"))))?;
         // Of a model, which is smaller than any product.
-        config.server_ranks = header["options"]["server_ranks"].as_i64().unwrap_or(config.server_ranks);
-        if header["unit"] == "ns" {
-            return Err(at(1, "holds the last events alone, which cannot be judged".to_owned()));
+        config.server_ranks = options.server_ranks.unwrap_or(config.server_ranks);
+        match unit.as_deref() {
+            None | Some("events" | "ps") => {}
+            Some("ns") => {
+                return Err(at(1, "holds the last events alone, which cannot be judged".to_owned()));
+            }
+            Some(unit) => return Err(at(1, format!("unit {unit:?}: must be \"events\" or \"ps\""))),
         }
-        let receive = header["options"]["receive"].as_str().unwrap_or("copy");
-        if Receive::MODES.iter().all(|mode| mode.name() != receive) {
-            return Err(at(1, format!("receive {receive:?}: there is no such way to receive")));
-        }
+        let receive = options.receive.as_deref().unwrap_or("copy");
+        let mode = Receive::MODES
+            .iter()
+            .find(|mode| mode.name() == receive)
+            .ok_or_else(|| at(1, format!("receive {receive:?}: there is no such way to receive")))?;
         let mut texts: Vec<_> = lines.map(str::to_owned).collect();
         // A writer that was stopped leaves a part of a line.
         let is_part = |last: &String| {
@@ -208,19 +261,18 @@ impl Trace {
             texts.pop();
         }
         let event = |(number, text): (usize, &String)| {
-            let event: Line = serde_json::from_str(text).map_err(|error| at(number, error.to_string()))?;
+            let event: Line = serde_json::from_str(text).map_err(|error| at(number, of_one_line(&error)))?;
             event.problem().map_or(Ok(event), |problem| Err(at(number, problem)))
         };
         let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
-        let partitions = header["options"]["partitions"].as_array().into_iter().flatten();
-        let dead = header["options"]["dead"].as_array().into_iter().flatten();
         Ok(Self {
-            operators: operators(&header["options"]),
-            dead: dead.filter_map(Value::as_u64).filter_map(|rank| rank.try_into().ok()).collect(),
+            operators: options.operators(),
+            dead: options.dead,
             path: path.to_owned(),
             config,
-            keeps_rows: receive != "copy",
-            has_more_partitions: partitions.filter_map(Value::as_u64).any(|count| count > 2),
+            keeps_rows: mode.keeps_rows(),
+            is_direct: mode.is_direct(),
+            has_more_partitions: options.partitions.iter().any(|&count| count > 2),
             events,
             texts,
             is_cut,
@@ -234,10 +286,28 @@ impl Trace {
     }
 }
 
-/// The operators of so many rounds, each of which is a dispatch and, unless the schedule leaves some uncombined, a combine.
-fn operators(options: &Value) -> Option<usize> {
-    let (schedule, rounds) = (options["schedule"].as_str()?, options["rounds"].as_u64()?);
-    let dispatches = schedule.matches('D').count();
-    let repetitions = usize::try_from(rounds).ok()?.checked_div(dispatches)?;
-    repetitions.checked_mul(schedule.len())
+/// Reads a header, whose fields must be known; one of another version is told by its version.
+fn header(line: &str) -> Result<Header, String> {
+    let of_any_version: Map<String, Value> =
+        serde_json::from_str(line).map_err(|error| of_one_line(&error))?;
+    let schema = of_any_version.get("schema").cloned().unwrap_or_default();
+    if schema != SCHEMA {
+        return Ok(Header { schema, unit: None, config: None, options: Options::default() });
+    }
+    serde_json::from_str(line).map_err(|error| of_one_line(&error))
+}
+
+/// What is wrong with a line of JSON, which is none of several lines.
+fn of_one_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(&format!(" at line {} column", error.line()), " at column")
+}
+
+impl Options {
+    /// The operators of so many rounds, each of which is a dispatch and, unless the schedule leaves some uncombined, a combine.
+    fn operators(&self) -> Option<usize> {
+        let (schedule, rounds) = (self.schedule.as_deref()?, self.rounds?);
+        let dispatches = schedule.matches('D').count();
+        let repetitions = usize::try_from(rounds).ok()?.checked_div(dispatches)?;
+        repetitions.checked_mul(schedule.len())
+    }
 }

@@ -80,6 +80,9 @@ const ROWS: [(&str, &str, Said); 53] = [
     ("conform events-empty", "there are no events", UNKNOWN),
     ("conform events-half", "the record ends in the middle", UNKNOWN),
     ("conform events-part", "the record ends within a line", UNKNOWN),
+    ("conform events-unsent", "no row is put", UNKNOWN),
+    ("conform events-unread", "no row is read", UNKNOWN),
+    ("conform events-foreign", "an event has a field that means nothing", REFUSED),
     ("conform valid.toml", "this is no record", REFUSED),
     ("diagnose good-servers", "no rank lacks a word, and none is ever cleared", YES),
     ("diagnose good", "no rank lacks a word, as if all or none had come", UNKNOWN),
@@ -129,6 +132,14 @@ fn room() -> TempDir {
     });
     fs::write(at("events-hollow"), bare.map(|(_, line)| *line).collect::<Vec<_>>().join("\n") + "\n")
         .unwrap();
+    let without = |kinds: &[&str]| {
+        let is_left_out =
+            |line: &str| kinds.iter().any(|kind| line.contains(&format!("\"kind\":\"{kind}\"")));
+        lines.iter().filter(|line| !is_left_out(line)).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    fs::write(at("events-unsent"), without(&["put", "deliver"])).unwrap();
+    fs::write(at("events-unread"), without(&["deliver"])).unwrap();
+    fs::write(at("events-foreign"), events.replacen("\"time\"", "\"tick\"", 1)).unwrap();
     fs::write(at("events-half"), lines[..lines.len() / 2].join("\n")).unwrap();
     fs::write(at("events-part"), &events[..events.len() - 9]).unwrap();
     let dump = |name: &str, dump: TempDir| fs::rename(dump.keep(), at(name)).unwrap();
