@@ -41,10 +41,7 @@ impl Config {
                 }
             });
         }
-        let logical = self
-            .logical_experts
-            .or_else(|| Some(self.moe_expert_num.saturating_sub(self.redundant_experts?)));
-        if let Some(logical) = logical {
+        if let Some(logical) = self.counted_logical_experts() {
             let (all, copies) = (self.moe_expert_num, self.moe_expert_num.saturating_sub(logical));
             notes.push(format!(
                 "{all} physical experts are counted: {logical} logical and {copies} redundant"
@@ -55,6 +52,11 @@ impl Config {
             notes.push(format!("{page}: here 0 and 1 both mean that there is no TP domain"));
         }
         notes
+    }
+
+    /// The logical experts, if either key of redundancy says how many there are.
+    fn counted_logical_experts(&self) -> Option<i64> {
+        self.logical_experts.or_else(|| Some(self.moe_expert_num.saturating_sub(self.redundant_experts?)))
     }
 
     /// The rules that these parameters break; each may be left out.
@@ -95,6 +97,22 @@ impl Config {
             let numbers =
                 format!("(moe_expert_num = {}, redundant_experts = {redundant})", self.moe_expert_num);
             broken("logical_experts", &format!(" = {logical}"), format!("{rule} {numbers}"));
+        } else if let Some(counted) = self.counted_logical_experts() {
+            let specials = [self.zero_expert_num, self.copy_expert_num, self.const_expert_num];
+            let specials = specials.into_iter().fold(0, i64::saturating_add);
+            // Numbers that are out of their ranges are told by themselves.
+            let is_legal = |all: i64| (0..=self.moe_expert_num).contains(&all);
+            if is_legal(counted) && is_legal(self.k) && counted.saturating_add(specials) < self.k {
+                let parameter = if logical.is_some() { "logical_experts" } else { "redundant_experts" };
+                let seen = format!(" = {}", logical.or(redundant).unwrap_or(counted));
+                let rule = "must leave each token k different logical or special experts";
+                let (k, logical) = (self.k, format!("logical experts = {counted}"));
+                broken(
+                    parameter,
+                    &seen,
+                    format!("{rule} (k = {k}, {logical}, special experts = {specials})"),
+                );
+            }
         }
         if let Some(seen) = self.ids.as_ref().filter(|ids| *ids != INACTIVE) {
             broken("ids", &format!(" = {}", short(&format!("{seen:?}"))), format!("must be {INACTIVE:?}"));
@@ -175,6 +193,9 @@ mod tests {
             "logical_experts = 56; redundant_experts = 8",
             "logical_experts = 56; redundant_experts = 8; moe_expert_num = 64",
             "redundant_experts = 8",
+            "redundant_experts = 60; zero_expert_num = 3; copy_expert_num = 1",
+            "logical_experts = 8; redundant_experts = 56",
+            "logical_experts = 4; k = 4",
             "ep_world_size = 3; ep_rank_id = [2, 0, 1]; tp_world_size = 2; tp_rank_id = [1, 0]",
             "activationScale = 0; weightScale = \"null\"; groupList = 0; groupListType = 0; outDtype = 0",
             "HCCL_INTRA_PCIE_ENABLE = 1; HCCL_INTRA_ROCE_ENABLE = 1",
@@ -198,6 +219,14 @@ mod tests {
             (
                 "logical_experts = 56; redundant_experts = 9; moe_expert_num = 64",
                 "logical_experts = 56: must be moe_expert_num - redundant_experts: moe_expert_num counts physical experts (moe_expert_num = 64, redundant_experts = 9)",
+            ),
+            (
+                "logical_experts = 7",
+                "logical_experts = 7: must leave each token k different logical or special experts (k = 8, logical experts = 7, special experts = 0)",
+            ),
+            (
+                "redundant_experts = 60; zero_expert_num = 3",
+                "redundant_experts = 60: must leave each token k different logical or special experts (k = 8, logical experts = 4, special experts = 3)",
             ),
             ("redundant_experts = 65", "redundant_experts = 65: must be in [0, 64] (moe_expert_num = 64)"),
             ("ep_rank_id = 16", "ep_rank_id = 16: must be in [0, 15] (ep_world_size = 16)"),
