@@ -14,20 +14,22 @@ impl Config {
     }
 }
 
-/// Letters and digits behind 910B or 910_93 that tell variants of a chip.
-const VARIANT_LEN_MAX: usize = 4;
+/// Chips of A2, as their system reports them behind the maker's name.
+const CHIPS_OF_A2: [&str; 7] = ["910b", "910b1", "910b2", "910b2c", "910b3", "910b4", "910b4-1"];
+/// Chips of A3 have this name, alone or with two digits behind it.
+const CHIP_OF_A3: &str = "910_93";
 
 /// Returns the product with this name or with this chip.
 pub(super) fn product(word: &str) -> Option<&'static str> {
-    let name = chip(word);
-    let is_variant =
-        |family: &str| name.strip_prefix(family).is_some_and(|rest| rest.len() <= VARIANT_LEN_MAX);
-    let has_underscore = word.contains("_93");
+    let name = word.to_ascii_lowercase();
+    let chip = chip(&name);
+    let is_digits =
+        |rest: &str| rest.is_empty() || rest.len() == 2 && rest.bytes().all(|c| c.is_ascii_digit());
     match name.as_str() {
-        "a3" | "atlasa3" | "910c" => Some("a3"),
-        "a2" | "atlasa2" => Some("a2"),
-        _ if is_variant("910b") => Some("a2"),
-        _ if has_underscore && is_variant("91093") => Some("a3"),
+        "a3" | "atlas a3" => Some("a3"),
+        "a2" | "atlas a2" => Some("a2"),
+        _ if CHIPS_OF_A2.contains(&chip) => Some("a2"),
+        _ if chip == "910c" || chip.strip_prefix(CHIP_OF_A3).is_some_and(is_digits) => Some("a3"),
         _ => None,
     }
 }
@@ -44,16 +46,14 @@ fn dtype(word: &str) -> Option<&'static str> {
 
 /// What to say of a word that means something elsewhere.
 pub(super) fn remark(parameter: &str, word: &str) -> &'static str {
-    let name = chip(word);
-    let is_a5 = name == "a5" || name == "atlasa5" || name.starts_with("950");
+    let name = word.to_ascii_lowercase();
+    let is_a5 = name == "a5" || name == "atlas a5" || chip(&name).starts_with("950");
     if parameter == "product" && is_a5 { ": operators of A5 are not here" } else { "" }
 }
 
-/// A name of a chip without its maker and punctuation.
-fn chip(word: &str) -> String {
-    let mut name = word.to_ascii_lowercase();
-    name.retain(|letter| !matches!(letter, '_' | '-' | ' '));
-    name.strip_prefix("ascend").map_or_else(|| name.clone(), str::to_owned)
+/// A name of a chip, in small letters, without its maker.
+fn chip(name: &str) -> &str {
+    name.strip_prefix("ascend").map_or(name, str::trim_start)
 }
 
 #[cfg(test)]
@@ -62,15 +62,45 @@ mod tests {
 
     #[test]
     fn chips_are_their_products() {
-        for a2 in ["a2", "A2", "910b", "910B3", "910B", "Ascend910B2C", "Ascend 910B4-1", "Atlas A2"] {
+        let a2 = ["a2", "A2", "910b", "910B1", "910B3", "910B", "Ascend910B2C", "Ascend 910B4-1", "Atlas A2"];
+        for a2 in a2 {
             assert_eq!(product(a2), Some("a2"), "{a2}");
         }
         for a3 in ["a3", "A3", "910_93", "910_9392", "Ascend910_9391", "910c", "Ascend910C", "Atlas A3"] {
             assert_eq!(product(a3), Some("a3"), "{a3}");
         }
-        for neither in
-            ["", "a1", "a5", "950", "Ascend950", "910", "910A", "Ascend910A", "91093", "310P", "910banana"]
-        {
+        for neither in [
+            "",
+            "a1",
+            "a5",
+            "950",
+            "Ascend950",
+            "910",
+            "910A",
+            "Ascend910A",
+            "91093",
+            "310P",
+            "910banana",
+            "910bfoo",
+            "910B5",
+            "910B3C",
+            "910B22",
+            "910B1x",
+            "910B4-2",
+            "910 B",
+            "910_B",
+            "910b ",
+            "910_9",
+            "910_931",
+            "910_93x2",
+            "910_93921",
+            "9_1_093",
+            "910cc",
+            "910c1",
+            "a2x",
+            "a3-1",
+            "Atlas A22",
+        ] {
             assert_eq!(product(neither), None, "{neither}");
         }
     }
@@ -95,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_newer_product_is_said_to_be_none_of_these() {
-        for word in ["a5", "A5", "950", "Ascend950", "ascend950dt"] {
+        for word in ["a5", "A5", "950", "Ascend950", "ascend950dt", "Atlas A5"] {
             assert_eq!(remark("product", word), ": operators of A5 are not here", "{word}");
             assert_eq!(remark("dtype", word), "");
         }
