@@ -106,7 +106,8 @@ fn drawn(case: &Case, distance: usize) -> Vec<RankTensors> {
     let mut rng = stream(distance as u64, 0);
     let mut one_of = |n: usize| below(&mut rng, n as u32) as usize;
     let of_rank = |own: &RankTensors| {
-        let active = bs(own) - inactive(&case.ranks[one_of(case.ranks.len())]);
+        // A larger batch may leave more tokens inactive than there are here.
+        let active = bs(own).saturating_sub(inactive(&case.ranks[one_of(case.ranks.len())]));
         let sources: Vec<_> = (0..active).map(|_| all[one_of(all.len())]).collect();
         let mut rank = own.clone();
         for (token, &source) in sources.iter().enumerate() {

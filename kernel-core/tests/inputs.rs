@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 use veriep_core::inputs::{InputError, Inputs, Mask};
-use veriep_core::shape::{BatchSizes, Config, Dtype, Limits, Op, Shape};
+use veriep_core::shape::{BatchSizes, Config, Dtype, Limits, Op, Protocol, Shape};
 use veriep_core::units::{RankId, Token};
 
 const RANK: RankId = RankId(1);
@@ -238,7 +238,7 @@ fn a_mask_of_tokens_is_true_before_it_is_false() {
 }
 
 #[test]
-fn every_token_is_active_when_ranks_differ_in_bs() {
+fn every_token_is_active_on_a3_when_ranks_differ_in_bs() {
     let config = Config { bs: BatchSizes::PerRank(&[1, 3, 2, 3]), global_bs: 12, ..config() };
     let mut tensors = Tensors::of(&config);
     assert_eq!(tensors.check(), Ok(()));
@@ -251,6 +251,22 @@ fn every_token_is_active_when_ranks_differ_in_bs() {
     assert_eq!(tensors.check(), Ok(()));
     tensors.pairs = Some(vec![true, false, false, false, false, false, true, true, true]);
     tensors.fails(InputError::MaskWithUnevenBs { token: Token(1) });
+    // The same rule where ranks are alike and all are below the capacity.
+    let mut alike = Tensors::of(&Config { global_bs: 16, ..self::config() });
+    alike.tokens = Some(vec![true, true, false]);
+    let error = InputError::MaskWithUnevenBs { token: Token(2) };
+    alike.fails(error);
+    let told =
+        "x_active_mask[2] is false: every token must be active on A3 when a rank's bs is below the capacity";
+    assert_eq!(error.to_string(), told);
+    // On A2 a mask concerns no other rank.
+    for config in [Config { global_bs: 16, ..self::config() }, config] {
+        let of_a2 = Config { comm_alg: Protocol::Fullmesh, h: 2 * H as i64, hccl_buffsize_mb: 5, ..config };
+        let mut tensors = Tensors::of(&of_a2);
+        tensors.x = vec![BF16[0]; 3 * 2 * H];
+        tensors.tokens = Some(vec![true, false, false]);
+        assert_eq!(tensors.check(), Ok(()));
+    }
 }
 
 #[test]

@@ -281,7 +281,7 @@ impl Tensors {
             let mut all: Vec<i32> = (0..shape.expert_ids_end().cast_signed()).collect();
             ids.extend((0..k).map(|_| all.swap_remove(tape.below(all.len()))));
         }
-        let masked = numbers.has(Feature::Masked) && !shape.bs_is_uneven();
+        let masked = numbers.has(Feature::Masked) && shape.may_have_inactive_tokens();
         let masked = masked && shape.protocol() != Protocol::Hierarchy;
         let kind = if masked { tape.below(3) } else { 0 };
         let active = if kind == 1 { tape.below(bs + 1) } else { 0 };

@@ -6,7 +6,7 @@ use crate::tape::Tape;
 use std::collections::BTreeSet;
 use veriep_core::inputs::{ExpertMap, InputError};
 use veriep_core::reference::numerics;
-use veriep_core::shape::{Elastic, Op, Shape};
+use veriep_core::shape::{Elastic, Op, Product, Shape};
 use veriep_core::units::{RankId, Token};
 
 /// What the doors said.
@@ -262,7 +262,8 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
     });
     let token_active = |token| (0..k).any(|column| active(token, column));
     let sorted = tensors.tokens_mask.as_ref().is_none_or(|mask| mask.is_sorted_by(|a, b| a >= b));
-    let all_if_uneven = !shape.bs_is_uneven() || (0..bs).all(token_active);
+    let is_a2 = shape.product() == Product::A2;
+    let all_if_uneven = is_a2 || !shape.bs_is_uneven() || (0..bs).all(token_active);
     for (right, what) in [(ids, "an id"), (sorted, "the mask's order"), (all_if_uneven, "an inactive token")]
     {
         if !right {

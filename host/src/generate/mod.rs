@@ -98,10 +98,10 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     let whole = hints::shape(&config, given, options.limits, place)?;
     let info = left.info(&whole, options.seed)?;
     let (shape, elastic) = hints::survivors(whole, info, place)?;
-    if options.mask != MaskKind::None && shape.bs_is_uneven() {
+    if options.mask != MaskKind::None && !shape.may_have_inactive_tokens() {
         // Otherwise it would hang on the seed: a random mask may have every token active.
-        let problem =
-            Problem::new("x_active_mask", " asked for", "must be none when bs differs between ranks");
+        let rule = "must be none on A3 when a rank's bs is below the capacity";
+        let problem = Problem::new("x_active_mask", " asked for", rule);
         return Err(Error::Invalid { place: place.to_owned(), problems: vec![problem] });
     }
     let logical = options.logical_experts;

@@ -109,11 +109,34 @@ fn a_request_that_does_not_fit_is_one_line() {
 }
 
 #[test]
-fn masks_need_an_even_bs() {
+fn masks_need_an_even_bs_on_a3() {
     let folder = tempdir().unwrap();
     let args = ["gen", "--preset", "tiny", "--set", "bs=[1, 4]", "--set", "global_bs=8", "--mask", "tokens"];
     let line = fails(2, &[&args[..], &["--seed", "1", "--out", text(folder.path())]].concat());
     assert!(line.contains("x_active_mask") && line.contains("when ranks differ in bs"), "{line}");
+    // On A2 no rank looks at another's batch.
+    for sizes in ["bs=4", "bs=[1, 4, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 1]"] {
+        let (case, set) = (folder.path().join("case"), ["--set", sizes, "--set", "global_bs=128"]);
+        let a2 = [
+            "--set",
+            "ep_world_size=16",
+            "--set",
+            "h=64",
+            "--set",
+            "moe_expert_num=32",
+            "--seed",
+            "1",
+            "--force",
+        ];
+        let args =
+            [&["gen", "--preset", "a2-64", "--mask", "tokens"][..], &set, &a2, &["--out", text(&case)]];
+        json(0, &args.concat());
+        assert_eq!(
+            json(0, &["run", text(&case), "--rounds", "2", "--backend", "lockstep"])["verdict"],
+            "yes"
+        );
+        assert_eq!(json(0, &["check", text(&case)])["verdict"], "yes");
+    }
 }
 
 #[cfg(unix)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::tempdir;
 use veriep::backend::lockstep::Memory;
-use veriep::config::Config;
+use veriep::config::{Bs, Config};
 use veriep::driver::threads::Spread;
 use veriep::generate::{MaskKind, Options};
 use veriep::store::TensorFile;
@@ -19,12 +19,17 @@ fn a2(ranks: i64, local: i64, k: i64, bs: i64, cores: i64) -> Config {
 /// A few shapes, quantised and not, with masks and special experts.
 fn configs() -> Vec<(Config, Options)> {
     let plain = Options::default();
+    let uneven = Config { bs: Bs::PerRank(vec![3, 1, 0, 2]), global_bs: 16, ..a2(4, 2, 2, 3, 3) };
+    let below_capacity = Config { global_bs: 12, ..a2(3, 2, 2, 2, 2) };
     let specials = Config { zero_expert_num: 1, copy_expert_num: 2, ..a2(3, 2, 3, 3, 2) };
     vec![
         (a2(2, 1, 1, 2, 1), plain),
         (a2(4, 2, 2, 3, 3), Options { mask: MaskKind::Pairs, ..plain }),
         (Config { quant_mode: 2, h: 64, ..a2(3, 3, 4, 3, 4) }, Options { smooth_scales: true, ..plain }),
         (Config { dtype: "f16".to_owned(), ..specials }, Options { mask: MaskKind::Tokens, ..plain }),
+        (uneven.clone(), Options { mask: MaskKind::Pairs, ..plain }),
+        (uneven, Options { mask: MaskKind::Tokens, ..plain }),
+        (below_capacity, Options { mask: MaskKind::Tokens, ..plain }),
     ]
 }
 

@@ -40,7 +40,7 @@ pub enum InputError {
         /// First true token after a false one.
         token: Token,
     },
-    /// A mask that switches tokens off although ranks differ in BS.
+    /// A mask that switches tokens off although batches are smaller than the capacity (A3).
     MaskWithUnevenBs {
         /// First token that is off.
         token: Token,
@@ -119,7 +119,7 @@ impl fmt::Display for InputError {
             ),
             Self::MaskWithUnevenBs { token } => write!(
                 f,
-                "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
+                "x_active_mask[{token}] is false: every token must be active on A3 when a rank's bs is below the capacity"
             ),
             Self::NotFinite { tensor, row, column, bits } => {
                 write!(f, "{tensor}[{row}")?;

@@ -180,7 +180,7 @@ impl Inputs<'_> {
                 found(InputError::MaskOrder { token })?;
             }
         }
-        if !shape.bs_is_uneven() {
+        if shape.may_have_inactive_tokens() {
             return ControlFlow::Continue(());
         }
         for token in (0..bs).map(Token).filter(|&token| !self.token_is_active(shape, token)) {

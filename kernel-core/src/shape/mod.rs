@@ -324,6 +324,12 @@ impl Shape {
         !self.bs_per_rank.is_empty()
     }
 
+    /// Returns whether tokens may be inactive: on A3 only if every batch is as large as the capacity.
+    #[must_use]
+    pub fn may_have_inactive_tokens(&self) -> bool {
+        matches!(self.product(), Product::A2) || !self.bs_is_uneven()
+    }
+
     /// Returns the bytes added per source rank before its records (A3; seed 004 section 2.3): for rank `s` they are added
     /// `s` times. A multiple of 512; 0 by default.
     #[must_use]

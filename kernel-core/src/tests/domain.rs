@@ -159,7 +159,7 @@ impl Tensors {
             let mut all: Vec<i32> = (0..shape.expert_ids_end().cast_signed()).collect();
             ids.extend((0..k).map(|_| all.swap_remove(dice.below(all.len() as u32) as usize)));
         }
-        let mask = match dice.below(if shape.bs_is_uneven() { 1 } else { 5 }) {
+        let mask = match dice.below(if shape.may_have_inactive_tokens() { 5 } else { 1 }) {
             0 | 1 => OwnedMask::None,
             2 => {
                 let active = dice.below(bs + 1);
