@@ -5,7 +5,7 @@ use crate::config::Config;
 use serde::Serialize;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp::partition_start;
-use veriep_core::shape::{Protocol, Shape};
+use veriep_core::shape::{Algorithm, Given, Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// A parameter on which configurations disagree.
@@ -214,8 +214,15 @@ fn layout(config: &Config) -> &str {
     match (config.product.as_str(), config.comm_alg()) {
         ("a3", "") => "fullmesh_v1",
         ("a2", "") => "fullmesh",
+        ("a2", "hierarchy") if runs_as_full_mesh(config) => "fullmesh",
         (_, other) => other,
     }
+}
+
+/// Whether the operators of the release run the hierarchy that is asked for as a full mesh.
+fn runs_as_full_mesh(config: &Config) -> bool {
+    let chosen = config.release().chosen(Algorithm::A2Hierarchy, &config.as_core(Given::empty()));
+    chosen == Algorithm::A2Fullmesh
 }
 
 fn name(group: &Option<String>) -> String {
@@ -232,7 +239,7 @@ fn shared(config: &Config) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use veriep_core::shape::{Given, Limits};
+    use veriep_core::shape::Limits;
 
     #[test]
     fn groups_of_other_names_clash_and_a_layer_that_names_none_with_nobody() {
@@ -265,6 +272,19 @@ mod tests {
         assert_eq!(clashing(1, "aiv_num = 4", "ep_world_size = 8").0, ["ep_world_size", "aiv_num"]);
         assert_eq!(clashing(1, "comm_alg = 'fullmesh_v2'", "").0, ["comm_alg"]);
         assert_eq!(clashing(1, "hccl_buffsize_mb = 300", "moe_expert_num = 32").0.len(), 2);
+    }
+
+    #[test]
+    fn a_hierarchy_that_the_operators_run_as_a_full_mesh_clashes_with_none() {
+        let [tree, mesh] = ["hierarchy", "fullmesh"]
+            .map(|name| move |ranks| format!("product = 'a2'\ncomm_alg = '{name}'\nep_world_size = {ranks}"));
+        // Neither layout is ours, so that no layouts are compared.
+        for ranks in ["1\nmoe_expert_num = 16", "8", "8\nrelease = '9.0.0'"] {
+            assert_eq!(clashing(2, &tree(ranks), &mesh(ranks)), (Vec::new(), None), "{ranks}");
+        }
+        for ranks in ["8\nrelease = '8.5.0'", "16", "16\nhccl_buffsize_mb = 400"] {
+            assert_eq!(clashing(2, &tree(ranks), &mesh(ranks)), (vec!["comm_alg"], None), "{ranks}");
+        }
     }
 
     #[test]

@@ -92,7 +92,8 @@ impl Release {
     }
 
     /// Returns the algorithm that runs when another is asked for: from 9.0.0 on a hierarchy of at most 8 ranks is a full mesh.
-    fn chosen(self, asked: Algorithm, config: &Config<'_>) -> Algorithm {
+    #[must_use]
+    pub fn chosen(self, asked: Algorithm, config: &Config<'_>) -> Algorithm {
         let is_one_server = self >= Self::V9_0_0 && (1..=8).contains(&config.ep_world_size);
         if asked == Algorithm::A2Hierarchy && is_one_server { Algorithm::A2Fullmesh } else { asked }
     }

@@ -81,6 +81,7 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
     for release in Release::ALL {
         keep(Release::check(release, Algorithm::A3Hierarchy, config, &mut |violation| say(violation)));
         keep(release.buffer(Algorithm::A2Hierarchy, config).required_mb);
+        keep(release.chosen(Algorithm::A2Hierarchy, config));
         release.notes(Algorithm::A2Fullmesh, config, &mut |note| keep(note));
         keep((release.has(Algorithm::A3Hierarchy), Release::named(release.name())));
     }
