@@ -263,7 +263,7 @@ impl Asked {
     fn tail(&self, tensors: &[One]) -> String {
         let judged: usize = tensors.iter().filter_map(|one| Some(one.padding.as_ref()?.compared)).sum();
         let not_judged: usize = tensors.iter().map(|one| one.not_judged).sum();
-        match (self.padded_with, judged, not_judged) {
+        match (&self.padded_with, judged, not_judged) {
             (Some(_), 0, _) => "; there are no values after the received rows".to_owned(),
             (Some(value), judged, _) => {
                 format!("; {judged} values after the received rows were compared with {value}")
@@ -424,12 +424,16 @@ fn judged(
     let (rows, tail) = seen.split_at(must.data.len());
     one.judged = asked.tolerance().judge(must, rows);
     let element_bytes = (must.dtype.bitsize() / 8).max(1);
-    match asked.padded_with {
+    match &asked.padded_with {
         Some(value) if !tail.is_empty() => {
-            let element = value.element(must.dtype).ok_or_else(|| {
+            let element = value.element(must.dtype).map_err(|nearest| {
                 let (name, dtype) = (&must.name, must.dtype);
-                let what = "has no such value; hint: choose with --tensors what holds it";
-                Error::Request(format!("--padded-with {value}: {name} is {dtype}, which {what}"))
+                let nearest = nearest.map(|nearest| format!("--padded-with {nearest}, or "));
+                let hint = format!("{}choose with --tensors what holds it", nearest.unwrap_or_default());
+                let what = "has no such value";
+                Error::Request(format!(
+                    "--padded-with {value}: {name} is {dtype}, which {what}; hint: {hint}"
+                ))
             })?;
             let from = rows.len() / element_bytes;
             one.padding = Some(tolerance::judge_padding((info.dtype, &info.shape), from, tail, &element));

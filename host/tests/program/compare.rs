@@ -406,7 +406,7 @@ fn padding_must_hold_the_value_that_is_asked_for() {
     fs::write(&result, &good).unwrap();
     let line = fails(2, &compare("nan"));
     assert!(
-        line.contains("--padded-with NaN: rank0.assist_info_for_combine is I32, which has no such value"),
+        line.contains("--padded-with nan: rank0.assist_info_for_combine is I32, which has no such value"),
         "{line}"
     );
     fails(2, &compare("minus"));

@@ -30,7 +30,7 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 53] = [
+const ROWS: [(&str, &str, Said); 54] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
@@ -60,6 +60,7 @@ const ROWS: [(&str, &str, Said); 53] = [
     ("compare case result --tensors x_out --ranks 1", "a part that is asked for agrees", YES),
     ("compare case padded --padded", "rows behind the received ones are left out", YES),
     ("compare case padded --padded-with 0", "rows behind the received ones hold something else", WRONG),
+    ("compare case padded --padded-with 1e-300", "the tensor cannot hold the value", REFUSED),
     ("compare case wrong", "one value is wrong", WRONG),
     ("compare case one-tensor", "tensors are missing", WRONG),
     ("compare case wrong --ranks 0,1 --tensors x_out", "a part that is asked for is wrong", WRONG),
