@@ -178,6 +178,12 @@ impl Error {
         (!problems.is_empty()).then_some(Self::Invalid { place, problems })
     }
 
+    /// What is left when nothing but some problems counts; none if there are none.
+    pub(crate) fn only(self, problems: &[Problem]) -> Option<Self> {
+        let Self::Invalid { place, .. } = self else { return Some(self) };
+        (!problems.is_empty()).then(|| Self::Invalid { place, problems: problems.to_vec() })
+    }
+
     /// An error of a file: its path, then what is wrong.
     pub fn file(path: &Path, what: impl fmt::Display) -> Self {
         Self::File(format!("{}: {what}", path.display()))

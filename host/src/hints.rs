@@ -47,7 +47,7 @@ pub fn shape(
     if judged.is_ok() && !missing.is_empty() {
         let keys = missing.join(", ");
         return Err(Error::Request(format!(
-            "{place}: the call does not say {keys}: --set KEY=VALUE for each"
+            "{place}: the input does not say {keys}: --set KEY=VALUE for each"
         )));
     }
     judged.map_err(|problems| Error::Invalid { place: place.to_string(), problems })

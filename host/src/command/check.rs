@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::{Buffer, Given, Limits};
+use veriep_core::shape::{Buffer, Given, Limits, Product};
 
 #[derive(Serialize)]
 struct Checked {
@@ -40,6 +40,9 @@ struct Checked {
     /// Whether there are tensors that no layout of ours judges.
     #[serde(skip)]
     unread_tensors: bool,
+    /// Whether rules are broken that other values of the keys that are missing may keep.
+    #[serde(skip)]
+    breaks_by_default: bool,
     /// Whether the operators accept one of the shapes that a mask may have, and not the other.
     #[serde(skip)]
     depends_on_mask: bool,
@@ -100,7 +103,10 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
 
 fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Result<(), Error> {
     let named: Vec<_> = configs.iter().map(|one| &one.layer).collect();
-    let (clashes, batches_in_flight_max) = clashes(&named, in_flight);
+    let (mut clashes, batches_in_flight_max) = clashes(&named, in_flight);
+    // Where a layer does not say a key, its default clashes with none.
+    let unsaid: Vec<_> = named.iter().flat_map(|layer| layer.config.origin.missing()).collect();
+    clashes.retain(|clash| !unsaid.contains(&clash.parameter));
     let mut errors: Vec<_> = configs.iter_mut().filter_map(|one| one.error.take()).collect();
     errors.extend(clashes.iter().map(|clash| Error::Request(clash.message.clone())));
     let required_mb = configs.iter().map(|one| one.buffer.required_mb).max().unwrap_or_default();
@@ -129,7 +135,7 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     let mut releases: Vec<_> = configs.iter().map(|one| one.release).collect();
     releases.dedup();
     let release = releases.join(", ");
-    // A call says nothing of some keys, and what defaults are worth is not known.
+    // An input may say nothing of some keys, and what defaults are worth is not known.
     let mut missing: Vec<_> = configs.iter().flat_map(|one| one.layer.config.origin.missing()).collect();
     missing.sort_unstable();
     missing.dedup();
@@ -142,7 +148,11 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
             format!("valid for release {release} with one of the shapes of x_active_mask: {of}"),
             ["a case with the x_active_mask that is meant".to_owned()],
         ),
-        Ok(()) if configs.len() > 1 && configs.iter().any(|one| one.layer.shape.is_none()) => {
+        Ok(())
+            if missing.is_empty()
+                && configs.len() > 1
+                && configs.iter().any(|one| one.layer.shape.is_none()) =>
+        {
             Judgement::unknown(
                 format!("valid for release {release}: {of}; VeriEP has no layout for one, and compared none"),
                 ["configurations that VeriEP runs".to_owned()],
@@ -150,7 +160,9 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
         }
         Ok(()) if !missing.is_empty() => {
             let keys = missing.join(", ");
-            let bound = format!("valid for release {release} if defaults are right: {of}");
+            let is_broken = configs.iter().any(|one| one.breaks_by_default);
+            let valid = if is_broken { "invalid" } else { "valid" };
+            let bound = format!("{valid} for release {release} if defaults are right: {of}");
             Judgement::unknown(bound, vec![format!("--set KEY=VALUE for {keys}")])
         }
         Ok(()) => Judgement::yes(format!("valid for release {release}: {of}")),
@@ -251,11 +263,18 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         error.iter().flat_map(Error::problems).partition(|problem| problem.own_limit && !asks_for_ours);
     // Our own limits are no reason for the operators to refuse it.
     let error = if asks_for_ours { error } else { error.and_then(Error::without_own_limits) };
+    let is_certain = certain(&config, given);
+    let (violations, by_default): (Vec<_>, Vec<_>) = violations.into_iter().partition(is_certain);
+    let error = if by_default.is_empty() { error } else { error.and_then(|error| error.only(&violations)) };
     let placed = shape.as_ref().and_then(|shape| Placed::of(shape, receive));
     let asked = release.buffer(algorithm, &core);
     let layout = algorithm.protocol().map(|_| Buffer::new(&core));
     let buffer = BufferSizes::new(&asked, layout.as_ref(), placed.as_ref());
     let mut notes = config.notes();
+    let told = by_default
+        .iter()
+        .map(|problem| format!("with the defaults that stand for them: {}", problem.message));
+    notes.extend(told);
     release.notes(algorithm, &core, &mut |note| notes.push(note.to_owned()));
     notes.extend(notes::notes(&config, &asked));
     Checked {
@@ -271,8 +290,28 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         has_tensors: false,
         unread_tensors: false,
         depends_on_mask: false,
+        breaks_by_default: !by_default.is_empty(),
         error,
     }
+}
+
+/// Tells violations that no value of the keys that are missing mends from those that are there by default.
+fn certain(config: &Config, given: Given) -> impl Fn(&Problem) -> bool {
+    let missing = config.origin.missing();
+    let by_itself = move |problem: &Problem| {
+        // The numbers of other keys stand in brackets.
+        !missing.contains(&problem.parameter.as_str()) && !problem.message.contains(" (")
+    };
+    let is_missing = |key| config.origin.missing().contains(&key);
+    // Each product has ranges of its own.
+    let breaks_with = |product: &&str| {
+        let config = Config { product: (*product).to_owned(), ..config.clone() };
+        let error = hints::accepted(&config, given, Limits::Product, "").err();
+        error.iter().flat_map(Error::problems).any(|problem| !problem.own_limit && by_itself(&problem))
+    };
+    let is_whole = config.origin.missing().is_empty();
+    let breaks = !is_missing("product") || Product::WORDS.iter().map(|(name, _)| name).all(breaks_with);
+    move |problem| is_whole || breaks && by_itself(problem)
 }
 
 /// The sizes; violations are printed as errors.

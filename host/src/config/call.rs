@@ -4,9 +4,20 @@ use veriep_core::shape::Given;
 
 /// The functions that take the parameters of the operators begin with this.
 const FUNCTIONS: &str = "npu_moe_distribute_";
+/// Those whose rules are here.
+const KNOWN: [&str; 5] = [
+    "npu_moe_distribute_dispatch",
+    "npu_moe_distribute_dispatch_v2",
+    "npu_moe_distribute_combine",
+    "npu_moe_distribute_combine_v2",
+    "npu_moe_distribute_combine_add_rms_norm",
+];
 
 /// Keys that are shapes, types or surroundings of a call, not arguments.
 pub(super) const ELSEWHERE: [&str; 6] = ["product", "dtype", "k", "h", "bs", "hccl_buffsize_mb"];
+
+/// Arguments without which there is no call.
+pub(super) const REQUIRED: [&str; 2] = ["ep_world_size", "moe_expert_num"];
 
 /// Arguments of a call that decide whether it is valid, and how much memory it needs.
 pub(super) const DECISIVE: [&str; 13] = [
@@ -44,6 +55,12 @@ pub(super) struct Call<'t> {
 }
 
 impl<'t> Call<'t> {
+    /// Returns what is wrong with a call of another function, whose rules are not here.
+    pub(super) fn is_foreign(&self) -> Option<String> {
+        let what = "rules of another operator, which are not here: must be one of";
+        (!KNOWN.contains(&self.function)).then(|| format!("{}: {what} {}", self.function, KNOWN.join(", ")))
+    }
+
     /// Finds the first call; names in comments do not count.
     pub(super) fn find(text: &'t str) -> Option<Self> {
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -60,7 +77,7 @@ impl<'t> Call<'t> {
 
 /// Returns what stands between commas from `start` up to the bracket that closes, without blanks and comments around, with the
 /// number of its line; `None` if no bracket closes it.
-pub(super) fn pieces(text: &str, start: usize) -> Option<Vec<(usize, &str)>> {
+pub(crate) fn pieces(text: &str, start: usize) -> Option<Vec<(usize, &str)>> {
     let (mut all, mut depth, mut quote, mut from) = (Vec::new(), 0, None, start);
     let lines_in = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
     // Behind the last letter that is neither blank nor in a comment.
@@ -171,9 +188,11 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
         let notes = config.notes();
         let not_read = "x, expert_ids, ep_rank_id, x_active_mask, y_dtype";
         assert_eq!(notes[0], format!("not read of the call of npu_moe_distribute_dispatch_v2: {not_read}"));
-        let defaults =
-            "bs, dtype, h, hccl_buffsize_mb, k, product: defaults stand for them, which --set changes";
-        assert_eq!(notes[1], format!("the call does not say {defaults}"));
+        let defaults = "bs, dtype, h, hccl_buffsize_mb, k, product";
+        assert_eq!(
+            notes[1],
+            format!("the input does not say {defaults}: defaults stand for them, which --set changes")
+        );
         for assignment in ["product=a3", "dtype=bf16", "k=4", "bs=8", "hccl_buffsize_mb=400"] {
             config.set(assignment).unwrap();
         }
@@ -188,7 +207,9 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
                 Config::parse(&format!("npu_moe_distribute_dispatch(ep_world_size={value})")).unwrap();
             assert_eq!(config, Config::default(), "{value}");
             assert!(config.notes()[0].ends_with(": ep_world_size"), "{:?}", config.notes());
-            assert!(config.origin.missing().contains(&"ep_world_size"), "{value}");
+            let missing = config.origin.missing();
+            assert!(missing.contains(&"ep_world_size"), "{value}");
+            assert_eq!(missing.iter().filter(|key| **key == "moe_expert_num").count(), 1, "{missing:?}");
         }
         let commented = "npu_moe_distribute_dispatch(\n  ep_world_size=32  # ranks, (all)\n  )";
         assert_eq!(Config::parse(commented).unwrap().ep_world_size, 32);
@@ -203,6 +224,43 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
             let missing = Config::parse(&text).unwrap().origin.missing();
             assert!(missing.contains(&"ep_world_size") && missing.contains(&"comm_alg"), "{missing:?}");
             assert!(!missing.contains(&"moe_expert_num") && !missing.contains(&"ep_rank_id"), "{missing:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_call_or_file_needs_and_does_not_state_is_missing() {
+        let missing = |text: &str, set: &[&str]| {
+            let mut config = Config::parse(text).unwrap();
+            set.iter().for_each(|assignment| config.set(assignment).unwrap());
+            config.origin.missing()
+        };
+        let all = ["bs", "dtype", "ep_world_size", "h", "hccl_buffsize_mb", "k", "moe_expert_num", "product"];
+        assert_eq!(missing("npu_moe_distribute_combine_v2(ep_world_size=None)", &[]), all);
+        for nothing in ["", "# bs = 8\n", "{}", "{\"h\": null, \"group_tp\": null}", "release = \"seed\""] {
+            assert_eq!(missing(nothing, &[]), all, "{nothing}");
+        }
+        // As if the file had the key: the documented defaults of the others stand.
+        assert_eq!(missing("", &["bs=8"]), [""; 0]);
+        assert_eq!(missing("bs = 8", &[]), [""; 0]);
+        let null = "{\"k\": null, \"bs\": 8, \"quant_mode\": null, \"group_tp\": null}";
+        assert_eq!(missing(null, &[]), ["k", "quant_mode"]);
+        assert_eq!(missing(null, &["k=4"]), ["quant_mode"]);
+        assert_eq!(Config::default().origin.missing(), [""; 0]);
+    }
+
+    #[test]
+    fn a_call_of_another_operator_is_refused_by_its_name() {
+        for function in
+            ["dispatch_setup", "dispatch_teardown", "combine_setup", "combine_teardown", "dispatch_v9"]
+        {
+            let text =
+                format!("torch_npu.npu_moe_distribute_{function}(x, ep_world_size=16, moe_expert_num=64)");
+            let told = Config::parse(&text).unwrap_err().to_string();
+            assert!(
+                told.contains(&format!("npu_moe_distribute_{function}: rules of another operator")),
+                "{told}"
+            );
+            assert!(told.contains("must be one of npu_moe_distribute_dispatch, "), "{told}");
         }
     }
 
@@ -257,6 +315,7 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
     fn what_is_wrong_in_json_names_its_line() {
         for (text, line, told) in [
             ("{\"k\": 8,\n\"zeta\": 1}", 2, "`\"zeta\": 1`: unknown key `zeta`: must be one of"),
+            ("{\"zeta\": null}", 1, "`\"zeta\": null`: unknown key `zeta`: must be one of"),
             ("{\"k\": 8,\n\n\"K\": 1}", 3, "`\"K\": 1`: duplicate key: k in two spellings"),
             ("{\"k\": 8,\n\"h\": \"1\"}", 2, "`\"h\": \"1\"`: string \"1\": must be an integer"),
             (

@@ -37,7 +37,8 @@ pub(super) struct Entry<'t> {
     word: String,
     line: usize,
     shown: String,
-    value: Spanned<DeValue<'t>>,
+    /// None if the text says that there is none.
+    value: Option<Spanned<DeValue<'t>>>,
 }
 
 /// All entries of a text.
@@ -116,7 +117,7 @@ fn fault_at(line: usize, text: &str, what: String) -> Faults {
     Faults { all: vec![fault], rest: None }
 }
 
-/// Reads an object of JSON. `null` is as if the key were not there.
+/// Reads an object of JSON. `null` is a value that is missing.
 fn of_json(text: &str) -> Result<Entries<'_>, Faults> {
     let wrong = |e: &serde_json::Error| fault_at(e.line().max(1), text, short(&format!("not JSON: {e}")));
     serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(text).map_err(|e| wrong(&e))?;
@@ -129,17 +130,15 @@ fn of_json(text: &str) -> Result<Entries<'_>, Faults> {
             continue;
         };
         let literal = rest.trim_start().trim_start_matches(':').trim();
-        if literal != "null" {
-            let shown = cut(piece);
-            let value = DeValue::parse(literal).map_err(|_| {
-                let what = "must be a number, a string or a list of numbers".to_owned();
-                Faults {
-                    all: vec![Fault { line, shown: shown.clone(), word: String::clone(&word), what }],
-                    rest: None,
-                }
-            })?;
-            all.push(Entry { word, line, shown, value });
-        }
+        let shown = cut(piece);
+        let value = (literal != "null").then(|| DeValue::parse(literal)).transpose().map_err(|_| {
+            let what = "must be a number, a string or a list of numbers".to_owned();
+            Faults {
+                all: vec![Fault { line, shown: shown.clone(), word: String::clone(&word), what }],
+                rest: None,
+            }
+        })?;
+        all.push(Entry { word, line, shown, value });
     }
     Ok(Entries { all, notes: Vec::new(), lacks: Vec::new(), given: Given::empty() })
 }
@@ -150,8 +149,11 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
     let Some(arguments) = call::pieces(text, call.start) else {
         return Err(fault_at(line_of_call, text, format!("{}( is not closed", call.function)));
     };
+    if let Some(what) = call.is_foreign() {
+        return Err(fault_at(line_of_call, text, what));
+    }
     let (mut all, mut not_read) = (Vec::new(), Vec::new());
-    let (mut lacks, mut given) = (call::ELSEWHERE.to_vec(), Given::empty());
+    let (mut lacks, mut given) = (needed().collect::<Vec<_>>(), Given::empty());
     for (line, piece) in arguments {
         let Some((word, literal)) = call::keyword(piece) else {
             // Any argument may hide there.
@@ -166,7 +168,7 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
         };
         match value {
             Some(value) => {
-                all.push(Entry { word: word.to_owned(), line, shown: cut(piece), value });
+                all.push(Entry { word: word.to_owned(), line, shown: cut(piece), value: Some(value) });
             }
             None => {
                 given |= call::tensor(word);
@@ -181,13 +183,12 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
     }
     if call.function.ends_with("add_rms_norm") {
         let value = Spanned::new(0..0, DeValue::String("combine_add_rms_norm".into()));
-        all.push(Entry { word: "op".to_owned(), line: line_of_call, shown: cut(call.function), value });
+        let (word, shown) = ("op".to_owned(), cut(call.function));
+        all.push(Entry { word, line: line_of_call, shown, value: Some(value) });
     }
     if Call::find(&text[call.start..]).is_some() {
         notes.push("not read: the calls behind the first".to_owned());
     }
-    lacks.sort_unstable();
-    lacks.dedup();
     Ok(Entries { all, notes, lacks, given })
 }
 
@@ -202,7 +203,7 @@ fn of_toml<'t>(mut table: Spanned<DeTable<'t>>, text: &str) -> Entries<'t> {
         line += text.as_bytes()[seen..start].iter().filter(|byte| **byte == b'\n').count();
         seen = start;
         let shown = cut(lines.get(line - 1).unwrap_or(&"").trim());
-        Entry { word: word.into_inner().into_owned(), line, shown, value }
+        Entry { word: word.into_inner().into_owned(), line, shown, value: Some(value) }
     };
     Entries {
         all: words.into_iter().map(entry).collect(),
@@ -212,9 +213,19 @@ fn of_toml<'t>(mut table: Spanned<DeTable<'t>>, text: &str) -> Entries<'t> {
     }
 }
 
+/// The keys without which nothing is said of a group.
+pub(super) fn needed() -> impl Iterator<Item = &'static str> {
+    call::ELSEWHERE.into_iter().chain(call::REQUIRED)
+}
+
+/// Whether a missing value of a key leaves open what is asked about: others are absent by default.
+pub(super) fn is_decisive(key: &str) -> bool {
+    needed().chain(call::DECISIVE).any(|decisive| decisive == key)
+}
+
 /// Makes the configuration of all entries.
 pub(super) fn config(entries: Entries<'_>) -> Result<Config, Faults> {
-    let mut origin = super::Origin::with(entries.notes, entries.lacks, entries.given);
+    let mut origin = super::Origin::of_text(entries.notes, entries.lacks, entries.given);
     let (mut table, mut all) = (DeTable::new(), Vec::new());
     let mut lists_keys = true;
     for Entry { word, line, shown, value } in entries.all {
@@ -232,6 +243,10 @@ pub(super) fn config(entries: Entries<'_>) -> Result<Config, Faults> {
             wrong(format!("duplicate key: {key} in two spellings"));
             continue;
         }
+        let Some(value) = value else {
+            origin.lack(key);
+            continue;
+        };
         let key_of_toml = Spanned::new(value.span(), DeString::from(key));
         if let Err(error) = deserialize(DeTable::from_iter([(key_of_toml.clone(), value.clone())])) {
             wrong(short(error.message()));

@@ -1,5 +1,6 @@
 //! The form in which a configuration was written.
 
+use super::entries::{is_decisive, needed};
 use core::fmt;
 use veriep_core::shape::Given;
 
@@ -13,16 +14,33 @@ pub struct Origin {
     lacks: Vec<&'static str>,
     /// Tensors that the text, a call, passes.
     given: Given,
+    /// Whether there is a text: what the program itself configures lacks nothing.
+    is_of_text: bool,
 }
 
 impl Origin {
-    pub(super) fn with(notes: Vec<String>, lacks: Vec<&'static str>, given: Given) -> Self {
-        Self { keys: Vec::new(), notes, lacks, given }
+    pub(super) fn of_text(notes: Vec<String>, lacks: Vec<&'static str>, given: Given) -> Self {
+        Self { keys: Vec::new(), notes, lacks, given, is_of_text: true }
     }
 
-    /// Returns the keys for which defaults stand because the text, a call, does not tell their values, and no option sets them.
+    /// Returns the keys, sorted, for which defaults stand although their values are not known, and which no option sets: those
+    /// that a call does not tell, and those that JSON leaves null. A text that states none of the keys that a group needs says
+    /// nothing, so that all of them are missing; beside one that it states the documented defaults count as stated.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
-        self.lacks.iter().copied().filter(|key| !self.has(key)).collect()
+        let says_nothing = self.is_of_text && !needed().any(|key| self.has(key));
+        let unsaid = needed().filter(|_| says_nothing);
+        let mut missing: Vec<_> =
+            self.lacks.iter().copied().chain(unsaid).filter(|key| !self.has(key)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Notes that the text has a key without a value.
+    pub(super) fn lack(&mut self, key: &'static str) {
+        if is_decisive(key) {
+            self.lacks.push(key);
+        }
     }
 
     /// Returns the tensors that a call passes, of which rules depend; of a mask both possible shapes.
@@ -35,7 +53,8 @@ impl Origin {
         let mut notes = self.notes.clone();
         if !missing.is_empty() {
             let keys = missing.join(", ");
-            notes.push(format!("the call does not say {keys}: defaults stand for them, which --set changes"));
+            notes
+                .push(format!("the input does not say {keys}: defaults stand for them, which --set changes"));
         }
         notes
     }

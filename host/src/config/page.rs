@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn the_environment_chooses_the_algorithm_of_a2_when_comm_alg_is_empty() {
         let chosen = |text: &str| {
-            let config = Config::parse(&text.replace("; ", "\n")).unwrap();
+            let config = Config::parse(&format!("k = 8; {text}").replace("; ", "\n")).unwrap();
             (config.comm_alg().to_owned(), config.notes().len())
         };
         let hierarchy = "product = \"a2\"; hccl_intra_pcie_enable = 1; hccl_intra_roce_enable = 0";

@@ -7,7 +7,7 @@ use tempfile::tempdir;
 #[test]
 fn a_valid_config_has_no_violations_and_its_sizes() {
     let folder = tempdir().unwrap();
-    let config = config_file(folder.path(), "c.toml", "");
+    let config = config_file(folder.path(), "c.toml", "k = 8");
     let report = json(0, &["check", &config]);
     assert_eq!(report["ok"], true);
     assert_eq!(report["violations"].as_array().unwrap().len(), 0);
@@ -39,7 +39,7 @@ fn the_environment_chooses_the_algorithm_of_a2_and_check_repeats_the_advice() {
 fn fullmesh_v2_takes_a_tp_world_size_of_0_and_of_1() {
     let folder = tempdir().unwrap();
     for (tp, notes) in [(0, 1), (1, 0)] {
-        let config = format!("comm_alg = \"fullmesh_v2\"\ntp_world_size = {tp}");
+        let config = format!("k = 8\ncomm_alg = \"fullmesh_v2\"\ntp_world_size = {tp}");
         let report = json(0, &["check", &config_file(folder.path(), "c.toml", &config)]);
         assert_eq!(report["notes"].as_array().unwrap().len(), notes, "{report}");
     }
@@ -63,7 +63,7 @@ fn choices_of_a_group_are_judged_with_its_configuration() {
 #[test]
 fn a_name_with_control_characters_breaks_no_table() {
     let folder = tempdir().unwrap();
-    let config = config_file(folder.path(), "x\x1b[31m\ny", "");
+    let config = config_file(folder.path(), "x\x1b[31m\ny", "k = 8");
     for verb in ["check", "layout", "plan"] {
         let table = String::from_utf8(veriep(&[verb, &config]).stdout).unwrap();
         let named = table.lines().filter(|line| line.contains("x\\u{1b}[31m; y")).count();
@@ -128,7 +128,7 @@ fn a_configuration_is_known_by_its_content() {
         assert_eq!(json(status, &["check", file])["buffer"], as_toml["buffer"], "{file}");
     }
     assert!(veriep(&["layout", &object, "--rank", "0"]).status.success());
-    assert!(fails(2, &["layout", &call, "--rank", "0"]).contains("the call does not say bs, dtype, h"));
+    assert!(fails(2, &["layout", &call, "--rank", "0"]).contains("the input does not say bs, dtype, h"));
     assert_eq!(json(0, &["check", &object])["notes"], as_toml["notes"]);
     let notes = json(4, &["check", &call])["notes"].to_string();
     assert!(notes.contains("not read of the call of npu_moe_distribute_dispatch_v2: x"), "{notes}");
@@ -168,7 +168,7 @@ fn tensors_that_a_call_passes_count_as_given() {
 fn layers_of_other_releases_or_without_a_layout_are_no_yes() {
     let folder = tempdir().unwrap();
     let of = |name: &str, content: &str| config_file(folder.path(), name, content);
-    let (a, b) = (of("a.toml", "release = \"seed\""), of("b.toml", "release = \"9.0.0\""));
+    let (a, b) = (of("a.toml", "k = 8\nrelease = \"seed\""), of("b.toml", "k = 8\nrelease = \"9.0.0\""));
     assert!(fails(2, &["check", &a, &b]).starts_with("error: release = "));
     let server = "product = \"a2\"\nep_world_size = 8\nmoe_expert_num = 64\n";
     let (a, b) = (of("c.toml", server), of("d.toml", &format!("{server}h = 1024")));
@@ -226,7 +226,7 @@ fn layers_report_the_largest_buffer_and_what_clashes() {
 #[test]
 fn the_port_offset_is_part_of_what_is_required() {
     let folder = tempdir().unwrap();
-    let config = config_file(folder.path(), "c.toml", "");
+    let config = config_file(folder.path(), "c.toml", "k = 8");
     let plain = json(0, &["check", &config]);
     let required = plain["buffer"]["layout_mb"].as_u64().unwrap();
     let report = json(0, &["check", &config, "--port-offset", "65536"]);
@@ -264,7 +264,7 @@ fn usage_errors_are_one_line_and_status_2() {
 fn a_closed_stdout_is_no_panic() {
     use std::process::{Command, Stdio};
     let folder = tempdir().unwrap();
-    let config = config_file(folder.path(), "c.toml", "");
+    let config = config_file(folder.path(), "c.toml", "k = 8");
     for args in [&["check", &config][..], &["check", &config, "--format", "json"], &["--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -343,16 +343,19 @@ fn violations_come_with_what_to_change_to_what() {
         ("hccl_buffsize_mb = 20", "hccl_buffsize_mb = 33, or bs = 9"),
         ("moe_expert_num = 250", "moe_expert_num = 256 or 240, or ep_world_size = 25 or 10"),
         ("k = 20", "k = 16"),
-        ("global_bs = 16", "global_bs = 256 or 0"),
+        ("k = 8\nglobal_bs = 16", "global_bs = 256 or 0"),
         ("comm_alg = \"fullmesh_v3\"", "comm_alg = \"fullmesh_v1\""),
-        ("release = \"8.5.0\"\ncomm_alg = \"fullmesh_v2\"\nzero_expert_num = 1", "zero_expert_num = 0"),
+        (
+            "k = 8\nrelease = \"8.5.0\"\ncomm_alg = \"fullmesh_v2\"\nzero_expert_num = 1",
+            "zero_expert_num = 0",
+        ),
         ("release = \"9.1\"", "release = \"9.1.0\""),
-        ("zero_expert_num = 2147483600", "zero_expert_num = 2147483583"),
+        ("k = 8\nzero_expert_num = 2147483600", "zero_expert_num = 2147483583"),
         ("bs = [2, 2]", "bs = 2, or ep_world_size = 2"),
         ("bs = [16,16,16,16,16,16,16,16,16,16,16,16,16,16,16,600]", "bs[15] = 16"),
         ("norm_eps = nan", "norm_eps = 1e-6"),
-        ("release = \"9.1.0\"\ntp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
-        ("shared_expert_num = 3", "shared_expert_num = 1"),
+        ("k = 8\nrelease = \"9.1.0\"\ntp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
+        ("k = 8\nshared_expert_num = 3", "shared_expert_num = 1"),
     ] {
         let config = config_file(folder.path(), "c.toml", content);
         let report = json(2, &["check", &config]);
@@ -404,7 +407,7 @@ fn files_that_are_no_configuration_are_one_line() {
 fn layers_of_other_sizes_share_a_window_with_one_batch_in_flight() {
     let folder = tempdir().unwrap();
     let a = config_file(folder.path(), "a.toml", "h = 2048");
-    let b = config_file(folder.path(), "b.toml", "");
+    let b = config_file(folder.path(), "b.toml", "k = 8");
     let report = json(0, &["check", &a, &b]);
     assert_eq!(report["batches_in_flight_max"], 1);
     assert_eq!(json(0, &["check", &b, &b, "--in-flight", "2"])["batches_in_flight_max"], 2);
@@ -494,7 +497,7 @@ fn a_release_decides_what_is_accepted_and_how_much_is_asked_for() {
         ],
     );
     // The name of a TP group that there is not.
-    json(0, &["check", &of("group_ep = \"mc2\"\ngroup_tp = \"mc2\"\ntp_world_size = 1")]);
+    json(0, &["check", &of("k = 8\ngroup_ep = \"mc2\"\ngroup_tp = \"mc2\"\ntp_world_size = 1")]);
     let v2 =
         of("moe_expert_num = 256\ncomm_alg = \"fullmesh_v2\"\nk = 13\nbs = 300\nhccl_buffsize_mb = 4000");
     let parameters = |report: &Value| -> Vec<String> {
@@ -546,7 +549,7 @@ fn what_the_operators_accept_and_we_cannot_run_is_accepted_with_our_limit_beside
         assert!(line.contains("a limit of VeriEP: the operators accept it"), "{line}");
     }
     // No release before 9.0.0 has that algorithm of A3.
-    let early = of("comm_alg = \"hierarchy\"\nrelease = \"8.5.0\"");
+    let early = of("k = 8\ncomm_alg = \"hierarchy\"\nrelease = \"8.5.0\"");
     assert!(fails(2, &["check", &early]).contains("comm_alg = \"hierarchy\": must be"));
 }
 
@@ -564,7 +567,7 @@ fn notes_say_what_may_be_a_mistake_and_change_no_answer() {
     }
     let many = json(2, &["check", &config_file(folder.path(), "c.toml", "bs = 8192")]);
     assert!(many["notes"].to_string().contains("prefill"), "{}", many["notes"]);
-    let plain = json(0, &["check", &config_file(folder.path(), "c.toml", "")]);
+    let plain = json(0, &["check", &config_file(folder.path(), "c.toml", "k = 8")]);
     assert_eq!(plain["notes"], Value::Array(Vec::new()));
 }
 

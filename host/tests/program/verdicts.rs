@@ -30,13 +30,23 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 54] = [
+const ROWS: [(&str, &str, Said); 64] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
     ("check cut-case", "the tensors end too early", INVALID),
     ("check valid.toml other.toml", "two layers of different groups", INVALID),
     ("check call.py", "a pasted call leaves keys to defaults", UNKNOWN),
+    ("check setup.py", "a pasted call is one of another operator", REFUSED),
+    ("check one-rank.py", "a default breaks a rule that another product keeps", UNKNOWN),
+    ("check one-rank.py --set product=a3", "that product breaks it", INVALID),
+    ("check many-ranks.py", "no product keeps the rule", INVALID),
+    ("check empty.toml", "the file states nothing", UNKNOWN),
+    ("check empty.toml --set k=2 --set moe_expert_num=64", "an option states what a file could", YES),
+    ("check nulls.json", "all values are null", UNKNOWN),
+    ("check null-k.json", "a value is null whose default breaks a rule", UNKNOWN),
+    ("run empty.toml", "the file states nothing", REFUSED),
+    ("check valid.toml empty.toml", "one layer states nothing", UNKNOWN),
     ("check nowhere", "there is no configuration", REFUSED),
     ("schedule DC", "every state was searched", YES),
     ("schedule D --product a2 --ranks 3", "every state of a model was searched", YES),
@@ -115,8 +125,24 @@ fn room() -> TempDir {
     fs::write(inputs, &bytes[..bytes.len() - 9]).unwrap();
     fs::write(at("valid.toml"), "ep_world_size = 2\nmoe_expert_num = 4\nk = 2\n").unwrap();
     fs::write(at("other.toml"), "ep_world_size = 4\nmoe_expert_num = 4\nk = 2\n").unwrap();
-    fs::write(at("call.py"), "torch_npu.npu_moe_distribute_dispatch_v2(ep_world_size=16, moe_expert_num=64)")
-        .unwrap();
+    let call = |function: &str, ranks: u32| {
+        format!("torch_npu.npu_moe_distribute_{function}(ep_world_size={ranks}, moe_expert_num=64)")
+    };
+    for (name, function, ranks) in [
+        ("call.py", "dispatch_v2", 16),
+        ("setup.py", "dispatch_setup", 16),
+        ("one-rank.py", "dispatch_v2", 1),
+        ("many-ranks.py", "combine", 2000),
+    ] {
+        fs::write(at(name), call(function, ranks)).unwrap();
+    }
+    for (name, content) in [
+        ("empty.toml", "# nothing\n"),
+        ("nulls.json", "{\"ep_world_size\": null, \"k\": null}"),
+        ("null-k.json", "{\"k\": null, \"moe_expert_num\": 4, \"ep_world_size\": 2}"),
+    ] {
+        fs::write(at(name), content).unwrap();
+    }
     results(&at("case").join("expected.safetensors"), &at);
     copy(&at("case"), &at("foreign"));
     let server = "product = \"a2\"\nep_world_size = 8\nmoe_expert_num = 64\n";

@@ -112,7 +112,7 @@ rows! {
         room.run("run --preset tiny --set bs=[1,4] --set global_bs=8 --mask tokens")
     };
     const_experts_that_no_memory_holds: |room| room.run("run --preset tiny --set const_expert_num=2147483000");
-    a_rank_that_there_is_not: |room| room.file("layer.toml", "").run("layout layer.toml --rank 16");
+    a_rank_that_there_is_not: |room| room.file("layer.toml", "k = 8").run("layout layer.toml --rank 16");
     a_core_that_there_is_not: |room| room.run("plan --preset tiny --rank 0 --core 8");
     a_plan_of_a_rank_that_there_is_not: |room| room.run("plan --preset tiny --rank 2 --core 0");
     a_plan_of_no_core: |room| room.run("plan --preset tiny --rank 0");
