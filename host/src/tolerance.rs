@@ -31,6 +31,9 @@ pub struct Judged {
     pub compared: usize,
     /// Those that are too far off.
     pub wrong: usize,
+    /// NaN where another NaN is expected, which is right: their bits differ.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub other_nan: usize,
     /// The largest difference of finite values; absent of ids and counts, which are exact.
     pub max_abs: Option<f64>,
     /// The largest difference by the magnitude expected, where that is not 0.
@@ -40,6 +43,11 @@ pub struct Judged {
     /// The row that is expected elsewhere and stands in the place of the first wrong one.
     pub stray_row: Option<usize>,
     pub first: Vec<Difference>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference over")]
+pub(crate) const fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -64,9 +72,9 @@ struct Number {
 impl Tolerance {
     /// What the tensor of that name leaves open in any case.
     fn of(self, name: &str) -> Self {
-        match name.split_once('.') {
-            Some((_, "rstd")) => Self { rtol: self.rtol.max(RSTD_RTOL), ..self },
-            Some((_, "y")) => Self { ulp: self.ulp.max(Y_STEPS), ..self },
+        match name.split_once('.').map_or(name, |(_, tensor)| tensor) {
+            "rstd" => Self { rtol: self.rtol.max(RSTD_RTOL), ..self },
+            "y" => Self { ulp: self.ulp.max(Y_STEPS), ..self },
             _ => self,
         }
     }
@@ -109,7 +117,10 @@ impl Tolerance {
                     judged.max_rel.map(|max| if a.value == 0.0 { max } else { max.max(off / a.value.abs()) });
                 judged.max_ulp = judged.max_ulp.map(|max| max.max(steps(a, b)));
             }
-            if numbers.is_some_and(|(a, b)| tolerance.holds(a, b)) {
+            if let Some((a, b)) = numbers
+                && tolerance.holds(a, b)
+            {
+                judged.other_nan += usize::from(a.value.is_nan() && b.value.is_nan());
                 continue;
             }
             judged.wrong += 1;
@@ -248,7 +259,10 @@ mod tests {
         assert_eq!((judged.max_abs, judged.max_rel, judged.max_ulp), (Some(0.5), Some(2.0), Some(0x806)));
         assert_eq!(judged.first[0].words, "[1, 0] = 0.5 (0x3f00): must be 1 (0x3f80)");
         assert_eq!((&judged.first[0].index, &judged.first[0].seen), (&vec![1, 0], &0.5.into()));
-        assert_eq!(judged.stray_row, None);
+        assert_eq!((judged.stray_row, judged.other_nan), (None, 0));
+        let nan = tensor("rank0.x_out", Dtype::BF16, vec![3], vec![0xC0, 0x7F, 0xC1, 0x7F, 0x80, 0x3F]);
+        let judged = EXACT.judge(&nan, &[0xC0, 0x7F, 0xC0, 0xFF, 0x80, 0x3F]);
+        assert_eq!((judged.wrong, judged.other_nan), (0, 1));
         let judged = EXACT.judge(&must, &[0x80, 0x3F, 3, 4, 0x80, 0x3F, 0, 0]);
         assert_eq!((judged.wrong, judged.stray_row), (2, Some(1)));
         let judged = EXACT.judge(&tensor("rank0.x_out", Dtype::BF16, vec![2, 1], vec![0, 0, 3, 4]), &[0; 4]);
@@ -309,6 +323,7 @@ mod tests {
         assert!(!f32s("rank0.rstd", 1.0, f32::NAN) && f32s("rank0.rstd", f32::NAN, -f32::NAN));
         assert!(!f32s("rank0.rstd", f32::INFINITY, 5.0) && !f32s("rank0.dynamic_scales", 1.0, 1.000_000_1));
         let y = |name, seen: u16| is_right(EXACT, name, Dtype::BF16, &[0x80, 0x3F], &seen.to_le_bytes());
+        assert!(y("y", 0x3F82) && !y("rank0.yy", 0x3F82));
         assert!(y("rank0.y", 0x3F82) && !y("rank0.y", 0x3F83) && !y("rank0.x", 0x3F81));
     }
 }

@@ -69,6 +69,11 @@ fn is_same(a: &File, b: &File) -> bool {
     made(a) == made(b)
 }
 
+/// Whether two paths lead to one file.
+pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
+    File::open(a).ok().zip(File::open(b).ok()).is_some_and(|(a, b)| is_same(&a, &b))
+}
+
 /// Loads a case folder, checked.
 ///
 /// # Errors

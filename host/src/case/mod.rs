@@ -9,6 +9,7 @@ pub mod support;
 
 pub use elastic::Elastic;
 pub use expert_map::ExpertMap;
+pub(crate) use load::is_same_file;
 pub use load::{Opened, load, open};
 pub use save::is_case;
 

@@ -7,7 +7,7 @@ use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
 use crate::result::is_flat_assist_info;
 use crate::store::{Tensor, TensorFile, convert_to};
-use crate::tolerance::{self, Judged, Tolerance};
+use crate::tolerance::{self, Judged, Tolerance, is_zero};
 use crate::verdict::{Judgement, Verdict};
 use crate::world;
 use safetensors::tensor::TensorInfo;
@@ -19,6 +19,8 @@ use veriep_core::place::Tensor as Output;
 
 /// Most differing tensors named.
 const NAMED_MAX: usize = 20;
+/// Most tensors named in the line of the verdict.
+const NAMED_IN_BOUND: usize = 4;
 
 #[derive(Serialize)]
 struct Summary<'a> {
@@ -64,11 +66,6 @@ pub struct One {
     pub hint: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference over")]
-const fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
     if args.result.is_dir() {
         return Err(Error::file(&args.result, "a folder: the case goes first, then the result"));
@@ -89,6 +86,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
             return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));
         }
         compared(&args.asked, &expected, &mut result)?
+            .with_itself(case::is_same_file(&args.expected, &args.result))
     };
     let told = Summary {
         ok: compared.judgement.verdict() == Verdict::Yes,
@@ -106,6 +104,19 @@ fn named(expected: &Path) -> String {
     match returned.exists() {
         true => format!("{}, combine of the rows in {RETURNED_NAME}", expected.display()),
         false => expected.display().to_string(),
+    }
+}
+
+impl Compared {
+    /// Says so if nothing but the result itself was what it was compared with.
+    fn with_itself(self, is_itself: bool) -> Self {
+        if !is_itself || self.judgement.verdict() != Verdict::Yes {
+            return self;
+        }
+        let bound = self.judgement.bound();
+        let bound =
+            format!("{bound}; both names are of one file, which was compared with itself and nothing else");
+        Self { judgement: Judgement::yes(bound), ..self }
     }
 }
 
@@ -183,24 +194,22 @@ fn judgement(
     not_compared: &[String],
     lacking: &[String],
 ) -> Judgement {
-    let ranks: BTreeSet<_> = tensors.iter().filter_map(|one| one.rank).collect();
     let mut names = Vec::new();
-    for one in tensors.iter().filter(|one| one.rank.is_some()) {
+    for one in tensors {
         if !names.contains(&one.name.as_str()) {
             names.push(one.name.as_str());
         }
     }
-    let ranks: Vec<_> = ranks.into_iter().collect();
-    let of_ranks = of_ranks(&ranks);
+    let of_ranks = of_ranks(tensors);
     let part = match (asked.is_whole(), not_compared.len()) {
-        (true, 0) => format!("all {} expected tensors of {of_ranks}", tensors.len()),
+        (true, 0) => format!("all {} expected tensors {of_ranks}", tensors.len()),
         (true, without) => {
             let (seen, all, name) = (tensors.len(), tensors.len() + without, Output::ExpandIdx.name());
             format!(
-                "{seen} of {all} expected tensors of {of_ranks}; {name} was not compared, since the result has none"
+                "{seen} of {all} expected tensors {of_ranks}; {name} was not compared, since the result has none"
             )
         }
-        (false, _) => format!("{} of {of_ranks} and nothing else", names.join(", ")),
+        (false, _) => format!("{} {of_ranks} and nothing else", names.join(", ")),
     };
     let tail = asked.tail(tensors);
     let bad = tensors.iter().filter(|one| !one.is_right()).count();
@@ -215,7 +224,8 @@ fn judgement(
         let decides: Vec<_> = decides.into_iter().map(|what| format!("{what} in both files")).collect();
         return Judgement::unknown("nothing was compared", decides);
     }
-    let agrees = format!("{values} values agree {}: {part}{tail}", asked.how(&names));
+    let other_nan: usize = tensors.iter().map(|one| one.judged.other_nan).sum();
+    let agrees = format!("{values} values agree {}: {part}{tail}", asked.how(&names, other_nan));
     if absent.is_empty() {
         return Judgement::yes(agrees);
     }
@@ -223,10 +233,22 @@ fn judgement(
     Judgement::unknown(format!("{agrees}; {} is asked for and was not judged", absent.join(", ")), [decides])
 }
 
-fn of_ranks(ranks: &[u32]) -> String {
-    match ranks {
-        [rank] => format!("rank {rank}"),
-        ranks => format!("ranks {}", world::list(ranks)),
+/// Whose tensors these are, and which of them have no rank in their names.
+fn of_ranks(tensors: &[One]) -> String {
+    let ranks: BTreeSet<_> = tensors.iter().filter_map(|one| one.rank).collect();
+    let ranks: Vec<_> = ranks.into_iter().collect();
+    let of_none: Vec<_> =
+        tensors.iter().filter(|one| one.rank.is_none()).map(|one| shown(&one.name)).collect();
+    let mut named: Vec<_> = of_none.iter().take(NAMED_IN_BOUND).map(|name| (*name).to_owned()).collect();
+    if of_none.len() > NAMED_IN_BOUND {
+        named.push(format!("{} more", of_none.len() - NAMED_IN_BOUND));
+    }
+    let without = format!("without a rank in their names ({})", named.join(", "));
+    match (&*ranks, of_none.is_empty()) {
+        ([], _) => without,
+        ([rank], true) => format!("of rank {rank}"),
+        (ranks, true) => format!("of ranks {}", world::list(ranks)),
+        (ranks, false) => format!("of ranks {}, and {without}", world::list(ranks)),
     }
 }
 
@@ -274,13 +296,17 @@ impl Asked {
     }
 
     /// How near values had to be.
-    fn how(&self, names: &[&str]) -> String {
+    fn how(&self, names: &[&str], other_nan: usize) -> String {
         let Self { ulp, rtol, atol, .. } = self;
         let always_near = names.iter().any(|name| *name == Output::Rstd.name() || *name == Output::Y.name());
-        match (*ulp, *rtol, *atol) {
+        let how = match (*ulp, *rtol, *atol) {
             (0, 0.0, 0.0) if always_near => "bit for bit but for rstd and y".to_owned(),
             (0, 0.0, 0.0) => "bit for bit".to_owned(),
             _ => format!("within {ulp} steps or {atol:e} + {rtol:e} * abs(expected)"),
+        };
+        match other_nan {
+            0 => how,
+            count => format!("{how}, {count} of them as NaN of other bits"),
         }
     }
 }
@@ -288,10 +314,10 @@ impl Asked {
 /// The tensors of all ranks by their names.
 fn table(compared: &Summary<'_>) -> String {
     let mut kinds: BTreeMap<&str, (usize, Judged)> = BTreeMap::new();
-    for one in compared.tensors.iter().filter(|one| one.rank.is_some()) {
+    for one in compared.tensors {
         let (judged, padding) = (&one.judged, one.padding.as_ref());
         let (ranks, sum) = kinds.entry(&one.name).or_default();
-        *ranks += 1;
+        *ranks += usize::from(one.rank.is_some());
         sum.compared += judged.compared + padding.map_or(0, |padding| padding.compared);
         sum.wrong += one.wrong_values();
         let largest = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
@@ -306,7 +332,7 @@ fn table(compared: &Summary<'_>) -> String {
     };
     let row = |(name, (ranks, sum)): (&str, (usize, Judged))| {
         let mut row =
-            vec![name.to_owned(), ranks.to_string(), sum.compared.to_string(), sum.wrong.to_string()];
+            vec![shown(name).to_owned(), ranks.to_string(), sum.compared.to_string(), sum.wrong.to_string()];
         row.extend([or_dash(sum.max_abs), or_dash(sum.max_rel)]);
         row.push(sum.max_ulp.map_or_else(|| "-".to_owned(), |ulp| ulp.to_string()));
         row
@@ -358,8 +384,11 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
     let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
     if let Some(rank) = ranks.iter().find(|rank| !has_rank(**rank)) {
         let all: BTreeSet<_> = expected.keys().filter_map(|name| parts(name).0).collect();
-        let all = world::list(&all.into_iter().collect::<Vec<_>>());
-        return Err(Error::Request(format!("ranks = {rank}: must be among {all}")));
+        let all = match world::list(&all.into_iter().collect::<Vec<_>>()) {
+            none if none.is_empty() => "left out: no expected tensor has a rank in its name".to_owned(),
+            all => format!("among {all}"),
+        };
+        return Err(Error::Request(format!("ranks = {rank}: must be {all}")));
     }
     let is_whole = asked.is_whole();
     let is_asked = |name: &str| {

@@ -639,3 +639,57 @@ fn minus_one_among_ids_is_a_masked_pair_on_request() {
     let lines = crate::common::fails_with_lines(2, &["golden", text(&marked), "--out", text(&golden)]);
     assert!(lines[0].contains("rank0.expert_ids[0, 0] = -16843010: must be in [0, 4)"), "{lines:?}");
 }
+
+fn all_of(path: &Path) -> Vec<Tensor<'static>> {
+    let mut file = TensorFile::open(path).unwrap();
+    let read = |name: String| {
+        let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+        Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
+    };
+    file_names(path).into_iter().map(read).collect()
+}
+
+fn file_names(path: &Path) -> Vec<String> {
+    TensorFile::open(path).unwrap().names()
+}
+
+#[test]
+fn the_bound_of_a_comparison_says_what_was_compared() {
+    let (folder, case, result) = made(&[]);
+    let bound = |args: &[&str]| json(0, args)["bound"].as_str().unwrap().to_owned();
+    let itself = bound(&["compare", text(&result), text(&result)]);
+    assert!(
+        itself.ends_with("; both names are of one file, which was compared with itself and nothing else"),
+        "{itself}"
+    );
+    let link = folder.path().join("link");
+    fs::hard_link(&result, &link).unwrap();
+    assert_eq!(bound(&["compare", text(&result), text(&link)]), itself);
+    assert!(!bound(&["compare", text(&case), text(&result)]).contains("one file"));
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    for path in [&a, &b] {
+        let mut tensors = all_of(&result);
+        tensors.truncate(6);
+        tensors.iter_mut().enumerate().for_each(|(nth, one)| one.name = format!("t{nth}"));
+        write_tensors(path, tensors).unwrap();
+    }
+    let nameless = bound(&["compare", text(&a), text(&b)]);
+    let end = ": all 6 expected tensors without a rank in their names (t0, t1, t2, t3, 2 more)";
+    assert!(nameless.ends_with(end), "{nameless}");
+    // Two NaN are equal, and not bit for bit.
+    let nan = |bits: u16| {
+        move |data: &mut Vec<u8>, _: &mut Vec<usize>| data[..2].copy_from_slice(&bits.to_le_bytes())
+    };
+    let [a, b] = ["nan-a", "nan-b"].map(|name| folder.path().join(name));
+    for (path, bits) in [(&a, 0x7FC0), (&b, 0xFFC1)] {
+        fs::copy(&result, path).unwrap();
+        spoil(path, "rank0.x_out", nan(bits));
+    }
+    let of_nan = bound(&["compare", text(&a), text(&b)]);
+    assert!(
+        of_nan.contains(" values agree bit for bit, 1 of them as NaN of other bits: all 12 "),
+        "{of_nan}"
+    );
+    fs::copy(&a, &b).unwrap();
+    assert!(bound(&["compare", text(&a), text(&b)]).contains(" values agree bit for bit: all 12 "));
+}

@@ -30,7 +30,7 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 64] = [
+const ROWS: [(&str, &str, Said); 67] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
@@ -86,6 +86,9 @@ const ROWS: [(&str, &str, Said); 64] = [
     ("check foreign", "there are tensors, and no layout that judges them", UNKNOWN),
     ("conform events-hollow", "no word is observed", UNKNOWN),
     ("compare case nowhere", "there is no result", REFUSED),
+    ("compare result result", "a file is compared with itself", YES),
+    ("compare nameless nameless-too", "no tensor has a rank in its name", YES),
+    ("compare nameless nameless-too --ranks 0", "no tensor has the rank that is asked for", REFUSED),
     ("conform events", "a whole run keeps the contract", YES),
     ("conform events-broken", "an event breaks the contract", WRONG),
     ("conform events-empty", "there are no events", UNKNOWN),
@@ -215,6 +218,12 @@ fn results(expected: &Path, at: &dyn Fn(&str) -> PathBuf) {
     let mut holes = tensors();
     holes.retain(|one| ["rank0.x_out", "rank0.expand_x", "rank1.x_out"].contains(&&*one.name));
     write_tensors(&at("holes"), holes).unwrap();
+    for name in ["nameless", "nameless-too"] {
+        let mut nameless = tensors();
+        nameless.retain(|one| ["rank0.x_out", "rank0.expand_x"].contains(&&*one.name));
+        nameless.iter_mut().for_each(|one| one.name = one.name.replace("rank0.", ""));
+        write_tensors(&at(name), nameless).unwrap();
+    }
     let one = tensors().into_iter().filter(|one| one.name == "rank1.x_out");
     write_tensors(&at("one-tensor"), one.collect()).unwrap();
 }
