@@ -52,6 +52,18 @@ impl<'c> Expected<'c> {
         Self::combined(case, &mut TensorFile::open(&returned)?)
     }
 
+    /// Checks what experts returned, if the folder of a case has it; returns whether it has.
+    ///
+    /// # Errors
+    /// As [`Self::combined`].
+    pub fn check_returned(case: &Case, folder: &Path) -> Result<bool, Error> {
+        let returned = folder.join(RETURNED_NAME);
+        if !returned.exists() {
+            return Ok(false);
+        }
+        Returned::read(case, &mut TensorFile::open(&returned)?).map(|_| true)
+    }
+
     /// Asks for combine of what experts return: `rank{r}.y`, or by the operators' name `rank{r}.expand_x`, `[n, h]` dtype, one
     /// row for each that dispatch handed them, or more, of which the first n are read. Their order is that of dispatch, or of
     /// the triples of `rank{r}.assist_info_for_combine` if the file has it; further tensors that combine takes from dispatch

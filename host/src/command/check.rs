@@ -8,6 +8,7 @@ use crate::case;
 use crate::cli::{CheckArgs, ConfigArgs, ModeArgs};
 use crate::config::Config;
 use crate::error::{Error, Problem};
+use crate::expected::Expected;
 use crate::hints;
 use crate::report::{Report, columns, pairs};
 use crate::verdict::Judgement;
@@ -37,6 +38,9 @@ struct Checked {
     /// Whether tensors are judged, too.
     #[serde(skip)]
     has_tensors: bool,
+    /// Whether what experts returned is judged, too.
+    #[serde(skip)]
+    has_returned: bool,
     /// Whether there are tensors that no layout of ours judges.
     #[serde(skip)]
     unread_tensors: bool,
@@ -125,6 +129,9 @@ fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Res
 /// Whether the configurations are valid, by the rules that were asked.
 fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     let of = match configs {
+        [one] if one.has_returned => {
+            "this configuration, its tensors and the rows that experts returned".to_owned()
+        }
         [one] if one.has_tensors => "this configuration and its tensors".to_owned(),
         [_] => "this configuration, without tensors".to_owned(),
         layers => {
@@ -196,11 +203,17 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
     let mut checked = judge(config, given, (mode, receive), name);
     checked.has_tensors = true;
     checked.layer.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
-    let error = match (tensors, &checked.layer.shape) {
-        (Err(error), _) => error,
+    let (file, error) = match (tensors, &checked.layer.shape) {
+        (Err(error), _) => (case::TENSORS_NAME, error),
         (Ok(opened), Some(shape)) => match opened.read(shape.clone()) {
-            Ok(_) => return Ok(checked),
-            Err(error) => error,
+            Ok(case) => match Expected::check_returned(&case, folder) {
+                Ok(has_returned) => {
+                    checked.has_returned = has_returned;
+                    return Ok(checked);
+                }
+                Err(error) => (case::RETURNED_NAME, error),
+            },
+            Err(error) => (case::TENSORS_NAME, error),
         },
         // Without a shape there is no telling what the tensors must be.
         (Ok(_), None) => {
@@ -214,7 +227,7 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
     if problems.is_empty() {
         let rule = "must be a readable safetensors file";
         let message = error.to_string();
-        problems.push(Problem { message, ..Problem::new(case::TENSORS_NAME, "", rule) });
+        problems.push(Problem { message, ..Problem::new(file, "", rule) });
     }
     checked.ok = false;
     checked.violations.extend(problems);
@@ -288,6 +301,7 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
         layer: Layer { file, config, shape, elastic_info: None },
         has_tensors: false,
+        has_returned: false,
         unread_tensors: false,
         depends_on_mask: false,
         breaks_by_default: !by_default.is_empty(),

@@ -30,9 +30,12 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 67] = [
+const ROWS: [(&str, &str, Said); 70] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
+    ("check alone", "a valid case of combine alone", YES),
+    ("check alone-short", "experts returned fewer rows than they had", INVALID),
+    ("check alone-cut", "the rows that experts returned end too early", INVALID),
     ("check --preset tiny --set k=99", "a rule is broken", INVALID),
     ("check cut-case", "the tensors end too early", INVALID),
     ("check valid.toml other.toml", "two layers of different groups", INVALID),
@@ -224,8 +227,26 @@ fn results(expected: &Path, at: &dyn Fn(&str) -> PathBuf) {
         nameless.iter_mut().for_each(|one| one.name = one.name.replace("rank0.", ""));
         write_tensors(&at(name), nameless).unwrap();
     }
+    alone(tensors(), at);
     let one = tensors().into_iter().filter(|one| one.name == "rank1.x_out");
     write_tensors(&at("one-tensor"), one.collect()).unwrap();
+}
+
+/// Cases of combine alone: right, with a row less, and cut.
+fn alone(tensors: Vec<Tensor<'_>>, at: &dyn Fn(&str) -> PathBuf) {
+    let file = |name: &str| {
+        copy(&at("case"), &at(name));
+        at(name).join("returned.safetensors")
+    };
+    let mut rows = tensors;
+    rows.retain(|one| one.name.ends_with(".expand_x"));
+    write_tensors(&file("alone"), rows.clone()).unwrap();
+    let bytes = fs::read(at("alone").join("returned.safetensors")).unwrap();
+    fs::write(file("alone-cut"), &bytes[..bytes.len() - 9]).unwrap();
+    rows[0].shape[0] -= 1;
+    let len = rows[0].data.len() - 2 * rows[0].shape[1];
+    rows[0].data.to_mut().truncate(len);
+    write_tensors(&file("alone-short"), rows).unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {
