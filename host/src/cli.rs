@@ -446,15 +446,18 @@ pub struct GenArgs {
 
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A case folder, whose result the oracle computes, or a result file.
+    /// A case folder, whose result the oracle computes, or a result file: safetensors, .npz or .npy.
     #[arg(value_name = "CASE|EXPECTED")]
     pub expected: PathBuf,
-    /// The result file to judge.
+    /// The result file to judge, in either form.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
     /// Override one key of the case's configuration; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Tensors without a rank in their names are of this one, and it alone is judged.
+    #[arg(long, value_name = "RANK", conflicts_with = "ranks")]
+    pub rank: Option<u32>,
     #[command(flatten)]
     pub asked: Asked,
 }

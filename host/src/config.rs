@@ -7,6 +7,7 @@ mod origin;
 mod page;
 mod words;
 
+pub(crate) use call::pieces;
 pub use entries::{Fault, Faults};
 pub use origin::Origin;
 

@@ -1,7 +1,7 @@
 //! What the oracle says of a case, in the form of a result: golden vectors that no machine has touched.
 
 use crate::batch::Batch;
-use crate::case::{Case, RETURNED_NAME};
+use crate::case::{Case, returned_file};
 use crate::compare;
 use crate::error::{Error, Problem};
 use crate::parallel;
@@ -45,10 +45,7 @@ impl<'c> Expected<'c> {
     /// # Errors
     /// As [`Self::combined`].
     pub fn of_folder(case: &'c Case, folder: &Path) -> Result<Self, Error> {
-        let returned = folder.join(RETURNED_NAME);
-        if !returned.exists() {
-            return Ok(Self::of(case));
-        }
+        let Some(returned) = returned_file(folder)? else { return Ok(Self::of(case)) };
         Self::combined(case, &mut TensorFile::open(&returned)?)
     }
 
@@ -57,10 +54,7 @@ impl<'c> Expected<'c> {
     /// # Errors
     /// As [`Self::combined`].
     pub fn check_returned(case: &Case, folder: &Path) -> Result<bool, Error> {
-        let returned = folder.join(RETURNED_NAME);
-        if !returned.exists() {
-            return Ok(false);
-        }
+        let Some(returned) = returned_file(folder)? else { return Ok(false) };
         Returned::read(case, &mut TensorFile::open(&returned)?).map(|_| true)
     }
 

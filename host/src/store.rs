@@ -1,4 +1,6 @@
-//! Safetensors files: read tensor by tensor, written whole or not at all.
+//! Files of tensors: safetensors, read tensor by tensor, and what NumPy writes; written as safetensors, whole or not at all.
+
+mod numpy;
 
 use crate::atomic_file::AtomicFile;
 use crate::backend::has_room;
@@ -18,7 +20,7 @@ const HEADER_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of the header's length.
 const LENGTH_BYTES: u64 = 8;
 
-/// An open safetensors file whose header agrees with its length, or what one would hold.
+/// An open file of tensors whose header agrees with its length, or what one would hold.
 ///
 /// Tensors are read one at a time, so that a case is in memory once.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ enum Content {
 }
 
 impl TensorFile {
-    /// Opens a file and checks its header.
+    /// Opens a file and checks its header. What it is its first bytes tell, not its name.
     ///
     /// # Errors
     /// Missing, not a regular file, truncated, or a header that disagrees with itself or the length.
@@ -57,6 +59,9 @@ impl TensorFile {
         }
         let mut length = [0; LENGTH_BYTES as usize];
         file.read_exact(&mut length).map_err(read)?;
+        if let Some(form) = numpy::Form::of(length) {
+            return numpy::open(path, form, file);
+        }
         let header_len = u64::from_le_bytes(length);
         let present = file_len - LENGTH_BYTES;
         if header_len > present
@@ -102,6 +107,26 @@ impl TensorFile {
         let metadata = laid_out(&path, &mut tensors)?;
         let bytes = tensors.iter().flat_map(|tensor| tensor.data.iter().copied()).collect();
         Ok(Self { path, content: Content::Memory(bytes), metadata })
+    }
+
+    /// The same tensors under other names.
+    ///
+    /// # Errors
+    /// Two of them get one name.
+    pub fn renamed(self, name: impl Fn(&str) -> String) -> Result<Self, Error> {
+        let (mut infos, mut names) = (Vec::new(), HashSet::new());
+        for old in self.metadata.offset_keys() {
+            let new = name(&old);
+            if !names.insert(new.clone()) {
+                return Err(Error::file(
+                    &self.path,
+                    format_args!("has {new} and {old}, which would be the same"),
+                ));
+            }
+            infos.extend(self.metadata.info(&old).map(|info| (new, info.clone())));
+        }
+        let metadata = Metadata::new(None, infos).map_err(|e| Error::file(&self.path, e))?;
+        Ok(Self { metadata, ..self })
     }
 
     pub fn path(&self) -> &Path {

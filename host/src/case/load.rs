@@ -2,8 +2,8 @@
 
 use super::collect::Collected;
 use super::{
-    Case, Elastic, ExpertMap, NO_EXPERT, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME, Weights,
-    all_have_rows, expert_rows,
+    Case, Elastic, ExpertMap, NO_EXPERT, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows,
+    expert_rows, returned_file, tensors_file,
 };
 use crate::config::{self, Config, FILE_NAME};
 use crate::error::{Error, Problem};
@@ -46,7 +46,7 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
     let place = folder.join(FILE_NAME);
     let (text, seen) = config::text(&place)?;
     let config = Config::of_text(&place, &text)?;
-    let file = TensorFile::open(&folder.join(TENSORS_NAME))?;
+    let file = TensorFile::open(&tensors_file(folder, TENSORS_NAME)?)?;
     // Whoever makes the case again takes the configuration away first and puts the new one in its place last.
     let now = config::text(&place)?.1;
     if !is_same(&seen, &now) {
@@ -119,7 +119,8 @@ impl Opened {
     /// Lets `x` be absent if the folder holds what experts returned, for callers that ask about combine alone then.
     #[must_use]
     pub fn for_oracle(mut self, folder: &Path) -> Self {
-        self.is_of_combine = folder.join(RETURNED_NAME).exists();
+        // That there are two is told when they are read.
+        self.is_of_combine = returned_file(folder).is_ok_and(|file| file.is_some());
         self
     }
 

@@ -14,7 +14,7 @@ pub use load::{Opened, load, open};
 pub use save::is_case;
 
 use crate::config::{Config, FILE_NAME};
-use crate::error::Problem;
+use crate::error::{Error, Problem};
 use crate::global_rank;
 use collect::Collected;
 use core::ops::ControlFlow;
@@ -31,6 +31,33 @@ pub const EXPECTED_NAME: &str = "expected.safetensors";
 
 /// Name of what experts returned, in a case of combine alone.
 pub const RETURNED_NAME: &str = "returned.safetensors";
+
+/// A file of a case that NumPy wrote stands in the place of the one of this name.
+pub(crate) fn npz_of(file: &Path) -> PathBuf {
+    file.with_extension("npz")
+}
+
+/// The file of a case with these tensors: of this name, or as NumPy writes it.
+///
+/// # Errors
+/// Both are there.
+pub(crate) fn tensors_file(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+    let file = folder.join(name);
+    let npz = npz_of(&file);
+    match (file.exists(), npz.exists()) {
+        (true, true) => Err(Error::file(&npz, format_args!("stands beside {name}: only one may be there"))),
+        (false, true) => Ok(npz),
+        _ => Ok(file),
+    }
+}
+
+/// The file with what experts returned, in a case of combine alone.
+///
+/// # Errors
+/// There are two.
+pub(crate) fn returned_file(folder: &Path) -> Result<Option<PathBuf>, Error> {
+    tensors_file(folder, RETURNED_NAME).map(|file| Some(file).filter(|file| file.exists()))
+}
 
 /// Input tensors that the whole group shares: their names have no rank.
 const OF_ALL_RANKS: [&str; 5] =

@@ -1,7 +1,8 @@
 //! Writing a case.
 
 use super::{
-    Case, EXPECTED_NAME, Elastic, ExpertMap, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME, expert_rows,
+    Case, EXPECTED_NAME, Elastic, ExpertMap, OwnedMask, RETURNED_NAME, RankTensors, TENSORS_NAME,
+    expert_rows, npz_of,
 };
 use crate::atomic_file::{AtomicFile, remove_file};
 use crate::config::FILE_NAME;
@@ -17,7 +18,8 @@ use veriep_core::units::RankId;
 
 /// Whether `folder` holds both files of a case.
 pub fn is_case(folder: &Path) -> bool {
-    folder.join(FILE_NAME).is_file() && folder.join(TENSORS_NAME).is_file()
+    let tensors = folder.join(TENSORS_NAME);
+    folder.join(FILE_NAME).is_file() && (tensors.is_file() || npz_of(&tensors).is_file())
 }
 
 impl Case {
@@ -64,7 +66,9 @@ impl Case {
             Some(expected) => expected.put()?,
             None => remove_file(&beside)?,
         }
-        remove_file(&folder.join(RETURNED_NAME))?;
+        let returned = folder.join(RETURNED_NAME);
+        let of_older = [npz_of(&folder.join(TENSORS_NAME)), npz_of(&returned), returned];
+        of_older.iter().try_for_each(|file| remove_file(file))?;
         inputs.put()?;
         config.put()
     }

@@ -1,6 +1,6 @@
 //! `veriep compare`: a result against the oracle, or against another result.
 
-use crate::case::{self, RETURNED_NAME};
+use crate::case;
 use crate::cli::{Asked, CompareArgs};
 use crate::error::{Error, shown};
 use crate::expected::Expected;
@@ -70,22 +70,34 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
     if args.result.is_dir() {
         return Err(Error::file(&args.result, "a folder: the case goes first, then the result"));
     }
-    let mut result = TensorFile::open(&args.result)?;
+    let result = TensorFile::open(&args.result)?;
+    let asked = Asked {
+        ranks: args.rank.map_or_else(|| args.asked.ranks.clone(), |rank| vec![rank]),
+        ..args.asked.clone()
+    };
     let compared = if args.expected.is_dir() {
         let mut opened = case::open(&args.expected)?;
         args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
         let case = opened.for_oracle(&args.expected).load(&args.expected)?;
-        compared(&args.asked, &Expected::of_folder(&case, &args.expected)?.tensors()?, &mut result)?
+        let expected = Expected::of_folder(&case, &args.expected)?;
+        let expected = expected.tensors()?;
+        let mut result = of_ranks_expected(result, args.rank, &expected)?;
+        compared(&asked, &expected, &mut result)?
     } else {
         if let Some(assignment) = args.set.first() {
             let seen = shown(assignment);
             return Err(Error::file(&args.expected, format!("--set {seen}: a result has no configuration")));
         }
-        let expected = read(&args.expected)?;
+        let file = TensorFile::open(&args.expected)?;
+        let expected = read(match args.rank {
+            Some(rank) => of_rank(file, rank)?,
+            None => file,
+        })?;
         if expected.is_empty() {
             return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));
         }
-        compared(&args.asked, &expected, &mut result)?
+        let mut result = of_ranks_expected(result, args.rank, &expected)?;
+        compared(&asked, &expected, &mut result)?
             .with_itself(case::is_same_file(&args.expected, &args.result))
     };
     let told = Summary {
@@ -98,12 +110,46 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
     report.judge(&compared.judgement, &told, table)
 }
 
+/// Names the tensors of a result as those that are expected: if they have no rank in their names, as of the one that is asked
+/// for, or of the only one that is expected.
+fn of_ranks_expected(
+    result: TensorFile,
+    asked: Option<u32>,
+    expected: &[Tensor<'_>],
+) -> Result<TensorFile, Error> {
+    let ranks: BTreeSet<_> = expected.iter().filter_map(|tensor| parts(&tensor.name).0).collect();
+    let names = result.names();
+    let has_rank = names.iter().any(|name| parts(name).0.is_some());
+    match (asked, ranks.first()) {
+        (Some(rank), _) => of_rank(result, rank),
+        (None, Some(&rank)) if !has_rank && ranks.len() == 1 => of_rank(result, rank),
+        (None, Some(_)) if !has_rank && names.iter().any(|name| is_output(name)) => {
+            let what = "its tensors have no rank0. or the like before their names; hint: --rank N if they are of one rank";
+            Err(Error::file(result.path(), what))
+        }
+        _ => Ok(result),
+    }
+}
+
+/// Names the tensors without a rank in their names as those of a rank.
+fn of_rank(file: TensorFile, rank: u32) -> Result<TensorFile, Error> {
+    file.renamed(|name| match parts(name) {
+        (None, _) => format!("rank{rank}.{name}"),
+        _ => name.to_owned(),
+    })
+}
+
+/// Whether an operator returns a tensor of this name.
+fn is_output(tensor: &str) -> bool {
+    Output::ALL.iter().any(|output| output.name() == tensor)
+}
+
 /// The name of what is expected, and whether that is what combine alone makes of rows in a file.
 fn named(expected: &Path) -> String {
-    let returned = expected.join(RETURNED_NAME);
-    match returned.exists() {
-        true => format!("{}, combine of the rows in {RETURNED_NAME}", expected.display()),
-        false => expected.display().to_string(),
+    let returned = case::returned_file(expected).ok().flatten();
+    match returned.as_deref().and_then(Path::file_name) {
+        Some(name) => format!("{}, combine of the rows in {}", expected.display(), name.display()),
+        None => expected.display().to_string(),
     }
 }
 
@@ -352,8 +398,7 @@ fn table(compared: &Summary<'_>) -> String {
 }
 
 /// All tensors of a file.
-fn read(path: &Path) -> Result<Vec<Tensor<'static>>, Error> {
-    let mut file = TensorFile::open(path)?;
+fn read(mut file: TensorFile) -> Result<Vec<Tensor<'static>>, Error> {
     let mut tensors = Vec::new();
     for name in file.names() {
         let data = Cow::Owned(file.read(&name)?);
@@ -421,7 +466,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
     // An output of another operator than the one that was asked about.
     let is_output = |name: &str| {
         let (rank, tensor) = parts(name);
-        rank.is_some_and(has_rank) && Output::ALL.iter().any(|output| output.name() == tensor)
+        rank.is_some_and(has_rank) && is_output(tensor)
     };
     let stray = stray.map(|name| One {
         error: Some("must be absent".to_owned()),

@@ -2,17 +2,22 @@
 
 use super::source::{inputs, keep_apart, open_case, opened, refuse_options};
 use crate::atomic_file::check_writable;
-use crate::case::RETURNED_NAME;
+use crate::case::returned_file;
 use crate::cli::GoldenArgs;
 use crate::error::Error;
 use crate::expected::Expected;
 use crate::report::{Fields, Report, pairs};
 use crate::store::write_tensors;
+use std::path::Path;
 
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
     check_writable(&args.out)?;
     keep_apart(&inputs(&args.config), &[("--out", Some(&args.out))])?;
-    let folder = args.config.path.as_deref().filter(|path| path.join(RETURNED_NAME).exists());
+    let has_returned = |path: &Path| returned_file(path).map(|file| file.is_some());
+    let folder = match args.config.path.as_deref() {
+        Some(path) if has_returned(path)? => Some(path),
+        _ => None,
+    };
     let (case, source) = match (folder, opened(&args.config)?) {
         (Some(folder), Some((opened, _))) => {
             refuse_options(&args.tensors, folder)?;

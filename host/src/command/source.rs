@@ -1,7 +1,7 @@
 //! What the arguments that name or make a case amount to.
 
 use crate::atomic_file::resolved;
-use crate::case::{self, Case, Opened, RETURNED_NAME, TENSORS_NAME, config_file};
+use crate::case::{self, Case, Opened, RETURNED_NAME, TENSORS_NAME, config_file, npz_of};
 use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, OrderArg, TensorArgs, name_of};
 use crate::config::{Config, FILE_NAME};
 use crate::error::Error;
@@ -111,6 +111,7 @@ pub(super) fn inputs(args: &ConfigArgs) -> Vec<PathBuf> {
         args.path.iter().chain(&args.config).partition(|path| path.is_dir());
     let names = [FILE_NAME, TENSORS_NAME, RETURNED_NAME];
     let of_case = folders.into_iter().flat_map(|folder| names.map(|name| folder.join(name)));
+    let of_case = of_case.flat_map(|file| [npz_of(&file), file]);
     of_case.chain(files.into_iter().cloned()).collect()
 }
 

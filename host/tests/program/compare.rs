@@ -640,6 +640,22 @@ fn minus_one_among_ids_is_a_masked_pair_on_request() {
     assert!(lines[0].contains("rank0.expert_ids[0, 0] = -16843010: must be in [0, 4)"), "{lines:?}");
 }
 
+/// What NumPy writes of a tensor: a header, then the same bytes.
+fn npy(tensor: &Tensor<'_>) -> Vec<u8> {
+    let descr = match tensor.dtype {
+        safetensors::Dtype::BF16 => "<V2",
+        safetensors::Dtype::F32 => "<f4",
+        safetensors::Dtype::I8 => "|i1",
+        safetensors::Dtype::I32 => "<i4",
+        safetensors::Dtype::I64 => "<i8",
+        other => panic!("{other}"),
+    };
+    let shape: String = tensor.shape.iter().map(|extent| format!("{extent}, ")).collect();
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}\n");
+    let start = [&b"\x93NUMPY\x01\x00"[..], &(header.len() as u16).to_le_bytes(), header.as_bytes()].concat();
+    [&start, &*tensor.data].concat()
+}
+
 fn all_of(path: &Path) -> Vec<Tensor<'static>> {
     let mut file = TensorFile::open(path).unwrap();
     let read = |name: String| {
@@ -651,6 +667,78 @@ fn all_of(path: &Path) -> Vec<Tensor<'static>> {
 
 fn file_names(path: &Path) -> Vec<String> {
     TensorFile::open(path).unwrap().names()
+}
+
+fn write_npz(path: &Path, tensors: &[Tensor<'_>]) {
+    let mut zip = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    for tensor in tensors {
+        zip.start_file(format!("{}.npy", tensor.name), zip::write::SimpleFileOptions::default()).unwrap();
+        std::io::Write::write_all(&mut zip, &npy(tensor)).unwrap();
+    }
+    zip.finish().unwrap();
+}
+
+#[test]
+fn results_and_cases_are_read_as_numpy_writes_them() {
+    let (folder, case, result) = made(&[]);
+    let at = |name: &str| folder.path().join(name);
+    write_npz(&at("all.npz"), &all_of(&result));
+    let yes = json(0, &["compare", text(&case), text(&at("all.npz"))]);
+    assert!(
+        yes["bound"].as_str().unwrap().ends_with("bit for bit: all 12 expected tensors of ranks 0-1"),
+        "{yes}"
+    );
+    let one = |name: &str| all_of(&result).into_iter().find(|one| one.name == name).unwrap();
+    let x_out = one("rank1.x_out");
+    fs::write(at("rank1.x_out.npy"), npy(&x_out)).unwrap();
+    let asked = ["--ranks", "1", "--tensors", "x_out"];
+    json(0, &[&["compare", text(&case), text(&at("rank1.x_out.npy"))][..], &asked].concat());
+    let mut wrong = npy(&x_out);
+    *wrong.last_mut().unwrap() ^= 1;
+    fs::write(at("rank1.x_out.npy"), wrong).unwrap();
+    json(1, &[&["compare", text(&case), text(&at("rank1.x_out.npy"))][..], &asked].concat());
+    // The tensors of a case, too, and what experts returned.
+    let inputs = case.join("inputs.safetensors");
+    write_npz(&case.join("inputs.npz"), &all_of(&inputs));
+    let line = fails(2, &["check", text(&case)]);
+    assert!(line.contains("inputs.npz: stands beside inputs.safetensors: only one may be there"), "{line}");
+    fs::remove_file(inputs).unwrap();
+    json(0, &["check", text(&case)]);
+    json(0, &["compare", text(&case), text(&result)]);
+    let rows: Vec<_> = all_of(&result).into_iter().filter(|one| one.name.ends_with(".expand_x")).collect();
+    write_npz(&case.join("returned.npz"), &rows);
+    let bound = json(0, &["check", text(&case)])["bound"].clone();
+    assert!(bound.as_str().unwrap().ends_with("its tensors and the rows that experts returned"), "{bound}");
+    write_npz(&case.join("returned.npz"), &rows[1..]);
+    assert!(fails(2, &["check", text(&case)]).contains("returned.npz: rank0.expand_x: missing"));
+    // A case that is made again keeps none of these.
+    json(0, &["gen", "--preset", "tiny", "--seed", "1", "--force", "--out", text(&case)]);
+    assert!(!case.join("inputs.npz").exists() && !case.join("returned.npz").exists());
+}
+
+#[test]
+fn tensors_without_a_rank_are_those_of_the_rank_that_is_meant() {
+    let (folder, case, result) = made(&[]);
+    let nameless = folder.path().join("mine");
+    let mut tensors = all_of(&result);
+    tensors.retain(|one| one.name.starts_with("rank1."));
+    tensors.iter_mut().for_each(|one| one.name = one.name.replace("rank1.", ""));
+    write_tensors(&nameless, tensors.clone()).unwrap();
+    let line = fails(2, &["compare", text(&case), text(&nameless)]);
+    assert!(line.ends_with("before their names; hint: --rank N if they are of one rank"), "{line}");
+    let yes = json(0, &["compare", text(&case), text(&nameless), "--rank", "1"]);
+    assert!(yes["bound"].as_str().unwrap().ends_with(" of rank 1 and nothing else"), "{yes}");
+    json(1, &["compare", text(&case), text(&nameless), "--rank", "0"]);
+    fails(2, &["compare", text(&case), text(&nameless), "--rank", "2"]);
+    fails(2, &["compare", text(&case), text(&nameless), "--rank", "1", "--ranks", "1"]);
+    json(0, &["compare", text(&nameless), text(&result), "--rank", "1"]);
+    // One file has both names.
+    let both = folder.path().join("both");
+    let named = all_of(&result).into_iter().filter(|one| one.name == "rank1.x_out");
+    write_tensors(&both, tensors.into_iter().chain(named).collect()).unwrap();
+    assert!(
+        fails(2, &["compare", text(&case), text(&both), "--rank", "1"]).contains("which would be the same")
+    );
 }
 
 #[test]
