@@ -3,5 +3,4 @@
 mod header;
 mod misuse;
 mod model;
-mod seeded;
 mod vector;

@@ -3,12 +3,14 @@
 use super::rows::{Check, ROWS, Row, WITHOUT_ARGUMENTS};
 use super::structures::{Argument, Fault, STRUCTURES};
 use crate::codes::*;
+use snapbox::Data;
+use snapbox::data::DataFormat;
 use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
 use std::{env, format, fs};
 
-const FROM: &str = "<!-- codes: made of the model, UPDATE_GOLDEN=1 writes them -->\n";
+const FROM: &str = "<!-- codes: made of the model, SNAPSHOTS=overwrite writes them -->\n";
 const TO: &str = "<!-- codes end -->\n";
 
 fn name_of(code: i32) -> &'static str {
@@ -77,23 +79,15 @@ fn table() -> String {
     text
 }
 
-/// With `UPDATE_GOLDEN` in the environment it is written.
+/// `SNAPSHOTS=overwrite` writes it.
 #[test]
 fn the_page_has_the_codes_of_the_model() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/embed/c.md");
     let page = fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(FROM).unwrap();
-    let (there, after) = rest.split_once(TO).unwrap();
-    let made = table();
-    if env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&path, [before, FROM, &made, TO, after].concat()).unwrap();
-        return;
-    }
-    let first = there.lines().zip(made.lines()).find(|(there, made)| there != made);
-    assert!(
-        there == made,
-        "docs/embed/c.md has not the model's codes: {first:?}; UPDATE_GOLDEN=1 writes them"
-    );
+    let (_, after) = rest.split_once(TO).unwrap();
+    let made = [before, FROM, &table(), TO, after].concat();
+    snapbox::assert_data_eq!(made, Data::read_from(&path, Some(DataFormat::Text)).raw());
 }
 
 /// A function without a row would be in no model.
