@@ -5,11 +5,13 @@ use super::{Peer, RawFabric, RawNic, RowCopy, Segment};
 use crate::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Fabric, Fault, prefetch};
-use crate::place::{Place, Tensor};
+use crate::place::{Place, Region, Tensor};
 use crate::units::RankId;
 use Did::{Fence, Load, Store};
 use core::cell::RefCell;
 use core::sync::atomic::Ordering;
+use std::format;
+use std::vec;
 use std::vec::Vec;
 
 /// The actions of a fabric on which others depend.
@@ -40,44 +42,89 @@ fn done(act: impl FnOnce()) -> Vec<Did> {
 const ME: RankId = RankId(0);
 const NEAR: RankId = RankId(1);
 const FAR: RankId = RankId(2);
+/// The own number in the TP domain, which is another one than in the EP domain.
+const TP_ME: RankId = RankId(1);
 
-/// Large enough to bypass the caches, which requires vectors of 16 bytes.
-#[repr(C, align(16))]
+/// Several lines, from the start of one on.
+#[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Row([u8; prefetch::LINE]);
+struct Bytes([u8; 4 * prefetch::LINE]);
 
-const LEN: u64 = prefetch::LINE as u64;
+const ZERO: Bytes = Bytes([0; 4 * prefetch::LINE]);
 
-/// Calls `act` with the fabric and the interface of one rank; the first two of four ranks are one server.
+const REGIONS: [Region; 6] = [
+    Region::State,
+    Region::Window,
+    Region::WindowOut,
+    Region::TpState,
+    Region::TpWindow,
+    Region::Output(Tensor::XOut),
+];
+
+/// Calls `act` with the fabric and the interface of one rank; the first two of four ranks are one server, and two ranks are its
+/// TP domain.
 fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
-    let mut memory = [[Row([0; prefetch::LINE]); 3]; 4];
-    let mut output = Row([0; prefetch::LINE]);
-    let segment = |row: &mut Row| Segment::new(row.0.as_mut_ptr(), LEN);
+    let (mut memory, mut tp, mut output) = ([[ZERO; 3]; 4], [[ZERO; 2]; 2], ZERO);
+    let segment = |bytes: &mut Bytes| Segment::new(bytes.0.as_mut_ptr(), bytes.0.len() as u64);
     let peers = memory.each_mut().map(|[state, window, out]| Peer {
         state: segment(state),
         window: segment(window),
         window_out: segment(out),
     });
+    let tp = tp.each_mut().map(|[state, window]| Peer {
+        state: segment(state),
+        window: segment(window),
+        window_out: Segment::EMPTY,
+    });
     let outputs = Tensor::ALL.map(|t| if t == Tensor::XOut { segment(&mut output) } else { Segment::EMPTY });
-    // SAFETY: the segments are rows of their own that outlive the call, and only this thread accesses them, through these
-    // two, one after the other.
-    let (fabric, nic) = unsafe { (RawFabric::new(&peers, ME, outputs), RawNic::new(&peers, ME)) };
+    // SAFETY: the segments are allocations of their own that outlive the call, and only this thread accesses them, through
+    // these two, one after the other.
+    let (fabric, nic) =
+        unsafe { (RawFabric::new(&peers, ME, outputs).with_tp(&tp, TP_ME), RawNic::new(&peers, ME)) };
     act(fabric.with_servers(2).with_row_copy(row_copy), nic);
 }
 
+/// A place in every region of every rank that the fabric reaches, far ones included.
+fn everywhere() -> impl Iterator<Item = (RankId, Place)> {
+    REGIONS.into_iter().flat_map(|region| {
+        let ranks: &[RankId] = match region {
+            Region::State | Region::Window => &[ME, NEAR, FAR],
+            Region::TpState | Region::TpWindow => &[RankId(0), TP_ME],
+            Region::WindowOut | Region::Output(_) => &[ME],
+        };
+        ranks.iter().map(move |&rank| (rank, Place { region, offset: 128 }))
+    })
+}
+
+/// The loads and stores by which others learn of something, and the ranks of a server, all regions of each. What goes to far
+/// ranks goes by messages.
 #[test]
 fn words_are_accessed_with_the_orderings_that_the_models_check() {
+    assert_eq!([PUBLISH, TRANSFER, STORE], [Ordering::Release, Ordering::Release, Ordering::Relaxed]);
+    assert_eq!([OBSERVE, SOURCE], [Ordering::Acquire, Ordering::Relaxed]);
     with(RowCopy::Ahead, |mut fabric, mut nic| {
-        let at = Place::state(8);
-        let publish = done(|| fabric.publish(NEAR, at, 1).unwrap());
-        assert_eq!(publish, [Store(PUBLISH)]);
-        assert_eq!(done(|| fabric.send(FAR, at, &[1; 16]).unwrap()), [Store(PUBLISH); 2]);
-        assert_eq!(done(|| assert_eq!(fabric.observe(at), Ok(0))), [Load(OBSERVE)]);
-        assert_eq!(done(|| fabric.store(at, 1).unwrap()), [Store(STORE)]);
-        assert_eq!(done(|| assert_eq!(nic.observe(at), Ok(1))), [Load(OBSERVE)]);
-        let transfer = Transfer { to: NEAR, from: Place::window_out(0), at: Place::window(0), len: 16 };
-        let post = done(|| assert_eq!(nic.post(&transfer), Ok(Post::Posted)));
-        assert_eq!(post, [Load(SOURCE), Store(TRANSFER), Load(SOURCE), Store(TRANSFER)]);
+        for (rank, at) in everywhere() {
+            let publish = done(|| assert_eq!(fabric.publish(rank, at, 1).is_ok(), rank != FAR, "{at}"));
+            assert_eq!(publish, if rank == FAR { vec![] } else { vec![Store(PUBLISH)] }, "{at} of {rank}");
+            let send = done(|| assert_eq!(fabric.send(rank, at, &[1; 16]).is_ok(), rank == FAR, "{at}"));
+            assert_eq!(send, if rank == FAR { vec![Store(PUBLISH); 2] } else { vec![] }, "{at} of {rank}");
+        }
+        for region in REGIONS {
+            let at = Place { region, offset: 128 };
+            assert_eq!(done(|| fabric.store(at, 7).unwrap()), [Store(STORE)], "{at}");
+            assert_eq!(done(|| assert_eq!(fabric.observe(at), Ok(7))), [Load(OBSERVE)], "{at}");
+            // An agent has no TP domain and no outputs.
+            let is_seen = !region.is_of_tp() && !matches!(region, Region::Output(_));
+            let seen = done(|| assert_eq!(nic.observe(at).ok(), is_seen.then_some(7), "{at}"));
+            assert_eq!(seen, if is_seen { vec![Load(OBSERVE)] } else { vec![] }, "{at}");
+        }
+        for (to, words) in [ME, NEAR, FAR].into_iter().flat_map(|to| [1, 2, 16].map(|words| (to, words))) {
+            let (from, at) = (Place::window_out(0), Place::window(0));
+            let transfer = Transfer { to, from, at, len: 8 * words };
+            let post = done(|| assert_eq!(nic.post(&transfer), Ok(Post::Posted)));
+            let each = [Load(SOURCE), Store(TRANSFER)];
+            assert_eq!(post, each.repeat(words as usize), "{words} words to {to}");
+        }
     });
 }
 
@@ -93,56 +140,110 @@ fn a_word_at_half_a_words_offset_is_refused() {
     });
 }
 
-type Act = fn(&mut RawFabric<'_>);
-
-fn put(fabric: &mut RawFabric<'_>) {
-    fabric.put(NEAR, Place::window(0), &[1; prefetch::LINE], &[]).unwrap();
+/// A row on its way: written at a place of a rank, perhaps with a tail, or delivered to an output.
+#[derive(Clone, Copy, Debug)]
+enum Row {
+    Put { to: RankId, at: Place, len: usize, tail: usize },
+    Deliver { from: Place, len: usize },
 }
 
-fn deliver(fabric: &mut RawFabric<'_>) {
-    fabric.deliver(Place::output(Tensor::XOut, 0), Place::window(0), LEN).unwrap();
-}
+impl Row {
+    /// Every kind of row that a fabric carries.
+    fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for len in [8, prefetch::LINE - 1, prefetch::LINE, 2 * prefetch::LINE] {
+            for (to, at) in everywhere().filter(|&(to, _)| to != FAR) {
+                let at = Place { offset: 0, ..at };
+                all.extend([0, 8, 40].map(|tail| Self::Put { to, at, len, tail }));
+            }
+            // An output is not delivered to itself.
+            let sources = REGIONS.into_iter().filter(|region| !matches!(region, Region::Output(_)));
+            all.extend(sources.map(|region| Self::Deliver { from: Place { region, offset: 0 }, len }));
+        }
+        all
+    }
 
-fn quiet(fabric: &mut RawFabric<'_>) {
-    assert_eq!(fabric.quiet(), Ok(true));
-}
-
-/// A fence precedes every announcement of rows, and after it nothing is left to fence.
-#[test]
-#[cfg(target_arch = "x86_64")]
-fn one_fence_separates_rows_past_the_caches_from_their_flag() {
-    let tell: [(Act, &[Did]); 3] = [
-        (|fabric| fabric.publish(NEAR, Place::state(0), 1).unwrap(), &[Store(PUBLISH)]),
-        (|fabric| fabric.send(FAR, Place::state(0), &[1; 8]).unwrap(), &[Store(PUBLISH)]),
-        (quiet, &[]),
-    ];
-    for (tell, told) in tell {
-        for row in [put, deliver] {
-            with(RowCopy::Streaming, |mut fabric, _| {
-                assert_eq!(done(|| tell(&mut fabric)), told, "no row");
-                assert_eq!(done(|| [row, row].iter().for_each(|row| row(&mut fabric))), []);
-                assert_eq!(done(|| tell(&mut fabric)), [&[Fence], told].concat());
-                assert_eq!(done(|| tell(&mut fabric)), told, "fenced");
-                assert_eq!(done(|| drop(fabric)), [], "fenced");
-            });
+    fn go(self, fabric: &mut RawFabric<'_>) {
+        let bytes = [1; 2 * prefetch::LINE];
+        match self {
+            Self::Put { to, at, len, tail } => fabric.put(to, at, &bytes[..len], &bytes[..tail]).unwrap(),
+            Self::Deliver { from, len } => {
+                fabric.deliver(Place::output(Tensor::XOut, 0), from, len as u64).unwrap();
+            }
         }
     }
-    for row in [put, deliver] {
-        with(RowCopy::Streaming, |mut fabric, _| {
-            row(&mut fabric);
-            assert_eq!(done(|| drop(fabric)), [Fence]);
-        });
+
+    /// Whether a fence must follow.
+    fn owes(self, row_copy: RowCopy) -> bool {
+        let (Self::Put { len, .. } | Self::Deliver { len, .. }) = self;
+        cfg!(target_arch = "x86_64") && row_copy == RowCopy::Streaming && len >= prefetch::LINE
     }
 }
 
+/// By which others may learn that rows have come.
+#[derive(Clone, Copy, Debug)]
+enum Telling {
+    Publish(RankId, Place),
+    Send(Place),
+    Quiet,
+}
+
+impl Telling {
+    fn all() -> Vec<Self> {
+        let places = everywhere();
+        let telling = |(rank, at)| if rank == FAR { Self::Send(at) } else { Self::Publish(rank, at) };
+        places.map(telling).chain([Self::Quiet]).collect()
+    }
+
+    fn go(self, fabric: &mut RawFabric<'_>) {
+        match self {
+            Self::Publish(rank, at) => fabric.publish(rank, at, 1).unwrap(),
+            Self::Send(at) => fabric.send(FAR, at, &[1; 8]).unwrap(),
+            Self::Quiet => assert_eq!(fabric.quiet(), Ok(true)),
+        }
+    }
+
+    /// What it does by itself.
+    fn alone(self) -> &'static [Did] {
+        if let Self::Quiet = self { &[] } else { &[Store(PUBLISH)] }
+    }
+}
+
+/// A fence precedes every way to tell of every row that owes one, and the end of the fabric; one is enough, and no other row has
+/// one. What tells nothing leaves the fence to what does.
 #[test]
-fn rows_through_the_caches_want_no_fence() {
-    for row_copy in [RowCopy::Ahead, RowCopy::Plain] {
-        with(row_copy, |mut fabric, _| {
-            let rows = done(|| [put, deliver, quiet].iter().for_each(|act| act(&mut fabric)));
-            assert_eq!(rows, []);
-            assert_eq!(done(|| drop(fabric)), []);
-        });
+fn one_fence_separates_rows_past_the_caches_from_their_flag() {
+    for row_copy in [RowCopy::Ahead, RowCopy::Plain, RowCopy::Streaming] {
+        for (row, telling) in Row::all()
+            .into_iter()
+            .flat_map(|row| Telling::all().into_iter().map(move |telling| (row, telling)))
+        {
+            let context = format!("{row_copy:?}, {row:?}, {telling:?}");
+            let told = telling.alone();
+            let owed: &[Did] = if row.owes(row_copy) { &[Fence] } else { &[] };
+            with(row_copy, |mut fabric, _| {
+                assert_eq!(done(|| telling.go(&mut fabric)), told, "no row: {context}");
+                assert_eq!(done(|| [row, row].iter().for_each(|row| row.go(&mut fabric))), [], "{context}");
+                let at = Place::state(64);
+                let idle = done(|| {
+                    fabric.store(at, 1).unwrap();
+                    fabric.observe(at).unwrap();
+                    fabric.write(Place::window(0), &[1; prefetch::LINE]).unwrap();
+                    fabric.put(NEAR, Place::window(0), &[1; 8], &[1; 8]).unwrap();
+                });
+                assert_eq!(idle, [Store(STORE), Load(OBSERVE)], "{context}");
+                assert_eq!(done(|| telling.go(&mut fabric)), [owed, told].concat(), "{context}");
+                assert_eq!(done(|| telling.go(&mut fabric)), told, "fenced: {context}");
+                assert_eq!(done(|| drop(fabric)), [], "fenced: {context}");
+            });
+        }
+        for row in Row::all() {
+            with(row_copy, |mut fabric, _| {
+                row.go(&mut fabric);
+                let owed: &[Did] = if row.owes(row_copy) { &[Fence] } else { &[] };
+                assert_eq!(done(|| drop(fabric)), owed, "{row_copy:?}, {row:?}");
+            });
+        }
     }
 }
 
