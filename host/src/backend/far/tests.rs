@@ -317,6 +317,93 @@ fn what_lies_on_a_wire_is_refused() {
     assert_eq!(said(|chunk| chunk.truncate(60)), Ok(0));
 }
 
+/// What becomes of a number on a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Lower,
+    Higher,
+    Zero,
+    /// As in the chunk before.
+    Again,
+}
+
+/// Process 1 has applied two of three entries and has sent one that has been applied; then comes its next chunk, after a change of
+/// the number in so many bytes from there on. `None` if that changes nothing, else why it is refused, if it is.
+fn changed(at: usize, len: usize, change: Change) -> Option<Option<String>> {
+    let shape = crate::conformance::shape();
+    let mut wires = MemoryWire::network(2, 1);
+    let (mut liar, wire) = (wires.pop().unwrap(), wires.pop().unwrap());
+    let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
+    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire, deaf());
+    (0..3).for_each(|word| {
+        far.fabric(RankId(0), CoreId(0), 0).publish(RankId(1), Place::state(0), word).unwrap()
+    });
+    let mut out = Outgoing::default();
+    let mut chunk = |offset| {
+        let entry = Entry { kind: Kind::Words, member: RankId(0), at: Place::state(offset), len: 8 };
+        out.add((entry, [&[1; 8], &[]]), 100, &mut |_| unreachable!()).unwrap();
+        out.close(1, 2)
+    };
+    let mut says = |chunk: Vec<u8>| {
+        liar.send(0, chunk).unwrap();
+        (0..100).for_each(|_| _ = far.poll());
+        far.failed().map(str::to_owned)
+    };
+    let (before, mut next) = (chunk(16), chunk(24));
+    let number = |chunk: &[u8]| chunk[at..at + len].iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
+    let (old, truth) = (number(&before), number(&next));
+    let lie = match change {
+        Change::Lower => truth.wrapping_sub(1),
+        Change::Higher => truth.wrapping_add(1),
+        Change::Zero => 0,
+        Change::Again => old,
+    };
+    assert_eq!(says(before), None);
+    next[at..at + len].copy_from_slice(&lie.to_le_bytes()[..len]);
+    (lie != truth).then(|| says(next))
+}
+
+/// Every number in the head of a chunk and of its entry, behind some progress: whatever cannot be is refused. What is not is
+/// listed: it could be true.
+#[test]
+fn a_number_on_a_wire_that_cannot_follow_from_those_before_is_refused() {
+    use Change::{Again, Higher, Lower, Zero};
+    const ENTRY: usize = CHUNK_HEAD;
+    let fields = [
+        ("magic", 0, 8),
+        ("sender", 8, 8),
+        ("number", 16, 8),
+        ("applied", 24, 8),
+        ("member", ENTRY, 4),
+        ("region", ENTRY + 4, 1),
+        ("kind", ENTRY + 5, 3),
+        ("offset", ENTRY + 8, 8),
+        ("len", ENTRY + 16, 8),
+    ];
+    let mut could_be = Vec::new();
+    for (name, at, len) in fields {
+        for change in [Lower, Higher, Zero, Again] {
+            if changed(at, len, change) == Some(None) {
+                could_be.push((name, change));
+            }
+        }
+    }
+    let expected = [
+        // The third entry may have been applied, too.
+        ("applied", Higher),
+        // Another place, or the same bytes as a row.
+        ("region", Higher),
+        ("kind", Lower),
+        ("kind", Zero),
+        ("offset", Zero),
+        ("offset", Again),
+        // The end may come with the next chunk.
+        ("len", Higher),
+        ("len", Zero),
+    ];
+    assert_eq!(could_be, expected);
+}
+
 #[test]
 fn a_lie_names_its_sender_and_ends_the_group() {
     let shape = crate::conformance::shape();
@@ -339,7 +426,6 @@ fn a_lie_names_its_sender_and_ends_the_group() {
     let why = "process 1 has sent something wrong: no access to 8 bytes at window+0x800000 of rank 0";
     assert_eq!(lies(entry(RankId(0), Region::Window, 8 << 20)).as_deref(), Some(why));
     let mut fabric = far.fabric(RankId(0), CoreId(0), 0);
-    use veriep_core::fabric::Fabric;
     assert!(fabric.quiet().is_err() && fabric.publish(RankId(1), Place::state(0), 1).is_err());
 }
 
