@@ -14,22 +14,41 @@ pub(crate) fn refuse_by_errors() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The first Ctrl-C or SIGTERM asks for what there is, the second one ends the program.
+/// Seconds in which a program that has been asked for what there is must end by itself. Batch systems wait longer before they kill.
+const ANSWERS: u32 = 10;
+
+/// The first Ctrl-C or SIGTERM asks for what there is, the second one ends the program; so does the system's clock, if the first
+/// one has no answer. What waits for an answer, experts that take long or a worker that is stuck, need not come to ask.
 pub(crate) fn note_interrupts() {
-    const NOTE: &[u8] = b"note: the report of what there is follows; Ctrl-C or SIGTERM again ends at once\n";
     extern "C" fn note(_: libc::c_int) {
         if veriep::interrupt::ask() {
-            // SAFETY: the process ends here without running anything of its own, whatever state it is in.
-            unsafe { libc::_exit(STATUS_INTERRUPTED.into()) };
+            end_with(b"");
         }
-        // SAFETY: `NOTE` has so many bytes, and a signal handler may write.
-        unsafe { libc::write(libc::STDERR_FILENO, NOTE.as_ptr().cast(), NOTE.len()) };
+        say(b"note: the report of what there is follows within 10 s; Ctrl-C or SIGTERM again ends at once\n");
+        // SAFETY: a signal handler may set the clock, and nothing else here does.
+        unsafe { libc::alarm(ANSWERS) };
     }
-    let handler: extern "C" fn(libc::c_int) = note;
-    for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler calls nothing but an atomic and what may be called in one; the signal had none before.
+    extern "C" fn late(_: libc::c_int) {
+        end_with(b"error: interrupted: no round has ended for 10 s, so there is no report\n");
+    }
+    let [noted, is_late]: [extern "C" fn(libc::c_int); 2] = [note, late];
+    for (signal, handler) in [(libc::SIGINT, noted), (libc::SIGTERM, noted), (libc::SIGALRM, is_late)] {
+        // SAFETY: the handlers call nothing but an atomic and what may be called in one; the signals had none before.
         unsafe { libc::signal(signal, handler as libc::sighandler_t) };
     }
+}
+
+/// Writes to standard error, as a signal handler may.
+fn say(line: &[u8]) {
+    // SAFETY: `line` has so many bytes, and a signal handler may write.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// Ends the program with a line, whatever state it is in.
+fn end_with(line: &[u8]) -> ! {
+    say(line);
+    // SAFETY: the process ends here without running anything of its own.
+    unsafe { libc::_exit(STATUS_INTERRUPTED.into()) }
 }
 
 /// Ctrl-C and SIGTERM, which batch systems send to all processes, are somebody else's to answer.

@@ -19,6 +19,7 @@ mod expected;
 mod export;
 mod r#gen;
 mod generated_cases;
+mod hangs;
 mod kill;
 #[cfg(target_os = "linux")]
 mod mpi;
