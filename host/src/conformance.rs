@@ -11,7 +11,7 @@ use crate::driver::lockstep::Clockwork;
 use crate::parallel::lock;
 use crate::verdict::Verdict;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use litmus::{Actor, Claim, Failure, Litmus, Run, STRIDE, SUITES, Step, Who, Why};
 use rand::{RngExt, SeedableRng};
@@ -24,6 +24,7 @@ use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
+use veriep_core::sync::join::Arrivals;
 use veriep_core::units::{CoreId, RankId};
 
 /// Most repetitions in one memory.
@@ -223,28 +224,33 @@ fn report(litmus: &Litmus, broken: Option<String>) {
 
 /// A barrier whose threads spin before they sleep, since an idle processor takes longer to wake up than most runs take.
 struct Barrier {
-    threads: usize,
+    threads: u64,
     /// The number of calls of [`wait`](Self::wait) so far, by all threads.
-    calls: AtomicUsize,
+    calls: Arrivals<AtomicU64>,
     asleep: Mutex<()>,
     wakes: Condvar,
 }
 
 impl Barrier {
     fn new(threads: usize) -> Self {
-        Self { threads, calls: AtomicUsize::new(0), asleep: Mutex::new(()), wakes: Condvar::new() }
+        Self {
+            threads: threads as u64,
+            calls: Arrivals::default(),
+            asleep: Mutex::new(()),
+            wakes: Condvar::new(),
+        }
     }
 
     /// Waits until all threads have called it as often as this one.
     fn wait(&self) {
-        let before = self.calls.fetch_add(1, Ordering::AcqRel);
-        let all = (before / self.threads + 1) * self.threads;
-        if before + 1 == all {
+        let come = self.calls.arrive();
+        let all = come.next_multiple_of(self.threads);
+        if come == all {
             drop(lock(&self.asleep));
             self.wakes.notify_all();
             return;
         }
-        let have_come = || self.calls.load(Ordering::Acquire) >= all;
+        let have_come = || self.calls.have_come(all);
         for _ in 0..SPINS {
             if have_come() {
                 return;

@@ -22,7 +22,7 @@ use crate::global_rank;
 use crate::group::{self, of_failure};
 use crate::world::World;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use listing::{Copied, Listing, Phase, Source};
 use std::thread;
@@ -31,6 +31,7 @@ use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::protocol::{Choices, Operator, Receive};
 use veriep_core::shape::{Product, Protocol};
+use veriep_core::sync::join::Arrivals;
 use veriep_core::units::{CoreId, RankId};
 
 /// The bare copies' times.
@@ -246,7 +247,7 @@ impl<'a> Traffic<'a> {
         rounds: Range<usize>,
     ) -> Result<[Vec<Duration>; 2], Error> {
         let unit = Schedule::parse("DC")?;
-        let (arrived, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (arrived, stop) = (Arrivals::<AtomicU64>::default(), AtomicBool::new(false));
         let work = |w: usize| {
             let _stop_if_panicking = StopOnPanic(&stop);
             pin(w);
@@ -255,9 +256,9 @@ impl<'a> Traffic<'a> {
             let mut of_phase = |phase: &Phase| {
                 // As workers wait for each other, so that all begin at once: alone on the machine, a copy is faster. What
                 // was copied before is seen behind it.
-                met += threads;
-                arrived.fetch_add(1, Ordering::AcqRel);
-                let must_wait = || arrived.load(Ordering::Acquire) < met && !stop.load(Ordering::Relaxed);
+                met += threads as u64;
+                arrived.arrive();
+                let must_wait = || !arrived.have_come(met) && !stop.load(Ordering::Relaxed);
                 (1..).take_while(|_| must_wait()).for_each(idle);
                 let start = Instant::now();
                 let mine = global_rank::all(&self.case.shape).skip(w).step_by(threads);

@@ -6,11 +6,10 @@ use crate::backend::{Backend, Told};
 use crate::expert;
 use crate::global_rank;
 use crate::parallel::lock;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
-use veriep_core::fabric::coherent::{ARRIVE, JOINED, OPEN};
 use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::layout::record::Triple;
@@ -19,13 +18,14 @@ use veriep_core::place::Tensor;
 use veriep_core::protocol::{Agent, AgentEnv, Operator};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Member, Planned, Returned};
+use veriep_core::sync::join::Join;
 use veriep_core::units::{CoreId, RankId};
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]
 pub struct RankState {
     /// By operator of the unit.
-    joins: Vec<Join>,
+    joins: Vec<Join<AtomicU64>>,
     /// By batch.
     returned: Vec<RwLock<Returned>>,
     /// The rank's agent, on A2. It lives as long as the group.
@@ -34,15 +34,6 @@ pub struct RankState {
     pub(super) tasks: AtomicU64,
     /// Steps of those of it who will stop, if any are to.
     pub(super) steps: AtomicU64,
-}
-
-/// The end of an operator on one rank.
-#[derive(Debug, Default)]
-struct Join {
-    /// Cores that have ended it.
-    ended: AtomicU32,
-    /// All have, and its experts have run.
-    open: AtomicBool,
 }
 
 impl RankState {
@@ -79,7 +70,7 @@ impl RankState {
     /// What a member of a simulated group has come to.
     pub(super) fn resume(&self, member: Member) {
         *lock(&self.agent) = member.agent;
-        self.joins[..member.ended].iter().for_each(|join| join.open.store(true, OPEN));
+        self.joins[..member.ended].iter().for_each(Join::open);
         for (kept, returned) in self.returned.iter().zip(member.returned) {
             *kept.write().unwrap_or_else(PoisonError::into_inner) = returned;
         }
@@ -87,7 +78,7 @@ impl RankState {
 
     /// Whether all cores of the rank have ended an operator of the unit.
     pub fn has_ended(&self, operator: usize) -> bool {
-        self.joins[operator].open.load(JOINED)
+        self.joins[operator].is_open()
     }
 }
 
@@ -264,8 +255,7 @@ impl Task {
     /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
         unit.backend.hears(self.rank, self.core, Told::Ends);
-        let join = &unit.ranks[self.rank.index()].joins[self.operator];
-        if join.ended.fetch_add(1, ARRIVE) + 1 < unit.shape.aiv_num() {
+        if !unit.ranks[self.rank.index()].joins[self.operator].arrive(unit.shape.aiv_num()) {
             self.leave();
             return Ok(());
         }
@@ -294,7 +284,7 @@ impl Task {
             })?;
             self.experts += start.elapsed();
         }
-        state.joins[self.operator].open.store(true, OPEN);
+        state.joins[self.operator].open();
         unit.world.rank_is_open();
         self.leave();
         Ok(())

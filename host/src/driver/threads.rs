@@ -7,13 +7,14 @@ use crate::backend::{Backend, Told};
 use crate::parallel::lock;
 use crate::world::{Patience, Phase};
 use core::ops::Add;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::Wait;
 use veriep_core::sim::cluster::Planned;
+use veriep_core::sync::join::{Arrivals, come, has_come};
 use veriep_core::units::{CoreId, RankId, div_rem};
 
 /// Steps that a core takes in a row before another one gets its turn.
@@ -79,9 +80,9 @@ pub struct Times {
 /// What workers of this process tell each other. But for the begin it orders nothing.
 struct Shared {
     /// Workers that are ready to begin.
-    ready: AtomicUsize,
-    /// All processes are.
-    go: AtomicBool,
+    ready: Arrivals<AtomicU64>,
+    /// Not 0: all processes are.
+    go: AtomicU64,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -104,8 +105,8 @@ impl Shared {
 pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, Failure> {
     unit.check()?;
     let shared = Shared {
-        ready: AtomicUsize::new(0),
-        go: AtomicBool::new(false),
+        ready: Arrivals::default(),
+        go: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
@@ -248,9 +249,9 @@ impl<'a, B: Backend> Worker<'a, B> {
     fn begin_together(&self) -> bool {
         let Shared { ready, go, stop, .. } = self.shared;
         self.unit.world.set_busy(self.number, true);
-        ready.fetch_add(1, Ordering::AcqRel);
-        let all = self.workers.count;
-        while self.number > 0 && !go.load(Ordering::Acquire) || ready.load(Ordering::Acquire) < all {
+        ready.arrive();
+        let all = self.workers.count as u64;
+        while self.number > 0 && !has_come(go, 1) || !ready.have_come(all) {
             if stop.load(Ordering::Relaxed) {
                 return false;
             }
@@ -262,7 +263,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 return false;
             }
             self.unit.world.enter(Phase::Drives);
-            go.store(true, Ordering::Release);
+            come(go, 1);
         }
         true
     }

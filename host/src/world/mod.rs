@@ -51,6 +51,7 @@ use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(target_os = "linux")]
 use std::sync::{OnceLock, Weak};
+use veriep_core::sync::join::{come, has_come};
 use veriep_core::units::RankId;
 
 /// What a process does.
@@ -86,8 +87,8 @@ pub struct At {
     pub batch: usize,
 }
 
-/// One process's part of a group, and its view of the others. But for meetings and phases it orders nothing: between ranks the
-/// protocol alone must do that, and ThreadSanitizer would not see that it does if these counts helped.
+/// One process's part of a group, and its view of the others. But for meetings, orders and phases it orders nothing: between
+/// ranks the protocol alone must do that, and ThreadSanitizer would not see that it does if these counts helped.
 #[derive(Debug)]
 pub struct World {
     board: Board,
@@ -356,15 +357,14 @@ impl World {
     /// Comes to the next meeting of all processes, and returns its number. What was written before is seen behind it.
     pub fn arrive(&self) -> u64 {
         let nth = self.meetings.fetch_add(1, Ordering::Relaxed) + 1;
-        self.own(OfProcess::Met).store(nth, Ordering::Release);
+        come(self.own(OfProcess::Met), nth);
         nth
     }
 
     /// Whether all processes have come to that meeting.
     #[must_use]
     pub fn all_have_come(&self, nth: u64) -> bool {
-        let met = |process| self.board.of(process, OfProcess::Met).load(Ordering::Acquire);
-        (0..self.processes()).all(|process| met(process) >= nth)
+        (0..self.processes()).all(|process| has_come(self.board.of(process, OfProcess::Met), nth))
     }
 
     /// Before a meeting between two units: the first process says whether somebody has asked for the end.

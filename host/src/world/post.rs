@@ -12,6 +12,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::Instant;
+use veriep_core::sync::join::{come, has_come};
 
 /// Lines of the sender.
 pub(super) const ROW: u32 = 0;
@@ -204,13 +205,13 @@ impl World {
 
     /// The group has ended well, and nobody is needed any more.
     pub fn set_over(&self) {
-        self.board.group(OfGroup::Over).store(1, Ordering::Release);
+        come(self.board.group(OfGroup::Over), 1);
     }
 
     /// Whether it has.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.board.group(OfGroup::Over).load(Ordering::Acquire) != 0
+        has_come(self.board.group(OfGroup::Over), 1)
     }
 
     /// A process is gone: as a word of the board, 0 if it is not.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use veriep_core::fabric::raw::RowCopy;
+use veriep_core::sync::join::{come, has_come};
 
 /// Tells a process that it is one of a group: its number, how many there are, workers of each, the parent's number in the
 /// system, what must be the same, and which group it is.
@@ -339,12 +340,13 @@ impl World {
         self.ring();
     }
 
-    /// Tells all processes to do something: what, and two numbers.
+    /// Tells all processes to do something: what, and two numbers. Only one process does.
     pub fn order(&self, order: [u64; 3]) {
         for (word, value) in [OfGroup::What, OfGroup::First, OfGroup::Second].into_iter().zip(order) {
             self.board.group(word).store(value, Ordering::Relaxed);
         }
-        self.board.group(OfGroup::Orders).fetch_add(1, Ordering::Release);
+        let orders = self.board.group(OfGroup::Orders);
+        come(orders, orders.load(Ordering::Relaxed) + 1);
         self.ring();
     }
 
@@ -352,7 +354,7 @@ impl World {
     #[must_use]
     pub fn ordered(&self, nth: u64) -> [u64; 3] {
         let mut rung = self.listen();
-        while self.board.group(OfGroup::Orders).load(Ordering::Acquire) < nth {
+        while !has_come(self.board.group(OfGroup::Orders), nth) {
             self.sleep(rung);
             rung = self.rung();
         }

@@ -4,6 +4,7 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
+use core::sync::atomic::AtomicU64;
 use veriep_core::conformance::{Actor, Run, SUITES, Why};
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
@@ -35,7 +36,8 @@ use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Release, RowElement, Shape,
 };
 use veriep_core::sync::event::Order;
-use veriep_core::sync::{barrier, event, flag};
+use veriep_core::sync::join::{Arrivals, Join};
+use veriep_core::sync::{barrier, event, flag, join};
 use veriep_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
 #[cfg(target_arch = "x86_64")]
 use veriep_core::vector::x86::{Avx2, Avx512};
@@ -440,6 +442,13 @@ fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     keep(barrier::arrive(fabric, rank, core, &mut epoch, ShareSum::default()));
     keep((barrier::missing(fabric, shape.aiv_num(), core, epoch), barrier::sum_of(fabric, core, epoch)));
     keep((barrier::last_of(any().into(), any().into()), barrier::sum_in(any().into())));
+    let word = || AtomicU64::new(any().into());
+    let (arrivals, of_core) = (Arrivals::new(word()), Join::new(word(), word()));
+    keep((Arrivals::arrive(&arrivals), arrivals.have_come(any().into())));
+    keep((Join::arrive(&of_core, any()), of_core.is_open()));
+    of_core.open();
+    join::come(&word(), any().into());
+    keep(join::has_come(&word(), any().into()));
     keep((fabric.quiet(), fabric.observe(Place::state(u64::from(any())))));
     black_box(fabric.cells());
 }

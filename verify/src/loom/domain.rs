@@ -4,7 +4,7 @@
 //! Combine returns what the oracle says that the experts make of dispatch's outputs; those are compared with
 //! the same oracle, so a schedule may also begin with a combine.
 
-use super::join::{Join, Joins};
+use super::join::{self, Joins};
 use super::memory::Outputs;
 use super::round::{Round, Traffic};
 use ::loom::thread;
@@ -33,7 +33,7 @@ pub(super) struct Domain {
     /// At most one effect in a step.
     pub(super) one_by_one: bool,
     /// How cores of a rank join after each operator; only a rank that runs one operator at most can do without.
-    pub(super) join: Option<Join>,
+    pub(super) join: Option<join::Twist>,
 }
 
 /// A core's fabric, from operator to operator.

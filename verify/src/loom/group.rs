@@ -3,7 +3,7 @@
 
 use super::domain::Domain;
 use super::fabric::LoomCells;
-use super::join::Join;
+use super::join;
 use super::memory::{Memory, Places};
 use super::round::Traffic;
 use super::twins::{Twist, Twisted};
@@ -90,7 +90,7 @@ impl Group {
 
     /// The cores of a rank join after each operator; so it can run several.
     #[must_use]
-    pub const fn joined(mut self, join: Join) -> Self {
+    pub const fn joined(mut self, join: join::Twist) -> Self {
         self.domain.join = Some(join);
         self
     }

@@ -1,58 +1,158 @@
-//! The join of a rank's cores, which is the driver's: the orderings are those of `veriep_core::fabric::coherent`, as the driver
-//! of the host has them.
+//! The joins of a rank's cores, and the meetings of processes: `veriep_core::sync::join`, which drivers run, over loom's words.
 
-use ::loom::sync::atomic::{AtomicU32, Ordering};
+use super::domain::together;
+use ::loom::cell::UnsafeCell;
+use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
-use veriep_core::fabric::coherent::{ARRIVE, JOINED, OPEN};
+use std::rc::Rc;
+use veriep_core::sync::join::{Arrivals, Atomic, Join, come, has_come};
 use veriep_core::units::CoreId;
 
-/// How cores join.
+/// What is bent in the words of those who meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Join {
-    /// As the driver must.
+pub enum Twist {
+    /// Nothing.
     #[default]
-    Kept,
-    /// Twin: nobody waits for the others. Core 0 runs the experts.
+    None,
+    /// No core waits for the others. Core 0 runs the experts.
     Missing,
-    /// Twin: an arrival says nothing of what its core did before.
+    /// An arrival that is counted says nothing of what was done before.
     RelaxedArrival,
-    /// Twin: the word that opens the join says nothing of what was done before.
+    /// A word that is stored says nothing of what was done before: the one that opens a join, or by which a process comes to a
+    /// meeting.
     RelaxedOpen,
+    /// What follows a look at a word may have come before it.
+    RelaxedLook,
+}
+
+/// A word as the twist has it.
+#[derive(Debug)]
+struct Word {
+    atomic: AtomicU64,
+    twist: Twist,
+}
+
+impl Word {
+    fn new(twist: Twist) -> Self {
+        Self { atomic: AtomicU64::new(0), twist }
+    }
+
+    fn bent(&self, by: Twist, ordering: Ordering) -> Ordering {
+        if self.twist == by { Ordering::Relaxed } else { ordering }
+    }
+}
+
+impl Atomic for Word {
+    fn load(&self, ordering: Ordering) -> u64 {
+        self.atomic.load(self.bent(Twist::RelaxedLook, ordering))
+    }
+
+    fn store(&self, word: u64, ordering: Ordering) {
+        self.atomic.store(word, self.bent(Twist::RelaxedOpen, ordering));
+    }
+
+    fn count(&self, ordering: Ordering) -> u64 {
+        self.atomic.fetch_add(1, self.bent(Twist::RelaxedArrival, ordering))
+    }
 }
 
 /// The joins of a rank, one after each of its operators. To be made inside a model.
 #[derive(Debug)]
 pub(super) struct Joins {
-    how: Join,
+    twist: Twist,
     cores: u32,
-    /// By operator: the cores that have ended it, and whether the next one may begin.
-    words: Vec<(AtomicU32, AtomicU32)>,
+    /// By operator.
+    joins: Vec<Join<Word>>,
 }
 
 impl Joins {
-    pub(super) fn new(how: Join, cores: u32, operators: usize) -> Self {
-        let words = (0..operators).map(|_| (AtomicU32::new(0), AtomicU32::new(0))).collect();
-        Self { how, cores, words }
+    pub(super) fn new(twist: Twist, cores: u32, operators: usize) -> Self {
+        let joins = (0..operators).map(|_| Join::new(Word::new(twist), Word::new(twist))).collect();
+        Self { twist, cores, joins }
     }
 
     /// `core` has ended operator number `n`. The last one runs the `experts`, who read what all cores have put out; the others
     /// wait for that.
     pub(super) fn after(&self, n: usize, core: CoreId, experts: impl FnOnce()) {
-        let relaxed = |twin, ordering| if self.how == twin { Ordering::Relaxed } else { ordering };
-        if self.how == Join::Missing {
+        if self.twist == Twist::Missing {
             if core.0 == 0 {
                 experts();
             }
             return;
         }
-        let (ended, open) = &self.words[n];
-        if ended.fetch_add(1, relaxed(Join::RelaxedArrival, ARRIVE)) + 1 == self.cores {
+        let join = &self.joins[n];
+        if join.arrive(self.cores) {
             experts();
-            open.store(1, relaxed(Join::RelaxedOpen, OPEN));
+            join.open();
             return;
         }
-        while open.load(JOINED) == 0 {
+        while !join.is_open() {
             thread::yield_now();
         }
+    }
+}
+
+/// How those who meet again and again do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meet {
+    /// Each says in a word of its own how often it has come, as processes do.
+    Words,
+    /// A count of all arrivals, as threads of one process do.
+    Count,
+}
+
+/// A row for each meeting whose number is even, and for each that is odd.
+type Rows = [UnsafeCell<u64>; 2];
+
+/// What those who meet share.
+struct Place {
+    own: Vec<Word>,
+    all: Arrivals<Word>,
+    rows: Vec<Rows>,
+}
+
+/// The body of a model: so many meet so often. Before each meeting each writes a row, which the others read behind it; behind the
+/// next one it may be written again.
+pub fn meetings(
+    meet: Meet,
+    members: usize,
+    meetings: u64,
+    twist: Twist,
+) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let place = Rc::new(Place {
+            own: (0..members).map(|_| Word::new(twist)).collect(),
+            all: Arrivals::new(Word::new(twist)),
+            rows: (0..members).map(|_| [UnsafeCell::new(0), UnsafeCell::new(0)]).collect(),
+        });
+        let mut runs = (0..members).map(|me| {
+            let place = Rc::clone(&place);
+            move || (1..=meetings).for_each(|nth| place.meet(meet, me, nth))
+        });
+        let here = runs.next();
+        together(here, runs);
+    }
+}
+
+impl Place {
+    fn meet(&self, meet: Meet, me: usize, nth: u64) {
+        let members = self.own.len() as u64;
+        self.row(me, nth).with_mut(|_| ());
+        match meet {
+            Meet::Words => come(&self.own[me], nth),
+            Meet::Count => _ = self.all.arrive(),
+        }
+        let have_come = || match meet {
+            Meet::Words => self.own.iter().all(|of| has_come(of, nth)),
+            Meet::Count => self.all.have_come(nth * members),
+        };
+        while !have_come() {
+            thread::yield_now();
+        }
+        (0..self.own.len()).for_each(|member| self.row(member, nth).with(|_| ()));
+    }
+
+    fn row(&self, member: usize, nth: u64) -> &UnsafeCell<u64> {
+        &self.rows[member][usize::from(nth % 2 == 1)]
     }
 }

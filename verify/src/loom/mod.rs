@@ -9,7 +9,7 @@
 //! ```text
 //! search   runs a body under loom, counts executions, catches failures
 //! trace    what happened in the execution that failed
-//! join     the join of a rank's cores between operators
+//! join     the joins of a rank's cores, meetings of processes: as drivers run them, over loom's words
 //! domain   ranks and cores as loom threads, a schedule of operators, the check of what they put out
 //! group    a domain of A3
 //! round    who sends what in a round, and what the oracle makes of it

@@ -5,6 +5,7 @@ mod a2;
 mod cores;
 mod layouts;
 mod litmus;
+mod meetings;
 mod orders;
 mod ranks;
 mod receive;

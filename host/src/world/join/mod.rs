@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 use veriep_core::protocol::Fingerprints;
+use veriep_core::sync::join::{come, has_come};
 
 /// Of the words below; counts up when processes of two builds would not understand each other.
 const SCHEMA: &str = "veriep.group/1";
@@ -235,7 +236,7 @@ impl Joins {
                 }
             };
             if Seats(&table.board).empty().is_empty() {
-                table.board.group(OfGroup::Complete).store(1, Ordering::Release);
+                come(table.board.group(OfGroup::Complete), 1);
                 file.remove(&lock)?;
                 return Ok(table);
             }
@@ -256,7 +257,7 @@ impl Joins {
     ) -> Result<bool, NotJoined> {
         let seats = Seats(&table.board);
         // Also if somebody has died since.
-        let is_complete = || table.board.group(OfGroup::Complete).load(Ordering::Acquire) != 0;
+        let is_complete = || has_come(table.board.group(OfGroup::Complete), 1);
         let mut looked = Instant::now();
         loop {
             if is_complete() {

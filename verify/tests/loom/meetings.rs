@@ -1,0 +1,27 @@
+//! Meetings of all processes, and of all threads of one: who goes on sees what the others did before, and may write again what
+//! they have read since the meeting before. The code is that which drivers run.
+
+use veriep_verify::loom::join::{Meet, Twist, meetings};
+use veriep_verify::loom::search::{Bound, failure, model};
+
+/// What is written before the third meeting was read behind the first.
+#[test]
+fn who_has_met_all_others_sees_what_they_did() {
+    let body = |meet, times| meetings(meet, 2, times, Twist::None);
+    model("two meet once, words", Bound::Complete, 33..=41, body(Meet::Words, 1));
+    model("two meet once, a count", Bound::Complete, 19..=23, body(Meet::Count, 1));
+    model("two meet three times, words", Bound::Preemptions(3), 2_550..=3_120, body(Meet::Words, 3));
+    model("two meet three times, a count", Bound::Preemptions(3), 450..=552, body(Meet::Count, 3));
+}
+
+/// Needs a memory weaker than total store order; one meeting of two.
+#[test]
+fn catches_relaxed_meetings() {
+    let bent = [(Meet::Words, Twist::RelaxedOpen), (Meet::Count, Twist::RelaxedArrival)];
+    let looks = [Meet::Words, Meet::Count].map(|meet| (meet, Twist::RelaxedLook));
+    for (meet, twist) in bent.into_iter().chain(looks) {
+        let how =
+            failure(&format!("meeting, {meet:?}, {twist:?}"), Bound::Complete, meetings(meet, 2, 1, twist));
+        assert!(how.contains("Causality violation") || how.contains("Concurrent"), "{how}");
+    }
+}
