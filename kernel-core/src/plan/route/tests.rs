@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::plan::{accesses, split, table};
-use crate::shape::Config;
-use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
+use crate::shape::{BatchSizes, Config};
+use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, not_all_idle, shape as shape_of};
 use crate::testing::random;
 use crate::units::CoreId;
 use alloc::collections::BTreeMap;
@@ -82,6 +82,44 @@ fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Nai
         assert_eq!(sends.get(&inputs, &slots, sends.len()), None, "after the last");
     }
     out
+}
+
+/// The pairs of a share in the order of a rank, from a list that is turned, and then picked from at even steps.
+fn in_order(order: SendOrder, rank: u32, mut pairs: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    let count = pairs.len();
+    if count == 0 || order == SendOrder::Plain {
+        return pairs;
+    }
+    pairs.rotate_left(rank as usize % count);
+    if order != SendOrder::Stride {
+        return pairs;
+    }
+    let visits_all = |step: &usize| (1..count).all(|i| i * step % count != 0);
+    let step = (count * 618 / 1000..).find(|step| *step > 0 && visits_all(step)).unwrap();
+    (0..count).map(|i| pairs[i * step % count]).collect()
+}
+
+/// Asserts that each core of a rank sends the pairs of its share in their order.
+fn assert_order(shape: &Shape, rank: u32, tensors: &Tensors) {
+    let (sent, inputs) = (naive(shape, rank, tensors).sends, tensors.inputs());
+    for (order, core) in
+        SendOrder::ALL.into_iter().flat_map(|o| (0..shape.aiv_num()).map(move |core| (o, core)))
+    {
+        let share = split::dispatch(shape, RankId(rank), CoreId(core));
+        let mut send_status = vec![0; destinations(shape) as usize];
+        let mut slots = vec![0; share_len(&share) as usize];
+        walk(shape, RankId(rank), &inputs, &share, &mut send_status, &mut slots);
+        let columns = |range: &Range<u32>, columns: u32, first: u32| {
+            range.clone().map(|i| (i / columns, first + i % columns)).collect()
+        };
+        let moe = in_order(order, rank, columns(&share.moe, shape.k(), 0));
+        let shared = in_order(order, rank, columns(&share.shared, shape.shared_expert_num(), shape.k()));
+        let must: Vec<_> =
+            [moe, shared].concat().into_iter().filter(|pair| sent.contains_key(pair)).collect();
+        let sends = Sends::new(shape, RankId(rank), order, &share);
+        let seen: Vec<_> = sends.iter(&inputs, &slots).map(|send| (send.pair.token.0, send.pair.k)).collect();
+        assert_eq!(seen, must, "{order:?}, rank {rank} core {core}: {tensors:?} of {shape:?}");
+    }
 }
 
 /// Asserts that the table of marks gives the same results as the walk.
@@ -252,6 +290,23 @@ fn flat_pairs_count_off_tokens_and_columns() {
 
 proptest! {
     #![proptest_config(random::config(256))]
+
+    #[test]
+    fn every_core_sends_in_the_order_of_its_rank(
+        moe_ranks in 1i64..6, local in 1i64..4, s in 0i64..=2, replicas in 1i64..3,
+        k in 1i64..=4, bs in 1i64..=12, cores in 1i64..=9, even: bool, seed: u64,
+    ) {
+        let (rs, e) = (s * replicas, moe_ranks * local);
+        let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h: 1, bs, cores };
+        let mut dice = Dice(seed);
+        let sizes: Vec<_> = (0..domain.r).map(|_| i64::from(dice.below(bs as u32 + 1))).collect();
+        let sizes = not_all_idle(&sizes);
+        let uneven = Config { bs: BatchSizes::PerRank(&sizes), global_bs: bs * domain.r, ..domain.config() };
+        let shape = shape_of(&if even { domain.config() } else { uneven });
+        for rank in 0..shape.ep_world_size() {
+            assert_order(&shape, rank, &Tensors::random(&shape, RankId(rank), &mut dice));
+        }
+    }
 
     #[test]
     fn larger_domains_are_planned_right(
