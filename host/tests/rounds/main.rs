@@ -9,8 +9,10 @@ mod bare_copies;
 mod data_races;
 mod elastic;
 mod expected;
+mod hangs;
 mod hierarchy;
 mod idle;
+mod large;
 #[cfg(target_os = "linux")]
 mod live;
 mod plan_and_run;
