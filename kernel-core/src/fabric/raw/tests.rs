@@ -42,7 +42,7 @@ fn done(act: impl FnOnce()) -> Vec<Did> {
 const ME: RankId = RankId(0);
 const NEAR: RankId = RankId(1);
 const FAR: RankId = RankId(2);
-/// The own number in the TP domain, which is another one than in the EP domain.
+/// The number of the same rank in its TP domain.
 const TP_ME: RankId = RankId(1);
 
 /// Several lines, from the start of one on.
