@@ -25,8 +25,8 @@ const NOTHING: &str = "nothing: ";
 const HEAD: &str = "\
 # Atomic words and what models them
 
-This page is for doubters, and for people who add a thread. It lists every access to an atomic word and every fence of the sources that
-ship, tests left out, and what shows that its ordering is strong enough. `cargo test -p veriep-verify --test atomics` generates all but the
+Every access to an atomic word and every fence of the sources that ship, tests left out, and what shows that its ordering is strong
+enough. `cargo test -p veriep-verify --test atomics` generates all but the
 last column and fails when the page is stale or a last column is empty; `UPDATE_GOLDEN=1` before it writes the page, and `?` where you
 must say what models a new access. That is a test, or *nothing* with the reason why nothing rests on the ordering.
 
