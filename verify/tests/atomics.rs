@@ -213,7 +213,7 @@ fn every_atomic_word_has_a_model_or_a_reason() {
         .filter(|(_, model)| {
             let mut named = model.split('`').skip(1).step_by(2).filter(|name| name.contains("::")).peekable();
             let is_modelled = named.peek().is_some() && named.all(|name| is_test(name, &all));
-            !is_modelled && !(model.starts_with(NOTHING) && model.len() > NOTHING.len())
+            !(is_modelled || model.starts_with(NOTHING) && model.len() > NOTHING.len())
         })
         .collect();
     assert!(without.is_empty(), "say in verify/ATOMICS.md what models these: {without:#?}");

@@ -335,9 +335,9 @@ fn changed(at: usize, len: usize, change: Change) -> Option<Option<String>> {
     let (mut liar, wire) = (wires.pop().unwrap(), wires.pop().unwrap());
     let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
     let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire, deaf());
-    (0..3).for_each(|word| {
-        far.fabric(RankId(0), CoreId(0), 0).publish(RankId(1), Place::state(0), word).unwrap()
-    });
+    for word in 0..3 {
+        far.fabric(RankId(0), CoreId(0), 0).publish(RankId(1), Place::state(0), word).unwrap();
+    }
     let mut out = Outgoing::default();
     let mut chunk = |offset| {
         let entry = Entry { kind: Kind::Words, member: RankId(0), at: Place::state(offset), len: 8 };
