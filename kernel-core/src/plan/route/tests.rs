@@ -94,7 +94,7 @@ fn in_order(order: SendOrder, rank: u32, mut pairs: Vec<(u32, u32)>) -> Vec<(u32
     if order != SendOrder::Stride {
         return pairs;
     }
-    let visits_all = |step: &usize| (1..count).all(|i| i * step % count != 0);
+    let visits_all = |step: &usize| (1..count).all(|i| !(i * step).is_multiple_of(count));
     let step = (count * 618 / 1000..).find(|step| *step > 0 && visits_all(step)).unwrap();
     (0..count).map(|i| pairs[i * step % count]).collect()
 }
