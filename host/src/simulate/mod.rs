@@ -22,16 +22,17 @@ use crate::vector::Unit;
 use core::cell::RefCell;
 use network::{Carried, Network};
 use path::ByActor;
-use prices::{Cluster, Costs, Ps, ps};
+use prices::{Cluster, Costs, PortBy, Ps, ps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use timed::{Clock, OldSplit, Paces, Priced, Timed};
+use timed::{Clock, OldSplit, Paces, Ports, Priced, Timed};
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::Tensor;
+use veriep_core::plan::port::PORTS;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Operator};
 use veriep_core::shape::{Product, RowElement};
@@ -242,7 +243,15 @@ pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) ->
     let mut network = Network::new(&cluster.links, &cluster.tier, ranks, server)
         .with_addresses(cluster.links.port_by, shape);
     network.busy = log.is_some().then(Vec::new);
-    let clock = Clock::new(ranks, log);
+    let by = cluster.links.port_by;
+    // Where rows change places, so do their ports.
+    let ports = (by != PortBy::Even && plan.split != SharedSplit::Even).then(|| Ports {
+        by,
+        shape: shape.clone(),
+        server,
+        bytes: RefCell::default(),
+    });
+    let clock = Clock::new(ranks, log, ports);
     let split = OldSplit::new(plan.split, shape);
     let mut timed = Timed::new(clock.clone(), cluster, network, plan.paces.clone(), split);
     timed.events_max = plan.events_max;
@@ -312,6 +321,7 @@ pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) ->
     let network = &timed.network;
     if !cut {
         audit(network, &scene.clock.sent.borrow(), plan.split)?;
+        scene.clock.ports.as_ref().map_or(Ok(()), |ports| audit_ports(network, &ports.bytes.borrow()))?;
     }
     Ok(Outcome {
         took: scene.took,
@@ -380,6 +390,21 @@ fn audit(network: &Network, sent: &[[[u64; 2]; 2]], split: SharedSplit) -> Resul
     Ok(())
 }
 
+/// The same of each port.
+fn audit_ports(network: &Network, sent: &[[u64; PORTS]; 2]) -> Result<(), Error> {
+    for (operator, sent) in sent.iter().enumerate() {
+        for (port, (carried, due)) in network.by_port(operator).iter().zip(sent).enumerate() {
+            if carried.bytes != *due {
+                let (name, seen) = (["dispatch", "combine"][operator], carried.bytes);
+                let line =
+                    format!("{name}: port {port} of all ranks carried {seen} B, machines sent {due} B by it");
+                return Err(Error::Wrong(line));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,5 +418,16 @@ mod tests {
         sent[1][1][0] = 512;
         let refused = audit(&network, &sent, SharedSplit::AllIn).unwrap_err().to_string();
         assert_eq!(refused, "combine: links out of rank 1 carried 0 B, machines sent 512 B");
+    }
+
+    #[test]
+    fn a_port_that_carries_other_bytes_than_machines_sent_by_it_is_refused() {
+        let cluster = Cluster::read("a3", &["port_by=packet".to_owned()], &[]).unwrap();
+        let network = Network::new(&cluster.links, &[], 2, 0);
+        let mut sent = [[0; PORTS]; 2];
+        assert!(audit_ports(&network, &sent).is_ok());
+        sent[1][3] = 8;
+        let refused = audit_ports(&network, &sent).unwrap_err().to_string();
+        assert_eq!(refused, "combine: port 3 of all ranks carried 0 B, machines sent 8 B by it");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::network::{Event, Flow, Load, Network};
 use super::path::{ByActor, History};
-use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
+use super::prices::{Cluster, Costs, PortBy, Ps, mbs, ps, transfer};
 use crate::events::log::Log;
 use crate::interrupt;
 use crate::queue::Queue;
@@ -14,6 +14,7 @@ use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Awaited, Fabric, Fault, Wait};
 use veriep_core::place::Place;
+use veriep_core::plan::port::{self, Bits20To9};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::even_owner;
 use veriep_core::protocol::Operator;
@@ -63,14 +64,46 @@ pub struct Clock {
     pub log: Option<Arc<Log>>,
     /// What each rank runs.
     pub operators: RefCell<Vec<Operator>>,
+    /// Where ports are chosen by addresses, a second account of what goes by each.
+    pub ports: Option<Ports>,
+}
+
+/// What machines have sent by each port, from their writes alone.
+#[derive(Debug)]
+pub struct Ports {
+    pub by: PortBy,
+    pub shape: Shape,
+    /// Ranks of a server, whose links inside have no such ports; else 0.
+    pub server: u32,
+    /// By operator, then port.
+    pub bytes: RefCell<[[u64; port::PORTS]; 2]>,
+}
+
+impl Ports {
+    /// Bytes for a place of rank `to` leave another one.
+    fn add(&self, operator: usize, to: RankId, at: Place, bytes: u64) {
+        let mut loads = [port::Load::default(); port::PORTS];
+        port::add(&Bits20To9, &self.shape, to, at, bytes, &mut loads);
+        for (sum, load) in self.bytes.borrow_mut()[operator].iter_mut().zip(loads) {
+            *sum += match self.by {
+                PortBy::Packet => load.bytes,
+                PortBy::Write => load.heads * bytes,
+                PortBy::Even => 0,
+            };
+        }
+    }
+
+    const fn is_near(&self, a: RankId, b: RankId) -> bool {
+        self.server > 0 && a.0 / self.server == b.0 / self.server
+    }
 }
 
 impl Clock {
     /// Time 0 of so many ranks.
-    pub fn new(ranks: u32, log: Option<Arc<Log>>) -> Rc<Self> {
+    pub fn new(ranks: u32, log: Option<Arc<Log>>, ports: Option<Ports>) -> Rc<Self> {
         let operators = RefCell::new(vec![Operator::Dispatch; ranks as usize]);
         let sent = RefCell::new(vec![[[0; 2]; 2]; ranks as usize]);
-        Rc::new(Self { scale: Cell::new(WHOLE), sent, log, operators, ..Self::default() })
+        Rc::new(Self { scale: Cell::new(WHOLE), sent, log, operators, ports, ..Self::default() })
     }
 
     /// The time inside the step that is taken now.
@@ -90,18 +123,18 @@ impl Clock {
         self.add(cost);
     }
 
-    /// A machine sends bytes to a rank.
-    fn sends(&self, from: RankId, to: RankId, bytes: u64) {
-        self.moves(from, (from, to), bytes);
-    }
-
     /// Bytes go from a rank to another one for what `of` runs.
-    fn moves(&self, of: RankId, (from, to): (RankId, RankId), bytes: u64) {
-        if from != to {
-            let operator = self.operators.borrow()[of.index()] as usize;
-            let mut sent = self.sent.borrow_mut();
-            sent[from.index()][operator][0] += bytes;
-            sent[to.index()][operator][1] += bytes;
+    fn moves(&self, of: RankId, moved: &Moved) {
+        let &Moved { from, to, at, bytes, by_ports } = moved;
+        if from == to {
+            return;
+        }
+        let operator = self.operators.borrow()[of.index()] as usize;
+        let mut sent = self.sent.borrow_mut();
+        sent[from.index()][operator][0] += bytes;
+        sent[to.index()][operator][1] += bytes;
+        if let Some(ports) = self.ports.as_ref().filter(|ports| by_ports || !ports.is_near(from, to)) {
+            ports.add(operator, to, at, bytes);
         }
     }
 
@@ -114,6 +147,16 @@ impl Clock {
             log.settle(now);
         }
     }
+}
+
+/// Bytes that go from a rank to another one.
+struct Moved {
+    from: RankId,
+    to: RankId,
+    at: Place,
+    bytes: u64,
+    /// Also inside a server, as tasks do.
+    by_ports: bool,
 }
 
 /// A factor of 1, in thousandths.
@@ -368,7 +411,7 @@ impl Chooser for Timed {
         } else if self.network.is_near(from, to) && !is_task {
             self.network.send_near(flow, at, later);
         } else {
-            self.network.send(flow, what.at, at, later);
+            self.network.send(flow, what.begins(), at, later);
         }
         Lands::Later
     }
@@ -433,6 +476,12 @@ pub struct Priced<'f, F: ?Sized> {
 }
 
 impl<F: ?Sized> Priced<'_, F> {
+    /// A machine sends bytes to a rank.
+    fn sends(&self, to: RankId, at: Place, bytes: u64) {
+        let from = self.actor.member;
+        self.clock.moves(from, &Moved { from, to, at, bytes, by_ports: false });
+    }
+
     fn copies(&self, bytes: u64) {
         self.clock.add(transfer(bytes, mbs(self.costs.copy_gbs)));
     }
@@ -462,19 +511,19 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.carries((row.len() + tail.len()) as u64);
-        self.clock.sends(self.actor.member, to, (row.len() + tail.len()) as u64);
+        self.sends(to, at, (row.len() + tail.len()) as u64);
         self.inner.put(to, at, row, tail)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.has_effect(0);
-        self.clock.sends(self.actor.member, to, 8);
+        self.sends(to, at, 8);
         self.inner.publish(to, at, word)
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         self.has_effect(0);
-        self.clock.sends(self.actor.member, to, message.len() as u64);
+        self.sends(to, at, message.len() as u64);
         self.inner.send(to, at, message)
     }
 
@@ -507,7 +556,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
             self.copies(len);
         } else {
             self.clock.add(ps(self.costs.effect_ns));
-            self.clock.moves(own, (rank, own), len);
+            self.clock.moves(own, &Moved { from: rank, to: own, at, bytes: len, by_ports: false });
             let read = Read { actor: self.actor, from: rank, place: at, bytes: len, at: self.clock.time() };
             self.clock.reads.borrow_mut().push(read);
         }
@@ -535,7 +584,9 @@ impl<N: Nic + ?Sized> Nic for Priced<'_, N> {
         self.clock.add(ps(self.costs.agent_task_ns));
         let post = self.inner.post(transfer)?;
         if post == Post::Posted {
-            self.clock.sends(self.actor.member, transfer.to, transfer.len);
+            let Transfer { to, at, len, .. } = *transfer;
+            let from = self.actor.member;
+            self.clock.moves(from, &Moved { from, to, at, bytes: len, by_ports: true });
         }
         Ok(post)
     }

@@ -63,6 +63,13 @@ pub struct Flight {
 }
 
 impl Flight {
+    /// The place of the first byte that it stands for: of a put whose row is not kept, that is before the rest.
+    #[must_use]
+    pub const fn begins(&self) -> Place {
+        let before = if matches!(self.kind, FlightKind::Put) { self.weight - self.left } else { 0 };
+        Place { offset: self.at.offset - before, ..self.at }
+    }
+
     /// The smallest piece of it that can land by itself: a byte of a put, a word of a message or transfer, else everything.
     #[must_use]
     pub const fn piece(&self) -> u64 {

@@ -30,7 +30,7 @@ impl Group {
         let links: Vec<_> = links.iter().map(|&link| link.to_owned()).collect();
         let cluster = Cluster::read("a3", &links, &[]).unwrap();
         let ranks = shape.ep_world_size();
-        let clock = Clock::new(ranks, None);
+        let clock = Clock::new(ranks, None, None);
         let server = if shape.protocol() == Protocol::Hierarchy { shape.server_ranks() } else { 0 };
         let network = Network::new(&cluster.links, &[], ranks, server);
         let network = network.with_addresses(cluster.links.port_by, shape);
