@@ -1,4 +1,4 @@
-//! A rank whose words of one kind are lost, whichever rank, words and protocol these are, and however many cores each worker
+//! A rank whose words of one kind are lost, whichever words and protocol these are, and however many cores each worker
 //! polls: the run ends within a second of the deadline, and names the rank.
 
 use crate::common::trial::{WORKERS_MAX, make, small};
@@ -22,9 +22,9 @@ use veriep::world::World;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::units::RankId;
 
-const DEADLINE: Duration = Duration::from_millis(50);
-/// How much later it may end.
-const MORE: Duration = Duration::from_secs(1);
+const DEADLINE: Duration = Duration::from_millis(100);
+/// How much later it may end: less than the ten deadlines that are enough in any case.
+const MORE: Duration = Duration::from_millis(800);
 /// A machine that is busy may be late by chance, but not so often.
 const TRIALS: usize = 4;
 /// A run that takes longer does not end.
@@ -166,7 +166,10 @@ fn a_silent_rank_is_named_at_the_deadline_however_many_cores_a_worker_has() {
     for cores in [1, 2] {
         for group in groups(cores).into_iter().map(Arc::new) {
             let ranks = global_rank::count(&group.case.shape);
-            for (rank, &only) in (0..ranks).flat_map(|rank| group.words.iter().map(move |word| (rank, word)))
+            // Every rank sends to every other one, so one in the middle of them shows no more.
+            let silent = if cores == 1 { vec![0, ranks - 1] } else { vec![1] };
+            for (rank, &only) in
+                silent.into_iter().flat_map(|rank| group.words.iter().map(move |word| (rank, word)))
             {
                 for workers in workers(ranks as usize, cores as usize) {
                     let silent = Silent { rank: RankId(rank), only };
@@ -177,9 +180,9 @@ fn a_silent_rank_is_named_at_the_deadline_however_many_cores_a_worker_has() {
     }
     let (count, cells) = (cells.len(), Mutex::new(cells.into_iter()));
     let bad = Mutex::new(Vec::new());
-    // They sleep most of the time.
+    // They sleep most of the time; more at once would wait for processors.
     thread::scope(|scope| {
-        for _ in 0..16 {
+        for _ in 0..6 {
             scope.spawn(|| {
                 loop {
                     let cell = cells.lock().unwrap().next();
