@@ -24,6 +24,8 @@ pub(super) struct Args {
     pub(super) asked: BTreeSet<&'static str>,
     /// The number of the argument for which the call must be refused, and the code.
     pub(super) refused: Option<(usize, i32)>,
+    /// Chooses of several alike the one that is wrong.
+    pub(super) any: usize,
     /// The core that is meant, or the agent of its rank.
     pub(super) seat: usize,
     /// Memory is a table of functions; or else it is mapped.
@@ -43,6 +45,7 @@ impl Args {
             slips: Vec::new(),
             asked: BTreeSet::new(),
             refused: None,
+            any: world.dice.below(1 << 16),
             seat: world.dice.below(world.seats.len()),
             is_table: row.name == "veriep_fabric_can" || world.dice.once_in(2),
             uses_left,
@@ -76,7 +79,11 @@ impl Args {
     /// The faults that these arguments can have besides.
     pub(super) fn candidates(&self, world: &World) -> Vec<(&'static str, Fault)> {
         let looked_at = self.arguments.iter().filter(|it| self.is_looked_at(it.name));
-        let all = looked_at.flat_map(|it| it.faults.iter().map(|(fault, _)| (it.name, *fault)));
+        // Faults with which the call goes on reach further: they count as three.
+        let all = looked_at.flat_map(|it| {
+            let times = |code| if code == VERIEP_OK { 3 } else { 1 };
+            it.faults.iter().flat_map(move |(fault, code)| [(it.name, *fault)].repeat(times(*code)))
+        });
         all.filter(|(name, fault)| self.applies(world, name, *fault)).collect()
     }
 

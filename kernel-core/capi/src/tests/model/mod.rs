@@ -204,7 +204,8 @@ fn group(number: u64, seen: &mut Seen) {
             _ => {
                 // Rather one of which not all was seen yet.
                 let numbers = [world.dice.below(ROWS.len()), world.dice.below(ROWS.len())];
-                let of = if seen.lacks(&ROWS[numbers[0]]) { numbers[0] } else { numbers[1] };
+                let is_first = world.dice.once_in(2) || seen.lacks(&ROWS[numbers[0]]);
+                let of = numbers[usize::from(!is_first)];
                 let args = Args::draw(&ROWS[of], &mut world, seen);
                 call(&mut world, args, seen);
             }
@@ -235,5 +236,5 @@ fn each_call_answers_as_the_model_has_it_and_a_refused_one_changes_nothing() {
 }
 
 /// At least so many programs, and so many at most until each fault of the table was the reason for its code.
-const GROUPS: u64 = 300;
+const GROUPS: u64 = 600;
 const GROUPS_MAX: u64 = 1500;
