@@ -128,14 +128,8 @@ pub(super) fn check(config: &Config<'_>) -> (Option<Shape>, String) {
     (shape, lines)
 }
 
-fn draw(dice: &mut Dice, bs_per_rank: &[i64]) -> Config<'static> {
-    let comm_alg = dice.pick(&[
-        Protocol::FullmeshV1,
-        Protocol::FullmeshV1,
-        Protocol::FullmeshV2,
-        Protocol::Fullmesh,
-        Protocol::Hierarchy,
-    ]);
+/// A configuration that may break rules.
+fn draw(dice: &mut Dice, comm_alg: Protocol, bs_per_rank: &[i64]) -> Config<'static> {
     let is_a3 = matches!(comm_alg, Protocol::FullmeshV1 | Protocol::FullmeshV2);
     // Agents have an order where there are three.
     let ranks = if comm_alg == Protocol::Fullmesh { dice.pick(&[1, 2, 3]) } else { dice.pick(&[1, 2]) };
@@ -153,7 +147,7 @@ fn draw(dice: &mut Dice, bs_per_rank: &[i64]) -> Config<'static> {
         dtype: dice.pick(&[Dtype::Bf16, Dtype::F16]),
         ep_world_size: ranks,
         server_ranks: if dice.once_in(2) { 1 } else { 2 },
-        tp_world_size: if is_a3 && dice.once_in(5) { 2 } else { dice.below(2) as i64 },
+        tp_world_size: if is_a3 && dice.once_in(3) { 2 } else { dice.below(2) as i64 },
         moe_expert_num: (ranks - shared) * (1 + dice.below(2) as i64),
         shared_expert_num: shared,
         shared_expert_rank_num: shared,
@@ -185,12 +179,20 @@ pub(super) const PROTOCOLS: [Protocol; 4] =
 
 impl World {
     pub(super) fn new(mut dice: Dice) -> Self {
+        // Ahead of the rest, since rules leave fewer configurations of some.
+        let comm_alg = dice.pick(&[
+            Protocol::FullmeshV1,
+            Protocol::FullmeshV1,
+            Protocol::FullmeshV2,
+            Protocol::Fullmesh,
+            Protocol::Hierarchy,
+        ]);
         let (config, bs_per_rank, of) = loop {
             let mut bs_per_rank = Vec::new();
             if dice.once_in(4) {
                 bs_per_rank = (0..3).map(|_| 1 + dice.below(3) as i64).collect();
             }
-            let config = draw(&mut dice, &bs_per_rank);
+            let config = draw(&mut dice, comm_alg, &bs_per_rank);
             bs_per_rank.truncate(config.ep_world_size as usize);
             let whole = Config { bs: sizes_of(&config, &bs_per_rank), ..config };
             if let Some(shape) = check(&whole).0 {
@@ -203,13 +205,15 @@ impl World {
             words: vec![0; scratch_words(&of).max(scratch_words(&of_other)) + 1],
             bytes: vec![0; scratch_bytes(&of).max(scratch_bytes(&of_other)) + 1],
         };
+        let is_second = dice.once_in(2);
         let seats = ranks()
             .flat_map(|rank| (0..of.aiv_num()).map(move |core| (rank, core)))
             .map(|(rank, core)| Seat {
                 object: opaque(),
                 rank,
                 core,
-                tp_rank: rank % of.tp_world_size(),
+                // The other one never comes.
+                tp_rank: (rank + u32::from(is_second)) % of.tp_world_size(),
                 phase: Phase::None,
                 twin: None,
                 scratch: [scratch(), scratch()],
