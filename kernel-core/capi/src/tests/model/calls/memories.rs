@@ -130,9 +130,16 @@ pub(super) fn mapped_of(
     let outputs = cache.memory.outputs[rank as usize];
     let there: Vec<_> = (0..outputs.len()).filter(|number| !outputs[*number].is_empty()).collect();
     let wrong = there.get(args.any % there.len().max(1)).copied();
+    // Where it goes on, all are as long as that: few are written to their ends.
+    let is_all = matches!(args.slip("mapped.outputs"), Some(Fault::OneShort | Fault::OneBeyond));
     let mut all = [veriep_segment { base: null_mut(), len: 0 }; VERIEP_TENSORS];
     for (number, (to, segment)) in all.iter_mut().zip(outputs).enumerate() {
-        *to = segment_of(args, "mapped.outputs", Some(number) == wrong, segment);
+        *to = segment_of(
+            args,
+            "mapped.outputs",
+            (is_all && !segment.is_empty()) || Some(number) == wrong,
+            segment,
+        );
     }
     let (peers_len, tp_len) = (args.length("mapped.peers", peers.len()), args.length("mapped.tp", tp.len()));
     veriep_mapped {
