@@ -3,7 +3,9 @@
 //! so loom's models run the code that drivers run.
 
 use crate::fabric::coherent::{ARRIVE, JOINED, OPEN};
-use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(target_has_atomic = "64")]
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
 
 /// An atomic word that several threads or processes share. It decides on no ordering.
 pub trait Atomic {
@@ -17,6 +19,7 @@ pub trait Atomic {
     fn count(&self, ordering: Ordering) -> u64;
 }
 
+#[cfg(target_has_atomic = "64")]
 impl Atomic for AtomicU64 {
     #[inline]
     fn load(&self, ordering: Ordering) -> u64 {
