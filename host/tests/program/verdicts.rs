@@ -30,7 +30,7 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 70] = [
+const ROWS: [(&str, &str, Said); 73] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check alone", "a valid case of combine alone", YES),
