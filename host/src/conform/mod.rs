@@ -311,7 +311,8 @@ impl Reader<'_> {
     fn is_in_region(&self, rank: u32, event: &Line) -> bool {
         let region = REGIONS.iter().position(|region| region.name() == event.region);
         let region = region.filter(|_| !self.trace.has_more_partitions);
-        region.is_none_or(|nth| event.offset + event.length.unwrap_or(8) <= self.sizes[rank as usize][nth])
+        let end = event.offset.checked_add(event.length.unwrap_or(8));
+        region.is_none_or(|nth| end.is_some_and(|end| end <= self.sizes[rank as usize][nth]))
     }
 
     /// A core begins an operator, or only another phase of it.

@@ -1,6 +1,7 @@
 //! A record of events as it is read from a file.
 
 use crate::config::Config;
+use crate::driver::schedule::counted;
 use crate::dump::REGIONS;
 use crate::error::Error;
 use crate::events::SCHEMA;
@@ -266,7 +267,7 @@ impl Trace {
         };
         let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
         Ok(Self {
-            operators: options.operators(),
+            operators: options.operators().map_err(|what| at(1, what))?,
             dead: options.dead,
             path: path.to_owned(),
             config,
@@ -304,10 +305,18 @@ fn of_one_line(error: &serde_json::Error) -> String {
 
 impl Options {
     /// The operators of so many rounds, each of which is a dispatch and, unless the schedule leaves some uncombined, a combine.
-    fn operators(&self) -> Option<usize> {
-        let (schedule, rounds) = (self.schedule.as_deref()?, self.rounds?);
-        let dispatches = schedule.matches('D').count();
-        let repetitions = usize::try_from(rounds).ok()?.checked_div(dispatches)?;
-        repetitions.checked_mul(schedule.len())
+    ///
+    /// # Errors
+    /// There is no such schedule, or there are more operators than can be counted.
+    fn operators(&self) -> Result<Option<usize>, String> {
+        let (Some(schedule), Some(rounds)) = (self.schedule.as_deref(), self.rounds) else { return Ok(None) };
+        let counts = counted(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
+        let (dispatches, _) = counts;
+        if dispatches == 0 {
+            return Err(format!("schedule {schedule:?}: must have at least one D"));
+        }
+        let repetitions = usize::try_from(rounds).ok().and_then(|rounds| rounds.checked_div(dispatches));
+        let operators = repetitions.and_then(|repetitions| repetitions.checked_mul(schedule.len()));
+        operators.map(Some).ok_or_else(|| format!("rounds {rounds}: more operators than can be counted"))
     }
 }

@@ -216,6 +216,10 @@ fn each_guard_is_named() {
         (Guard::Join, record.dropped(of("end", "dispatch"))),
         (Guard::Inside, record.first(of("end", "combine"))),
         (Guard::Place, record.guard(|events| events[put].offset = record.shape.window_bytes() - 8)),
+        (
+            Guard::Place,
+            record.guard(|events| (events[put].offset, events[put].length) = (512, Some(u64::MAX))),
+        ),
         (Guard::Flag, record.dropped(flag)),
         (Guard::Taken, record.dropped(observe)),
         (Guard::Cleared, record.dropped(store)),
@@ -266,6 +270,15 @@ fn what_is_no_record_is_refused_with_its_line() {
         (
             good.replace("{}}", "{\"rounds\":\"2\"}}"),
             "line 1: must be the header of a record of events: invalid type",
+        ),
+        (
+            good.replace("{}}", "{\"schedule\":\"DC\",\"rounds\":18446744073709551615}}"),
+            "line 1: rounds 18446744073709551615: more operators than can be counted",
+        ),
+        (good.replace("{}}", "{\"schedule\":\"X\",\"rounds\":1}}"), "line 1: schedule \"X\": "),
+        (
+            good.replace("{}}", "{\"schedule\":\"\",\"rounds\":1}}"),
+            "line 1: schedule \"\": must have at least one D",
         ),
         (format!("{good}\n{}", event.replace("\"time\"", "\"lenght\"")), "line 2: unknown field `lenght`"),
         (
