@@ -150,6 +150,10 @@ impl<'c> Returned<'c> {
             let by_operators = of_rank(Output::ExpandX.name());
             // What is missing has the name that other ranks use.
             let by_y = file.info(&of_rank(Y)).is_some() || file.info(&by_operators).is_none() && uses_y;
+            if by_y && file.info(&by_operators).is_some() {
+                let rule = format!("must be absent beside {}", of_rank(Y));
+                problems.push(Problem::new(by_operators.clone(), " is given", rule));
+            }
             let name = if by_y { of_rank(Y) } else { by_operators };
             let (dtype, dims) = (result::element(shape), [pairs.len(), shape.h() as usize]);
             match file.info(&name) {

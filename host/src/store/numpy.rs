@@ -77,7 +77,12 @@ fn array(path: &Path, file: File) -> Result<TensorFile, Error> {
 /// An archive, each member of which is an array of the member's name.
 fn archive(path: &Path, file: File) -> Result<TensorFile, Error> {
     let fail = |what: &dyn fmt::Display| Error::file(path, format_args!("not an archive of arrays: {what}"));
+    let listed = members_listed(&file).map_err(|e| Error::io(path, "read", &e))?;
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| fail(&e))?;
+    // Of two members with one name the archive keeps one.
+    if listed.is_some_and(|listed| listed != archive.len()) {
+        return Err(fail(&"two of its members have one name"));
+    }
     let mut tensors = Vec::new();
     for number in 0..archive.len() {
         let mut member = archive.by_index(number).map_err(|e| fail(&e))?;
@@ -105,6 +110,22 @@ fn archive(path: &Path, file: File) -> Result<TensorFile, Error> {
         tensors.push(Tensor { name: tensor, dtype, shape, data: data.into() });
     }
     TensorFile::of_tensors(&path.display().to_string(), tensors)
+}
+
+/// Returns how many members the end of an archive lists; `None` where it has no such number: archives of 65535 and more have
+/// it elsewhere.
+fn members_listed(mut file: &File) -> std::io::Result<Option<usize>> {
+    const END: &[u8; 4] = b"PK\x05\x06";
+    const END_BYTES: u64 = 22;
+    const COMMENT_MAX: u64 = u16::MAX as u64;
+    let len = file.metadata()?.len();
+    let mut tail = Vec::new();
+    file.seek(SeekFrom::Start(len.saturating_sub(END_BYTES + COMMENT_MAX)))?;
+    file.read_to_end(&mut tail)?;
+    file.seek(SeekFrom::Start(0))?;
+    let at = tail.windows(END.len()).rposition(|window| window == END);
+    let count = at.and_then(|at| tail.get(at + 10..at + 12)).and_then(|count| count.try_into().ok());
+    Ok(count.map(u16::from_le_bytes).filter(|count| *count < u16::MAX).map(usize::from))
 }
 
 /// What stands before the data of an array: a text of Python's.
@@ -312,5 +333,20 @@ mod tests {
             let lines = error.lines();
             assert!(lines.len() == 1 && lines[0].contains(told), "{told}: {lines:?}");
         }
+    }
+
+    #[test]
+    fn members_of_one_name_are_refused() {
+        let array = array_of(&header("<f4", "(1,)"), &[0; 4]);
+        let members = [("rank0.a.npy", &array[..]), ("rank0.b.npy", &array)];
+        let mut bytes = zipped(&members, CompressionMethod::Stored);
+        for at in 0..bytes.len() - 7 {
+            if bytes[at..].starts_with(b"rank0.b") {
+                bytes[at + 6] = b'a';
+            }
+        }
+        let (_folder, path) = saved("twice.npz", &bytes);
+        let refused = TensorFile::open(&path).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.ends_with("not an archive of arrays: two of its members have one name"), "{refused}");
     }
 }

@@ -533,6 +533,23 @@ fn what_combine_takes_from_dispatch_must_be_right() {
     assert!(line.ends_with(": must be a row that dispatch sends here, once"), "{line}");
     let line = refused("rank0.assist_info_for_combine", &|data, _| data[0] = 7);
     assert!(line.contains("rank0.assist_info_for_combine[0] = [7, 0, "), "{line}");
+    fs::write(&returned, &good).unwrap();
+    let twice = {
+        let mut file = TensorFile::open(&returned).unwrap();
+        let names = file.names().into_iter();
+        let mut tensors: Vec<_> = names
+            .map(|name| {
+                let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+                Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
+            })
+            .collect();
+        let y = tensors.iter().find(|tensor| tensor.name == "rank0.y").unwrap().clone();
+        tensors.push(Tensor { name: "rank0.expand_x".to_owned(), ..y });
+        tensors
+    };
+    write_tensors(&returned, twice).unwrap();
+    let line = fails(2, &["compare", text(&case), text(&result), "--tensors", "x_out"]);
+    assert!(line.ends_with("rank0.expand_x is given: must be absent beside rank0.y"), "{line}");
     let line = refused("rank0.y", &|data, shape| {
         data.truncate(2 * 1024 * 15);
         shape[0] = 15;
