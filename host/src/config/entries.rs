@@ -220,7 +220,10 @@ pub(super) fn needed() -> impl Iterator<Item = &'static str> {
 
 /// Whether a missing value of a key leaves open what is asked about: others are absent by default.
 pub(super) fn is_decisive(key: &str) -> bool {
-    needed().chain(call::DECISIVE).any(|decisive| decisive == key)
+    // No call has these, and rules or the choice of the algorithm follow from them.
+    const OF_TEXTS: [&str; 4] =
+        ["op", "expert_shard_type", "hccl_intra_pcie_enable", "hccl_intra_roce_enable"];
+    needed().chain(call::DECISIVE).chain(OF_TEXTS).any(|decisive| decisive == key)
 }
 
 /// Makes the configuration of all entries.

@@ -66,7 +66,7 @@ impl Origin {
         }
     }
 
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.line(key).is_some()
     }
 

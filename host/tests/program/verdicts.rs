@@ -30,7 +30,7 @@ const UNKNOWN: Said = (Some("unknown"), 4);
 const REFUSED: Said = (None, 2);
 
 /// A command, the situation that it is in, and what it must say. A command that ends in `^C` is interrupted.
-const ROWS: [(&str, &str, Said); 73] = [
+const ROWS: [(&str, &str, Said); 74] = [
     ("check --preset tiny", "a valid configuration", YES),
     ("check case", "a valid case", YES),
     ("check alone", "a valid case of combine alone", YES),
@@ -46,6 +46,7 @@ const ROWS: [(&str, &str, Said); 73] = [
     ("check many-ranks.py", "no product keeps the rule", INVALID),
     ("check empty.toml", "the file states nothing", UNKNOWN),
     ("check empty.toml --set k=2 --set moe_expert_num=64", "an option states what a file could", YES),
+    ("check null-op.json", "a value is null that decides a rule", UNKNOWN),
     ("check nulls.json", "all values are null", UNKNOWN),
     ("check null-k.json", "a value is null whose default breaks a rule", UNKNOWN),
     ("run empty.toml", "the file states nothing", REFUSED),
@@ -145,6 +146,7 @@ fn room() -> TempDir {
     for (name, content) in [
         ("empty.toml", "# nothing\n"),
         ("nulls.json", "{\"ep_world_size\": null, \"k\": null}"),
+        ("null-op.json", "{\"ep_world_size\": 16, \"product\": \"a2\", \"op\": null}"),
         ("null-k.json", "{\"k\": null, \"moe_expert_num\": 4, \"ep_world_size\": 2}"),
     ] {
         fs::write(at(name), content).unwrap();
