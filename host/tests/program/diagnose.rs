@@ -315,7 +315,17 @@ fn a_dump_of_something_else_is_refused() {
         &|folder| fs::write(folder.join("rank0.state"), [0; 100]).unwrap(),
         "has 100 bytes: must have 1048576",
     );
-    says(&|folder| fs::write(folder.join("config.toml"), "k = 2").unwrap(), "the configuration has");
+    says(&with(M.dispatches + 512 + 28, 1 << 31), "operators begun: cannot be so many");
+    let config = |from: &'static str, to: &'static str| {
+        move |folder: &Path| fs::write(folder.join("config.toml"), CONFIG.replace(from, to)).unwrap()
+    };
+    says(&config("moe_expert_num = 8", "moe_expert_num = 16"), "the configuration has");
+    // By a default that is not the job's, a hang looks like a group in which no word is missing.
+    says(
+        &config("h = 1024\n", ""),
+        "config.toml: h: missing: must be stated, since places depend on it; hint: --set h=VALUE",
+    );
+    says(&config("aiv_num = 3\n", ""), "aiv_num: missing: must be stated");
     says(
         &|folder| {
             fs::write(folder.join("config.toml"), format!("comm_alg = \"fullmesh_v2\"\n{CONFIG}")).unwrap();

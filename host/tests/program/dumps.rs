@@ -285,6 +285,23 @@ fn in_good_runs_and_zeros_nobody_owes() {
 }
 
 #[test]
+fn windows_that_say_nothing_leave_open_who_owes() {
+    let hang = ["--rounds", "1", "--inject", "silent=1:rows"];
+    for group in [JOINT, SEPARATE, IN_BLOCKS] {
+        let folder = group.dump(3, &hang);
+        for window in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if window.extension().is_some_and(|end| end == "window") {
+                let len = window.metadata().unwrap().len();
+                fs::File::create(&window).unwrap().set_len(len).unwrap();
+            }
+        }
+        let output = veriep(&["diagnose", text(folder.path())]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{:?}: {said}", group.set);
+    }
+}
+
+#[test]
 fn a_combine_of_which_nothing_has_come_is_no_good_one() {
     // The results of the only token of rank 0 all come from rank 1.
     let one = ["--set", "bs=1", "--seed", "7", "--rounds", "1", "--deadline", "0.5"];

@@ -28,6 +28,9 @@ pub(super) struct Release {
     sums_in_order: bool,
 }
 
+/// More operators than any job runs; of more than this, positions do not fit their type.
+const BEGUN_MAX: u64 = 1 << 48;
+
 /// July 2026.
 pub(super) const M: Release = Release {
     name: "cann-m",
@@ -152,6 +155,9 @@ impl Dump<'_> {
     ) -> Result<Seen, String> {
         let most = |records: &[Record]| records.iter().map(|record| record.begun).max().unwrap_or(0);
         let begun = [most(dispatches), most(combines)];
+        if let Some(many) = begun.into_iter().find(|begun| *begun > BEGUN_MAX) {
+            return Err(format!("{many} operators begun: cannot be so many"));
+        }
         if begun[1] > begun[0] || begun[0] - begun[1] > in_flight {
             return Err(format!(
                 "{} dispatches and {} combines begun: with {in_flight} in flight that cannot be",

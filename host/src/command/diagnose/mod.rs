@@ -49,6 +49,9 @@ impl From {
     }
 }
 
+/// Keys by which places are computed, and which every job has.
+const PLACED_BY: [&str; 6] = ["ep_world_size", "moe_expert_num", "k", "h", "bs", "aiv_num"];
+
 /// The group that the dumps are of.
 struct Group {
     /// Its configuration by name.
@@ -113,6 +116,15 @@ fn configuration(args: &DiagnoseArgs) -> Result<Source, Error> {
         set: args.set.clone(),
         ..of_folder.clone()
     })?;
+    // A preset states every key. By a default that is not the job's, words are looked for where there are none.
+    if args.preset.is_none()
+        && let Some(key) = PLACED_BY.into_iter().find(|key| !source.config.origin.has(key))
+    {
+        let what = format_args!(
+            "{key}: missing: must be stated, since places depend on it; hint: --set {key}=VALUE"
+        );
+        return Err(Error::file(args.config.as_deref().unwrap_or(&file), what));
+    }
     if of_folder.config.is_some() && (is_named || !args.set.is_empty()) {
         must_agree(&file, &resolve(&of_folder)?.config.stated()?, &source.config.table()?)?;
     }

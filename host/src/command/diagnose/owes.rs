@@ -23,6 +23,8 @@ pub(super) struct Seen {
     pub(super) waits: Vec<Lack>,
     /// Ranks of which it has rows of its last dispatch, where such rows tell more than words.
     pub(super) heard: BTreeSet<u32>,
+    /// Whether it may lack results that no dump tells of: those that memory shows are all there, or none is.
+    pub(super) may_lack_results: bool,
     /// Words that came and were cleared, or never came. At least one of a core's is the latter if the core waits at all.
     pub(super) doubts: Vec<Lack>,
 }
@@ -188,7 +190,13 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
     settle(ranks);
     let mut culprits = culprits(ranks, in_flight);
     let before = ranks.to_vec();
-    let Undecided { open, assumed } = decide(ranks, in_flight, has_several);
+    let Undecided { open, mut assumed } = decide(ranks, in_flight, has_several);
+    let untold = all(ranks).filter(|(rank, seen)| {
+        seen.may_lack_results && seen.waits.is_empty() && !open.contains(rank) && !assumed.contains(rank)
+    });
+    let untold: Vec<_> = untold.map(|(rank, _)| rank).collect();
+    assumed.extend(untold);
+    assumed.sort_unstable();
     let mut suspected = self::culprits(ranks, in_flight);
     let in_doubt: Vec<_> = all(&before).filter(|(_, seen)| !seen.doubts.is_empty()).collect();
     if let ([(lone, _)], true) = (in_doubt.as_slice(), culprits.is_empty()) {

@@ -70,6 +70,7 @@ pub(super) fn combine<'a>(
             let (unsent, others): (Vec<_>, Vec<_>) = lacks.into_iter().partition(unsent);
             let is_open = there.is_empty() && unsent.is_empty();
             last.seen.waits.extend(unsent);
+            last.seen.may_lack_results |= there.is_empty() && group.case.is_none();
             if !there.is_empty() {
                 last.seen.waits.extend(others);
             } else if is_open {
