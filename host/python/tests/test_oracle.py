@@ -91,7 +91,8 @@ def test_compare_tells_what_differs():
     assert veriep.compare(expected, seen, ranks=[0])
     del seen["rank1.x_out"]
     assert str(veriep.compare(expected, seen)) == "rank1.x_out: missing"
-    assert veriep.compare(expected, seen, tensors=["x_out"])
+    asked_for = veriep.compare(expected, seen, tensors=["x_out"])
+    assert asked_for.verdict == "unknown" and "rank1.x_out is asked for" in asked_for.bound
     rows = seen["rank2.expand_x"]
     seen["rank2.expand_x"] = np.concatenate([rows, rows])
     assert not veriep.compare(expected, seen, tensors=["expand_x"])
