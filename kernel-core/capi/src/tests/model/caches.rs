@@ -22,10 +22,11 @@ pub(super) struct Tells {
     pub(super) reads: bool,
 }
 
-impl From<(bool, bool)> for Tells {
-    fn from((writes, reads): (bool, bool)) -> Self {
-        Self { writes, reads }
-    }
+impl Tells {
+    pub(super) const NEITHER: Self = Self { writes: false, reads: false };
+    pub(super) const WRITES: Self = Self { writes: true, reads: false };
+    pub(super) const READS: Self = Self { writes: false, reads: true };
+    pub(super) const BOTH: Self = Self { writes: true, reads: true };
 }
 
 /// A fabric that notes each range that is written, behind the write, and each that is read, ahead of it.

@@ -334,8 +334,7 @@ impl World {
 
     /// Which calls for caches are given.
     pub(super) fn tells(&mut self) -> Tells {
-        let dice = &mut self.dice;
-        dice.pick(&[(false, false), (false, false), (true, true), (true, false), (false, true)]).into()
+        self.dice.pick(&[Tells::NEITHER, Tells::NEITHER, Tells::BOTH, Tells::WRITES, Tells::READS])
     }
 
     /// Objects may lie elsewhere at the next call.
