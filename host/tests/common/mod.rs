@@ -11,6 +11,18 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
+use veriep::store::{Tensor, TensorFile};
+
+/// All tensors of a file.
+pub(crate) fn all_of(path: &Path) -> Vec<Tensor<'static>> {
+    let mut file = TensorFile::open(path).unwrap();
+    let names = file.names();
+    let read = |name: String| {
+        let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+        Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
+    };
+    names.into_iter().map(read).collect()
+}
 
 pub(crate) fn veriep(args: &[&str]) -> Output {
     let Some(program) = option_env!("CARGO_BIN_EXE_veriep") else {

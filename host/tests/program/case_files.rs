@@ -1,6 +1,6 @@
 //! Cases in folders: round trips, and every way a file can be wrong.
 
-use crate::common::random;
+use crate::common::{all_of, random};
 use core::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
 use safetensors::Dtype;
@@ -10,7 +10,7 @@ use veriep::case::{Case, OwnedMask, load};
 use veriep::config::Config;
 use veriep::generate::{MaskKind, Options, generate};
 use veriep::presets::preset;
-use veriep::store::{Tensor, TensorFile, write_tensors};
+use veriep::store::{Tensor, write_tensors};
 
 fn tiny(change: impl FnOnce(&mut Config), options: Options) -> Case {
     let (mut config, _) = preset("tiny").unwrap();
@@ -45,13 +45,7 @@ fn lines_after(edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Vec<String> {
 
 fn lines_of(folder: TempDir, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Vec<String> {
     let path = folder.path().join("inputs.safetensors");
-    let mut file = TensorFile::open(&path).unwrap();
-    let mut tensors = Vec::new();
-    for name in file.names() {
-        let data = file.read(&name).unwrap().into();
-        let info = file.info(&name).unwrap();
-        tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), data, name });
-    }
+    let mut tensors = all_of(&path);
     edit(&mut tensors);
     write_tensors(&path, tensors).unwrap();
     load(folder.path()).expect_err("the case is wrong").lines()
@@ -125,13 +119,8 @@ fn what_combine_reads_is_checked_with_its_tensor() {
 fn expert_gain_may_be_left_out() {
     let (folder, case) = saved();
     let path = folder.path().join("inputs.safetensors");
-    let mut file = TensorFile::open(&path).unwrap();
-    let mut tensors = Vec::new();
-    for name in file.names().into_iter().filter(|name| name != "expert_gain") {
-        let data = file.read(&name).unwrap().into();
-        let info = file.info(&name).unwrap();
-        tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), data, name });
-    }
+    let mut tensors = all_of(&path);
+    tensors.retain(|tensor| tensor.name != "expert_gain");
     write_tensors(&path, tensors).unwrap();
     let loaded = load(folder.path()).unwrap();
     assert_eq!(loaded.expert_gain, [1.0; 4]);

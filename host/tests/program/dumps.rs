@@ -270,11 +270,7 @@ fn in_good_runs_and_zeros_nobody_owes() {
             assert_eq!(said["missing"].as_array().unwrap().len(), 0, "{:?} {more:?}: {said}", group.set);
         }
         let folder = group.dump(0, &["--rounds", "1"]);
-        for file in files(folder.path()) {
-            let len = file.metadata().unwrap().len();
-            file.set_len(0).unwrap();
-            file.set_len(len).unwrap();
-        }
+        zero(folder.path(), |path| path.extension().is_none_or(|end| end != "toml"));
         // Nothing shows that these are dumps of a group at all.
         let said = diagnose(4, folder.path(), &[]);
         assert!(
@@ -289,12 +285,7 @@ fn windows_that_say_nothing_leave_open_who_owes() {
     let hang = ["--rounds", "1", "--inject", "silent=1:rows"];
     for group in [JOINT, SEPARATE, IN_BLOCKS] {
         let folder = group.dump(3, &hang);
-        for window in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
-            if window.extension().is_some_and(|end| end == "window") {
-                let len = window.metadata().unwrap().len();
-                fs::File::create(&window).unwrap().set_len(len).unwrap();
-            }
-        }
+        zero(folder.path(), |path| path.extension().is_some_and(|end| end == "window"));
         let output = veriep(&["diagnose", text(folder.path())]);
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(4), "{:?}: {said}", group.set);
@@ -317,6 +308,15 @@ fn a_combine_of_which_nothing_has_come_is_no_good_one() {
     }
 }
 
+/// Makes files of a dump zeros, as long as they were.
+pub(crate) fn zero(folder: &Path, is_one: impl Fn(&Path) -> bool) {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    for path in paths.filter(|path| is_one(path)) {
+        let len = path.metadata().unwrap().len();
+        fs::File::create(&path).unwrap().set_len(len).unwrap();
+    }
+}
+
 fn files(folder: &Path) -> Vec<fs::File> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let regions = entries.filter(|path| path.extension().is_none_or(|end| end != "toml"));
@@ -328,12 +328,7 @@ fn a_rank_that_never_began_is_named() {
     for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, MESH, MESSAGES] {
         // Rank 1 has given nobody anything; as if it had never lived.
         let folder = group.dump(3, &["--rounds", "1", "--inject", "silent=1"]);
-        for path in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.file_stem().is_some_and(|name| name == "rank1") {
-                let len = path.metadata().unwrap().len();
-                fs::File::create(&path).unwrap().set_len(len).unwrap();
-            }
-        }
+        zero(folder.path(), |path| path.file_stem().is_some_and(|name| name == "rank1"));
         assert_eq!(culprits(3, folder.path(), &[]), [1], "{:?}", group.set);
         // Without its dump it is unknown, and who waits for it has an excuse.
         for end in ["state", "window"] {

@@ -1,6 +1,6 @@
 //! Golden vectors: `gen --expected` and `compare`, from outside.
 
-use crate::common::{fails, fails_with_lines, json, text, veriep};
+use crate::common::{all_of, fails, fails_with_lines, json, text, veriep};
 use safetensors::Dtype;
 use std::fs;
 use tempfile::tempdir;
@@ -167,14 +167,7 @@ fn a_rank_that_chooses_its_replicas_sends_to_those() {
             counts[if rank == 0 { table[id as usize] } else { by_rule } as usize] += 1;
         }
     }
-    let mut tensors: Vec<_> = file
-        .names()
-        .into_iter()
-        .map(|name| {
-            let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
-            Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
-        })
-        .collect();
+    let mut tensors = all_of(&inputs);
     let data: Vec<_> = table.iter().flat_map(|id| id.to_le_bytes()).collect();
     tensors.push(Tensor {
         name: "rank0.replicas".to_owned(),

@@ -169,7 +169,7 @@ fn a_term_ends_a_run_at_any_time() {
             let Some((output, _)) = run(&args, When::Term(wait)) else {
                 panic!("{args:?}, {wait:?}: it does not end");
             };
-            // None if it had not yet said that it answers.
+            // A run that has not yet set up its answer to the signal dies of it, without a status.
             assert!(matches!(output.status.code(), None | Some(4)), "{args:?}, {wait:?}: {output:?}");
         }
     }

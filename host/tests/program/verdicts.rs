@@ -1,9 +1,10 @@
 //! The verdicts of all subcommands: no yes where a search was cut short, where input is incomplete, or where evidence is
 //! ambiguous.
 
+use crate::common::all_of;
 use crate::common::{let_work, text, veriep};
 use crate::diagnose::{M, with_absent_cores};
-use crate::dumps::{JOINT, MESSAGES, SEPARATE};
+use crate::dumps::{JOINT, MESSAGES, SEPARATE, zero};
 use clap::CommandFactory;
 use core::time::Duration;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::{TempDir, tempdir};
 use veriep::cli::Cli;
-use veriep::store::{Tensor, TensorFile, write_tensors};
+use veriep::store::{Tensor, write_tensors};
 
 /// Subcommands that report no verdict: they print, write or measure.
 const OTHERS: [&str; 10] =
@@ -187,12 +188,7 @@ fn room() -> TempDir {
     copy(&at("good"), &at("good-but-one"));
     fs::remove_file(at("good-but-one").join("rank3.state")).unwrap();
     copy(&at("good"), &at("zeros"));
-    for file in fs::read_dir(at("zeros")).unwrap().map(|entry| entry.unwrap().path()) {
-        if file.extension().is_some_and(|end| end == "state" || end == "window") {
-            let len = file.metadata().unwrap().len();
-            fs::File::create(&file).unwrap().set_len(len).unwrap();
-        }
-    }
+    zero(&at("zeros"), |file| file.extension().is_some_and(|end| end == "state" || end == "window"));
     let cleared = ["--rounds", "1", "--deadline", "0.5", "--inject", "silent=3:tokens"];
     let eight = crate::dumps::Group { set: &["ep_world_size=4", "moe_expert_num=8"], ..SEPARATE };
     dump("cleared", eight.dump_on("threads", 3, &cleared));
@@ -203,15 +199,7 @@ fn room() -> TempDir {
 
 /// Results that are right, wrong, longer than they must be, and only a part.
 fn results(expected: &Path, at: &dyn Fn(&str) -> PathBuf) {
-    let tensors = || {
-        let mut file = TensorFile::open(expected).unwrap();
-        let names = file.names().into_iter();
-        let tensors = names.map(|name| {
-            let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
-            Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data }
-        });
-        tensors.collect::<Vec<_>>()
-    };
+    let tensors = || all_of(expected);
     fs::copy(expected, at("result")).unwrap();
     let (mut wrong, mut padded) = (tensors(), tensors());
     wrong.iter_mut().find(|one| one.name == "rank0.x_out").unwrap().data.to_mut()[7] ^= 1;

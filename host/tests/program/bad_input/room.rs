@@ -1,5 +1,6 @@
 //! A folder of one's own, with what is wrong in it.
 
+use crate::common::all_of;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -12,7 +13,7 @@ use veriep::case::{Case, TENSORS_NAME};
 use veriep::config::{Bs, Config};
 use veriep::generate::{Left, Options, generate_left};
 use veriep::presets::preset;
-use veriep::store::{Tensor, TensorFile, write_tensors};
+use veriep::store::{Tensor, write_tensors};
 
 pub(crate) struct Room(TempDir);
 
@@ -140,13 +141,7 @@ impl Room {
     /// Changes the tensors of a file.
     pub(crate) fn edited(&self, name: &str, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> &Self {
         let path = self.at(name);
-        let mut file = TensorFile::open(&path).unwrap();
-        let mut tensors = Vec::new();
-        for name in file.names() {
-            let data = file.read(&name).unwrap().into();
-            let info = file.info(&name).unwrap();
-            tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), data, name });
-        }
+        let mut tensors = all_of(&path);
         edit(&mut tensors);
         write_tensors(&path, tensors).unwrap();
         self
