@@ -69,7 +69,7 @@ fn is_same(a: &File, b: &File) -> bool {
     made(a) == made(b)
 }
 
-/// Whether two paths lead to one file.
+/// Returns whether two paths lead to one file.
 pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     File::open(a).ok().zip(File::open(b).ok()).is_some_and(|(a, b)| is_same(&a, &b))
 }
@@ -119,7 +119,7 @@ impl Opened {
     /// Lets `x` be absent if the folder holds what experts returned, for callers that ask about combine alone then.
     #[must_use]
     pub fn for_oracle(mut self, folder: &Path) -> Self {
-        // That there are two is told when they are read.
+        // Reading them reports that there are two.
         self.is_of_combine = returned_file(folder).is_ok_and(|file| file.is_some());
         self
     }

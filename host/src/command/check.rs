@@ -38,16 +38,16 @@ struct Checked {
     /// Whether tensors are judged, too.
     #[serde(skip)]
     has_tensors: bool,
-    /// Whether what experts returned is judged, too.
+    /// The rows that experts returned are judged, too.
     #[serde(skip)]
     has_returned: bool,
-    /// Whether there are tensors that no layout of ours judges.
+    /// The case has tensors, and VeriEP has no layout by which to judge them.
     #[serde(skip)]
     unread_tensors: bool,
-    /// Whether rules are broken that other values of the keys that are missing may keep.
+    /// A rule is broken by the default of a missing key, and another value may keep it.
     #[serde(skip)]
     breaks_by_default: bool,
-    /// Whether the operators accept one of the shapes that a mask may have, and not the other.
+    /// The operators accept a mask of tokens and refuse one of pairs, or the reverse.
     #[serde(skip)]
     depends_on_mask: bool,
     #[serde(skip)]

@@ -219,7 +219,7 @@ fn layout(config: &Config) -> &str {
     }
 }
 
-/// Whether the operators of the release run the hierarchy that is asked for as a full mesh.
+/// Returns whether the operators of the release run this hierarchy as a full mesh.
 fn runs_as_full_mesh(config: &Config) -> bool {
     let chosen = config.release().chosen(Algorithm::A2Hierarchy, &config.as_core(Given::empty()));
     chosen == Algorithm::A2Fullmesh

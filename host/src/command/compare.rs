@@ -139,7 +139,7 @@ fn of_rank(file: TensorFile, rank: u32) -> Result<TensorFile, Error> {
     })
 }
 
-/// Whether an operator returns a tensor of this name.
+/// Returns whether the operators return a tensor of this name.
 fn is_output(tensor: &str) -> bool {
     Output::ALL.iter().any(|output| output.name() == tensor)
 }

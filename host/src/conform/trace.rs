@@ -310,8 +310,7 @@ impl Options {
     /// There is no such schedule, or there are more operators than can be counted.
     fn operators(&self) -> Result<Option<usize>, String> {
         let (Some(schedule), Some(rounds)) = (self.schedule.as_deref(), self.rounds) else { return Ok(None) };
-        let counts = counted(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
-        let (dispatches, _) = counts;
+        let (dispatches, _) = counted(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
         if dispatches == 0 {
             return Err(format!("schedule {schedule:?}: must have at least one D"));
         }

@@ -317,7 +317,7 @@ fn what_lies_on_a_wire_is_refused() {
     assert_eq!(said(|chunk| chunk.truncate(60)), Ok(0));
 }
 
-/// What becomes of a number on a wire.
+/// A lie about one number of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Lower,
@@ -328,7 +328,7 @@ enum Change {
 }
 
 /// Process 1 has applied two of three entries and has sent one that has been applied; then comes its next chunk, after a change of
-/// the number in so many bytes from there on. `None` if that changes nothing, else why it is refused, if it is.
+/// the number of `len` bytes at `at`. Returns `None` if that changes nothing, else the reason of the refusal, if there is one.
 fn changed(at: usize, len: usize, change: Change) -> Option<Option<String>> {
     let shape = crate::conformance::shape();
     let mut wires = MemoryWire::network(2, 1);
