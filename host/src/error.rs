@@ -95,6 +95,9 @@ pub enum Error {
     /// The request itself: arguments that do not fit together, features that this version lacks.
     #[error("{0}")]
     Request(String),
+    /// Ranks of a live group that call different operators.
+    #[error("{0}")]
+    Mismatch(String),
     /// A file that cannot be read, parsed or written; starts with its path.
     #[error("{0}")]
     File(String),
@@ -212,7 +215,7 @@ impl Error {
     pub fn status(&self) -> u8 {
         match self {
             Self::Wrong(_) | Self::Unsafe(_) => 1,
-            Self::Request(_) | Self::File(_) | Self::Invalid { .. } => 2,
+            Self::Request(_) | Self::Mismatch(_) | Self::File(_) | Self::Invalid { .. } => 2,
             Self::NoProgress { .. } | Self::Gone { .. } => 3,
             Self::Interrupted(_) => STATUS_INTERRUPTED,
             Self::Unknown(_) => STATUS_UNKNOWN,
@@ -228,6 +231,7 @@ impl Error {
             Self::Wrong(_) => "a result is wrong",
             Self::Unsafe(_) => "the schedule is unsafe",
             Self::Request(_) | Self::File(_) | Self::Invalid { .. } => "the request or the input is invalid",
+            Self::Mismatch(_) => "ranks call different operators",
             Self::NoProgress { .. } => "the group makes no progress",
             Self::Gone { .. } => "a process of the group is gone",
             Self::Interrupted(_) => "it was interrupted",

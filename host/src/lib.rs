@@ -14,6 +14,7 @@ pub mod atomic_file;
 pub mod backend;
 pub mod batch;
 pub mod case;
+mod clashes;
 #[cfg(feature = "commands")]
 pub mod cli;
 #[cfg(feature = "commands")]

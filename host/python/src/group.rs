@@ -3,22 +3,27 @@
 
 use crate::{Keys, config, raised};
 use core::time::Duration;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use veriep::error::Error;
-use veriep::live::{self, Plan, Tokens};
+use veriep::case::ExpertMap;
+use veriep::live::{self, Order, Plan, Results, Terms, Tokens};
 use veriep::vector::Unit;
 use veriep::world::join::{Rendezvous, Store};
 use veriep_core::inputs::Mask;
 use veriep_core::place::Tensor;
-use veriep_core::shape::RowElement;
+use veriep_core::shape::{Limits, RowElement};
 use veriep_core::units::RankId;
 
-/// Rank, ranks, `bs`, `k`, `h`, the types of rows and of received ones, and whether these have scales.
-type About = (u32, usize, u32, u32, u32, [&'static str; 2], bool);
+/// Of a layer: `bs`, `k`, `h`, const experts, the types of rows and of received ones, and whether these have scales.
+type About = (u32, u32, u32, u32, [&'static str; 2], bool);
+
+/// What a group is given: a preset, the keys of each layer over it, the words and rows of a map of redundant experts, and
+/// the deadline, order and limits.
+type Given = (Option<String>, Vec<Keys>, Option<(Vec<i32>, usize)>, (f64, String, String));
 
 /// The address of an array and its bytes.
 type Array = (usize, usize);
@@ -50,6 +55,26 @@ unsafe fn bytes_mut<'a>((at, len): Array) -> &'a mut [u8] {
 fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> {
     bytes.as_chunks().0.iter().copied()
 }
+
+/// The values of an array of f32.
+///
+/// # Safety
+/// As of `bytes`.
+unsafe fn floats(array: Array) -> Vec<f32> {
+    // SAFETY: as the caller promises.
+    words(unsafe { bytes(array) }).map(f32::from_le_bytes).collect()
+}
+
+/// The outputs of dispatch, in the order in which `_group.py` takes them.
+const OUTPUTS: [Tensor; 7] = [
+    Tensor::ExpandX,
+    Tensor::DynamicScales,
+    Tensor::ExpertTokenNums,
+    Tensor::EpRecvCounts,
+    Tensor::AssistInfo,
+    Tensor::ExpandScales,
+    Tensor::TpRecvCounts,
+];
 
 /// A store of `torch.distributed`, or whatever has `set` and `get` like one.
 struct PyStore<'a>(&'a Py<PyAny>);
@@ -120,12 +145,29 @@ fn waiting<T: Send>(
     }
 }
 
-fn plan(py: Python<'_>, preset: Option<&str>, keys: &Keys, deadline: f64) -> PyResult<Plan> {
-    let is_fixed = keys.iter().any(|(key, _)| matches!(key.as_str(), "hccl_buffsize_mb" | "HCCL_BUFFSIZE"));
-    let config = config(preset, keys)?;
-    let deadline = Duration::from_secs_f64(deadline);
-    let vector = Unit::Auto.find();
-    let plan = vector.and_then(|vector| Plan::new(config, is_fixed, vector, deadline));
+fn plan(py: Python<'_>, (preset, layers, expert_map, terms): Given) -> PyResult<Plan> {
+    let (deadline, order, limits) = terms;
+    let sizes = ["hccl_buffsize_mb", "HCCL_BUFFSIZE"];
+    let is_fixed = layers.iter().flatten().any(|(key, _)| sizes.contains(&key.as_str()));
+    let unknown = |name: &str, seen: &str, legal: &str| {
+        Err(PyValueError::new_err(format!("{name} = {seen:?}: must be {legal}")))
+    };
+    let order = match order.as_str() {
+        "strict" => Order::Strict,
+        "loose" => Order::Loose,
+        other => return unknown("order", other, "strict or loose"),
+    };
+    let limits = match limits.as_str() {
+        "product" => Limits::Product,
+        "open" => Limits::None,
+        other => return unknown("limits", other, "product or open"),
+    };
+    let configs = layers.iter().map(|keys| config(preset.as_deref(), keys)).collect::<PyResult<Vec<_>>>()?;
+    let expert_map = expert_map.map(|(words, rows)| ExpertMap { words, rows });
+    let plan = Unit::Auto.find().and_then(|vector| {
+        let deadline = Duration::from_secs_f64(deadline);
+        Plan::of_layers(configs, expert_map, Terms { deadline, order, limits, vector, is_fixed })
+    });
     plan.map_err(|error| raised(py, &error))
 }
 
@@ -139,18 +181,18 @@ pub(crate) struct Handle(live::Handle);
 
 #[pymethods]
 impl Member {
-    /// Joins a group: where others are met is a path or a store.
+    /// Joins a group: where others are met is a path or a store. Its calls are compared with those of the group `beside`.
     #[staticmethod]
     fn join(
         py: Python<'_>,
         place: (u32, usize),
         rendezvous: (Option<PathBuf>, Option<Py<PyAny>>),
-        preset: Option<&str>,
-        keys: Keys,
-        limits: (f64, f64),
+        given: Given,
+        patience: f64,
+        beside: Option<PyRef<'_, Self>>,
     ) -> PyResult<Self> {
-        let ((rank, world_size), (path, store), (patience, deadline)) = (place, rendezvous, limits);
-        let plan = plan(py, preset, &keys, deadline)?;
+        let ((rank, world_size), (path, store)) = (place, rendezvous);
+        let plan = plan(py, given)?;
         if plan.members() != world_size || rank as usize >= world_size {
             let error = Error::Request(format!(
                 "rank {rank} of {world_size}: must be in [0, {0}) of {0}, the ranks of the configuration",
@@ -159,6 +201,7 @@ impl Member {
             return Err(raised(py, &error));
         }
         let patience = Duration::from_secs_f64(patience);
+        let beside = beside.map(|beside| beside.free().map(|member| member.calls())).transpose()?;
         let member = waiting(py, &AtomicBool::new(false), |goes_on| {
             let store = store.as_ref().map(PyStore);
             let rendezvous = match (&path, &store) {
@@ -166,29 +209,34 @@ impl Member {
                 (None, Some(store)) => Rendezvous::Store(store),
                 (None, None) => return Err(Error::Request("rendezvous: missing".to_owned())),
             };
-            plan.join(RankId(rank), rendezvous, patience, goes_on)
+            plan.join(RankId(rank), rendezvous, patience, beside, goes_on)
         })?;
         Ok(Self(Mutex::new(member), AtomicBool::new(false)))
     }
 
     /// All ranks of a group of threads.
     #[staticmethod]
-    fn local(py: Python<'_>, preset: Option<&str>, keys: Keys, deadline: f64) -> PyResult<Vec<Self>> {
-        let members = plan(py, preset, &keys, deadline)?.local().map_err(|error| raised(py, &error))?;
+    fn local(py: Python<'_>, given: Given, beside: Vec<PyRef<'_, Self>>) -> PyResult<Vec<Self>> {
+        let calls = beside.iter().map(|beside| beside.free().map(|member| member.calls()));
+        let calls = calls.collect::<PyResult<Vec<_>>>()?;
+        let members = plan(py, given)?.local(&calls).map_err(|error| raised(py, &error))?;
         let member = |member| Self(Mutex::new(member), AtomicBool::new(false));
         Ok(members.into_iter().map(member).collect())
     }
 
-    /// Returns the sizes and types of the group, and the rank of this member.
-    fn about(&self) -> PyResult<About> {
+    /// Returns the rank of this member and the number of ranks, then sizes and types of each layer.
+    fn about(&self) -> PyResult<(u32, usize, Vec<About>)> {
         let member = self.free()?;
         let shape = member.shape();
         let ranks = shape.ep_world_size() * shape.tp_world_size();
-        let rank = member.rank();
-        let types = [RowElement::Dtype, shape.row_format().element].map(|of| of.name(shape.dtype()));
-        let bs = (member.x_out_bytes() as u64 / shape.row_bytes()) as u32;
-        let have_scales = shape.row_format().scale.is_some();
-        Ok((rank.0, ranks as usize, bs, shape.k(), shape.h(), types, have_scales))
+        let of_layer = |layer| {
+            let shape = member.shape_of(layer)?;
+            let types = [RowElement::Dtype, shape.row_format().element].map(|of| of.name(shape.dtype()));
+            let bs = (member.x_out_bytes(layer) as u64 / shape.row_bytes()) as u32;
+            let have_scales = shape.row_format().scale.is_some();
+            Some((bs, shape.k(), shape.h(), shape.const_expert_num(), types, have_scales))
+        };
+        Ok((member.rank().0, ranks as usize, (0..).map_while(of_layer).collect()))
     }
 
     /// The MoE experts of the rank.
@@ -196,22 +244,25 @@ impl Member {
         Ok(self.free()?.experts().map(|expert| expert.0).collect())
     }
 
-    /// The batch, its number, the rows received; addresses and bytes of rows, scales and counts.
+    /// The batch, its number, the rows received; addresses and bytes of its outputs, those of `OUTPUTS`.
     fn dispatch(
         &self,
         py: Python<'_>,
+        layer: usize,
         given: [Array; 3],
         mask: Option<(usize, usize, bool)>,
-    ) -> PyResult<(Handle, usize, usize, [Array; 3])> {
+        scales: Option<Array>,
+    ) -> PyResult<(Handle, usize, usize, [Array; OUTPUTS.len()])> {
         let [x, ids, weights] = given;
         let mut free = self.free()?;
         let member = &mut *free;
         let of = waiting(py, &self.1, |goes_on| {
             // SAFETY: `_group.py` passes contiguous arrays that it refers to until this returns, and its users are told not to
             // write them meanwhile.
-            let (x, ids, weights) = unsafe { (bytes(x), bytes(ids), bytes(weights)) };
+            let (x, ids) = unsafe { (bytes(x), bytes(ids)) };
             let expert_ids: Vec<_> = words(ids).map(i32::from_le_bytes).collect();
-            let expert_scales: Vec<_> = words(weights).map(f32::from_le_bytes).collect();
+            // SAFETY: the same.
+            let (expert_scales, scales) = unsafe { (floats(weights), scales.map(|scales| floats(scales))) };
             // SAFETY: the same.
             let mask = mask.map(|(at, len, pairs)| (unsafe { bytes((at, len)) }, pairs));
             let active: Vec<_> =
@@ -221,24 +272,53 @@ impl Member {
                 Some((_, false)) => Mask::Tokens(&active),
                 Some((_, true)) => Mask::Pairs(&active),
             };
-            let tokens = Tokens { x, expert_ids: &expert_ids, expert_scales: &expert_scales, mask };
+            let tokens = Tokens {
+                layer,
+                x,
+                expert_ids: &expert_ids,
+                expert_scales: &expert_scales,
+                mask,
+                scales: scales.as_deref(),
+            };
             member.dispatch(&tokens, goes_on)
         })?;
-        let outputs = [Tensor::ExpandX, Tensor::DynamicScales, Tensor::ExpertTokenNums].map(|tensor| {
-            let (at, len) = member.output(of, tensor);
+        let outputs = OUTPUTS.map(|tensor| {
+            let (at, len) = member.output(&of, tensor);
             (at.expose_provenance(), len)
         });
-        Ok((Handle(of), of.round, of.rows, outputs))
+        let (batch, rows) = (of.batch, of.rows);
+        Ok((Handle(of), batch, rows, outputs))
     }
 
-    /// Returns rows and writes the sums of all `bs` tokens.
-    fn combine(&self, py: Python<'_>, of: &Handle, y: Array, x_out: Array) -> PyResult<()> {
+    /// Returns rows and writes the sums of all `bs` tokens. Weights, shared experts' rows and the three tensors of const
+    /// experts are empty where there are none.
+    fn combine(
+        &self,
+        py: Python<'_>,
+        of: &Handle,
+        y: Array,
+        x_out: Array,
+        weights: Option<Array>,
+        shared: Option<Array>,
+        consts: [Array; 3],
+    ) -> PyResult<()> {
         let mut member = self.free()?;
-        let (member, of) = (&mut *member, of.0);
+        let (member, of) = (&mut *member, &of.0);
         waiting(py, &self.1, move |goes_on| {
             // SAFETY: as in `dispatch`; `x_out` is an array that `_group.py` has made for this and given to nobody yet.
-            let (y, x_out) = unsafe { (bytes(y), bytes_mut(x_out)) };
-            member.combine(of, y, x_out, goes_on)
+            let (y, x_out, weights) = unsafe { (bytes(y), bytes_mut(x_out), weights.map(|of| floats(of))) };
+            // SAFETY: as in `dispatch`.
+            let (shared, [alpha_1, alpha_2, v]) =
+                unsafe { (shared.map(|of| bytes(of)), consts.map(|of| bytes(of))) };
+            let results = Results {
+                y,
+                expert_scales: weights.as_deref(),
+                shared_expert_x: shared,
+                const_expert_alpha_1: alpha_1,
+                const_expert_alpha_2: alpha_2,
+                const_expert_v: v,
+            };
+            member.combine(of, &results, x_out, goes_on)
         })
     }
 

@@ -34,6 +34,7 @@ fn raised(py: Python<'_>, error: &Error) -> PyErr {
         (_, problems @ [_, ..]) => made(py, "violation", (json(problems),)),
         (Error::Gone { gone, .. }, _) => made(py, "gone", (text(), json(gone))),
         (Error::NoProgress { missing, .. }, _) => made(py, "timeout", (text(), json(missing))),
+        (Error::Mismatch(line), _) => made(py, "Mismatch", (line.clone(),)),
         (Error::File(_), _) => PyOSError::new_err(text()),
         _ => PyValueError::new_err(text()),
     }

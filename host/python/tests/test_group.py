@@ -93,7 +93,7 @@ def test_rows_are_not_copied_and_two_batches_may_be_in_flight():
         assert not first.x.flags.owndata and not np.shares_memory(first.x, second.x)
         with pytest.raises(ValueError, match="third must not be dispatched before the oldest is combined"):
             group.dispatch(*sent(case, group.rank))
-        with pytest.raises(ValueError, match="handle of round 1: must be of round 0"):
+        with pytest.raises(ValueError, match="handle of batch 1: must be of batch 0"):
             group.combine(second.x, second.handle)
         # Experts may work in place.
         first.x[...] = first.x * 2
@@ -130,8 +130,8 @@ def test_what_is_wrong_with_tensors_is_said_and_nothing_has_happened():
         return group.combine(received.x, received.handle).shape
 
     assert all_ranks(veriep.Group.local(**TINY), run) == [(4, 1024)] * 2
-    with pytest.raises(veriep.Violation, match="members have no tensors of const experts"):
-        veriep.Group.local(**TINY, const_expert_num=1)
+    with pytest.raises(veriep.Violation, match="members have no residual"):
+        veriep.Group.local(**TINY, op="combine_add_rms_norm")
 
 
 def nothing(group):

@@ -15,6 +15,7 @@ use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::Nic;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use veriep_core::place::Tensor;
+use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId, align_up, div_rem};
 
 /// The memory of a group on one machine.
@@ -76,7 +77,7 @@ impl SharedMemory {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_pages<'a>(members: impl Into<Members<'a>>, batches: usize, pages: Pages) -> io::Result<Self> {
-        Self::from_source(members.into(), batches, &mut Source::Anonymous(pages))
+        Self::from_source(&[members.into()], batches, &mut Source::Anonymous(pages))
     }
 
     /// The same in a mapping that processes share, from byte `start` on, a multiple of a page. Every process that does this
@@ -90,7 +91,17 @@ impl SharedMemory {
         members: impl Into<Members<'a>>,
         batches: usize,
     ) -> io::Result<Self> {
-        Self::from_source(members.into(), batches, &mut Source::Part(map.clone(), start))
+        Self::from_source(&[members.into()], batches, &mut Source::Part(map.clone(), start))
+    }
+
+    /// The same for layers of one group: they share all regions, and batch `b` of layer `l` has the outputs with number
+    /// `l * batches + b`.
+    ///
+    /// # Errors
+    /// The mapping is shorter than [`bytes_of_layers`](Self::bytes_of_layers).
+    pub fn of_layers(map: &Arc<MmapRaw>, start: u64, layers: &[&Shape], batches: usize) -> io::Result<Self> {
+        let layers: Vec<_> = layers.iter().map(|&shape| Members::from(shape)).collect();
+        Self::from_source(&layers, batches, &mut Source::Part(map.clone(), start))
     }
 
     /// Bytes of all regions and outputs.
@@ -98,15 +109,30 @@ impl SharedMemory {
     /// # Errors
     /// More than there are numbers for.
     pub fn bytes<'a>(members: impl Into<Members<'a>>, batches: usize) -> io::Result<u64> {
+        Self::measured(&[members.into()], batches)
+    }
+
+    /// The same for layers of one group.
+    ///
+    /// # Errors
+    /// More than there are numbers for.
+    pub fn bytes_of_layers(layers: &[&Shape], batches: usize) -> io::Result<u64> {
+        let layers: Vec<_> = layers.iter().map(|&shape| Members::from(shape)).collect();
+        Self::measured(&layers, batches)
+    }
+
+    fn measured(layers: &[Members<'_>], batches: usize) -> io::Result<u64> {
         let mut source = Source::Measured(0);
-        Self::from_source(members.into(), batches, &mut source)?;
+        Self::from_source(layers, batches, &mut source)?;
         match source {
             Source::Measured(bytes) => Ok(bytes),
             Source::Anonymous(_) | Source::Part(..) => Ok(0),
         }
     }
 
-    fn from_source(members: Members<'_>, batches: usize, source: &mut Source) -> io::Result<Self> {
+    /// Memory for layers of which all have the same ranks; at least one.
+    fn from_source(layers: &[Members<'_>], batches: usize, source: &mut Source) -> io::Result<Self> {
+        let members = layers.first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut maps = Vec::new();
         let mut take = |bytes| {
             let (base, map) = source.take(bytes)?;
@@ -119,9 +145,17 @@ impl SharedMemory {
         let mut outputs = Vec::new();
         for rank in members.ranks() {
             let tp_rank = rank.0 % tp_world_size;
-            let sizes = members.region_sizes(rank, batches);
-            let (&[state, window, window_out, tp_state, tp_window], of_batches) =
-                sizes.split_first_chunk().expect("a member has all regions");
+            let mut regions_of_rank = [0; 5];
+            let mut outputs_of_rank = Vec::new();
+            for layer in layers {
+                let sizes = layer.region_sizes(rank, batches);
+                let (regions, of_batches) = sizes.split_first_chunk::<5>().expect("a member has all regions");
+                for (largest, size) in regions_of_rank.iter_mut().zip(regions) {
+                    *largest = (*largest).max(*size);
+                }
+                outputs_of_rank.extend_from_slice(of_batches);
+            }
+            let [state, window, window_out, tp_state, tp_window] = regions_of_rank;
             peers[tp_rank as usize].push(regions(&mut take, [state, window, window_out])?);
             if tp_world_size > 1 {
                 let pair = regions(&mut take, [tp_state, tp_window, 0])?;
@@ -131,7 +165,7 @@ impl SharedMemory {
                 }
             }
             let mut of_rank = Vec::new();
-            for sizes in of_batches.as_chunks().0 {
+            for sizes in outputs_of_rank.as_chunks().0 {
                 let sizes = sizes.map(|size| align_up(size, PAGE));
                 // A rank that is gone has no outputs, and an empty mapping is refused.
                 let mut next = take(sizes.iter().sum::<u64>().max(PAGE))?;

@@ -46,8 +46,12 @@ impl ExpertMap {
 impl RankTensors {
     /// Fills `physical_ids` of the rank with that number.
     pub(crate) fn translate(&mut self, map: &inputs::ExpertMap<'_>, shape: &Shape, number: RankId) {
+        self.translate_of(map, shape, global_rank::ep_rank(shape, number));
+    }
+
+    /// The same of an EP rank.
+    pub(crate) fn translate_of(&mut self, map: &inputs::ExpertMap<'_>, shape: &Shape, rank: RankId) {
         self.physical_ids.resize(self.expert_ids.len(), 0);
-        let rank = global_rank::ep_rank(shape, number);
         map.translate(shape, rank, &self.expert_ids, &mut self.physical_ids);
         if self.replicas.is_empty() {
             return;

@@ -1,10 +1,10 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
-use super::clashes::{Clash, Layer, clashes};
 use super::notes;
 use super::sizes::{BufferSizes, Placed, sizes};
 use super::source::{Source, choices_of, resolve};
 use crate::case;
+use crate::clashes::{Clash, Layer, clashes};
 use crate::cli::{CheckArgs, ConfigArgs, ModeArgs};
 use crate::config::Config;
 use crate::error::{Error, Problem};

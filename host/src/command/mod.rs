@@ -2,7 +2,6 @@
 
 mod bench;
 mod check;
-mod clashes;
 mod compare;
 mod completions;
 mod conform;

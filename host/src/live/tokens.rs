@@ -1,25 +1,29 @@
 //! What a member brings to a round: any number of tokens up to `bs`, any of whose pairs may be left out.
 
-use crate::case::{NO_EXPERT, OwnedMask, RankTensors, input_problem};
+use crate::case::{ExpertMap, NO_EXPERT, OwnedMask, RankTensors, input_problem};
 use crate::config::Config;
 use crate::error::{Error, Problem};
 use crate::hints;
 use core::ops::ControlFlow;
-use veriep_core::inputs::{Inputs, Mask};
-use veriep_core::shape::{Limits, Shape};
+use veriep_core::inputs::{self, Mask};
+use veriep_core::shape::{Limits, Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// Tokens by reference, `n` of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens<'a> {
+    /// The number of the layer that they go through.
+    pub layer: usize,
     /// `[n, h]` dtype.
     pub x: &'a [u8],
-    /// `[n, k]`; -1 is no expert.
+    /// `[n, k]`; -1 is no expert. In a group with an expert map they are logical experts.
     pub expert_ids: &'a [i32],
-    /// `[n, k]`.
+    /// `[n, k]`, or empty where only combine will know the weights.
     pub expert_scales: &'a [f32],
     /// `[n]` or `[n, k]`.
     pub mask: Mask<'a>,
+    /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
+    pub scales: Option<&'a [f32]>,
 }
 
 /// Something about a group's member that breaks a rule.
@@ -30,7 +34,13 @@ pub(super) fn refused(parameter: &str, seen: &str, rule: impl Into<String>) -> E
 impl Tokens<'_> {
     /// The tensors of a rank with these tokens and inactive ones behind them; without `x` where that is of the right length
     /// already, and combine does not read it.
-    pub(super) fn padded(&self, config: &Config, shape: &Shape, rank: RankId) -> Result<RankTensors, Error> {
+    pub(super) fn padded(
+        &self,
+        config: &Config,
+        shape: &Shape,
+        rank: RankId,
+        map: Option<&ExpertMap>,
+    ) -> Result<RankTensors, Error> {
         let (bs, k, row) = (shape.bs(rank) as usize, shape.k() as usize, shape.row_bytes() as usize);
         let n = self.expert_ids.len() / k;
         if n > bs {
@@ -41,9 +51,13 @@ impl Tokens<'_> {
             ));
         }
         let pairs = n * k;
+        let weights = match self.expert_scales {
+            [] if shape.protocol() != Protocol::Hierarchy => 0,
+            _ => pairs,
+        };
         let lengths = [
             ("expert_ids", self.expert_ids.len(), pairs),
-            ("expert_scales", self.expert_scales.len(), pairs),
+            ("expert_scales", self.expert_scales.len(), weights),
             ("x", self.x.len(), n * row),
         ];
         if let Some((name, seen, rule)) = lengths.into_iter().find(|(_, seen, rule)| seen != rule) {
@@ -63,19 +77,19 @@ impl Tokens<'_> {
             masked?;
         }
         let mut expert_ids = self.expert_ids.to_vec();
-        let mut expert_scales = self.expert_scales.to_vec();
-        // Weights must be numbers also where there is no expert.
-        for (weight, _) in expert_scales.iter_mut().zip(&expert_ids).filter(|(_, id)| **id == NO_EXPERT) {
-            *weight = 0.0;
-        }
-        expert_scales.resize(bs * k, 0.0);
         expert_ids.resize(bs * k, NO_EXPERT);
-        let is_needed = n < bs || shape.copy_expert_num() > 0;
-        let mut x = if is_needed { self.x.to_vec() } else { Vec::new() };
-        if is_needed {
+        let expert_scales = padded_weights(self.expert_scales, &expert_ids);
+        let reads_tokens = shape.copy_expert_num() > 0 || shape.const_expert_num() > 0;
+        let mut x = if n < bs || reads_tokens { self.x.to_vec() } else { Vec::new() };
+        if !x.is_empty() || n < bs {
             x.resize(bs * row, 0);
         }
-        Ok(RankTensors { x, expert_ids, expert_scales, mask, ..RankTensors::default() })
+        let mut tensors = RankTensors { x, expert_ids, expert_scales, mask, ..RankTensors::default() };
+        if let Some(map) = map.and_then(|map| map.check(shape).ok()) {
+            check(&mut |found| map.check_ids(shape, &tensors.inputs(), found))?;
+            tensors.translate_of(&map, shape, rank);
+        }
+        Ok(tensors)
     }
 
     fn mask_of(&self, bs: usize, k: usize, n: usize) -> Result<OwnedMask, Error> {
@@ -96,10 +110,20 @@ fn count(ids: &[i32]) -> usize {
     ids.iter().filter(|id| **id == NO_EXPERT).count()
 }
 
-/// Checks what all this comes to.
-pub(super) fn check(inputs: &Inputs<'_>, shape: &Shape, rank: RankId) -> Result<(), Error> {
+/// The weights of these pairs, which must be numbers also where there is no expert.
+pub(super) fn padded_weights(given: &[f32], expert_ids: &[i32]) -> Vec<f32> {
+    let mut weights = given.to_vec();
+    weights.resize(expert_ids.len(), 0.0);
+    for (weight, _) in weights.iter_mut().zip(expert_ids).filter(|(_, id)| **id == NO_EXPERT) {
+        *weight = 0.0;
+    }
+    weights
+}
+
+/// All that a check of inputs finds.
+pub(super) fn check(of: &mut dyn FnMut(&mut inputs::Found<'_>) -> ControlFlow<()>) -> Result<(), Error> {
     let mut problems = Vec::new();
-    let _ = inputs.check_all(shape, rank, &mut |error| {
+    let _ = of(&mut |error| {
         problems.push(input_problem(error.tensor(), &error));
         ControlFlow::Continue(())
     });

@@ -102,8 +102,26 @@ impl OfWorker {
     pub(super) const ROW: [Self; 3] = [Self::Moved, Self::InVain, Self::Busy];
 }
 
-/// Lines of a process beside those of its workers.
-const OWN: usize = 2;
+/// Words of a call that a process is about to carry out.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OfCall {
+    /// Its number, from 1 on, written behind the other words.
+    Number,
+    Operator,
+    Group,
+    Layer,
+    Batch,
+    H,
+    K,
+    Bs,
+    /// Of tensors that all ranks must give alike.
+    Common,
+}
+
+/// How many calls of a process can be read: none is more than one ahead of another.
+pub(super) const CALLS: usize = 4;
+/// Lines of a process beside those of its workers: its own, its bell's, and those of its calls.
+const OWN: usize = 2 + CALLS;
 
 #[derive(Debug)]
 enum Memory {
@@ -214,6 +232,10 @@ impl Board {
     /// How often others have rung it.
     pub(super) fn bell(&self, process: usize) -> &AtomicU32 {
         &self.line(process, 1).bell
+    }
+
+    pub(super) fn call(&self, process: usize, number: u64, word: OfCall) -> &AtomicU64 {
+        &self.line(process, 2 + number as usize % CALLS).words[word as usize]
     }
 
     #[inline]

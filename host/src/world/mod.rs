@@ -9,6 +9,7 @@ mod bell;
 #[cfg(target_os = "linux")]
 mod beside;
 mod board;
+mod calls;
 #[cfg(target_os = "linux")]
 mod cluster;
 mod gone;
@@ -32,6 +33,7 @@ mod watch;
 
 #[cfg(target_os = "linux")]
 pub use crate::record::How;
+pub use calls::{Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
 pub use cluster::Cluster;
 pub use gone::Gone;

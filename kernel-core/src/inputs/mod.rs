@@ -52,6 +52,13 @@ pub struct Inputs<'a> {
     pub gamma: &'a [u8],
 }
 
+/// Whose inputs are checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Dispatch,
+    Both,
+}
+
 /// The receiver of errors. It breaks to stop the check.
 pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
 
@@ -74,6 +81,30 @@ impl Inputs<'_> {
     /// Calls `found` with all errors, until it breaks: for a token that cannot be quantised one element, otherwise every
     /// wrong value. The contents of a tensor of the wrong length are not checked.
     pub fn check_all(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
+        self.check_reads(Reads::Both, shape, rank, found)
+    }
+
+    /// The same of what dispatch reads alone, for callers that know the tensors of combine only after it.
+    pub fn check_dispatch(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
+        self.check_reads(Reads::Dispatch, shape, rank, found)
+    }
+
+    /// The same of what combine reads besides. It trusts the ids and the mask, which dispatch has checked.
+    pub fn check_combine(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
+        let (tokens, k) = (shape.bs(rank) as usize, shape.k() as usize);
+        if length("expert_scales", self.expert_scales.len(), tokens * k, found)? {
+            all_finite("expert_scales", self.expert_scales, Some(k), found)?;
+        }
+        self.check_returned(shape, tokens, found)
+    }
+
+    fn check_reads(
+        &self,
+        reads: Reads,
+        shape: &Shape,
+        rank: RankId,
+        found: &mut Found<'_>,
+    ) -> ControlFlow<()> {
         let bs = shape.bs(rank);
         let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
         let x = elements("x", self.x, tokens.saturating_mul(h), found)?;
@@ -85,7 +116,9 @@ impl Inputs<'_> {
             Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
         };
         let scales = self.check_scales_length(shape, found)?;
-        self.check_combine(shape, tokens, found)?;
+        if reads == Reads::Both {
+            self.check_returned(shape, tokens, found)?;
+        }
         if ids && mask {
             self.check_ids(shape, bs, shape.expert_ids_end(), found)?;
         }
@@ -131,7 +164,7 @@ impl Inputs<'_> {
     }
 
     /// Checks the inputs that only combine reads. Of these, only the model's parameters must be finite.
-    fn check_combine(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
+    fn check_returned(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
         let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
         let (residual, gamma) = match shape.op() {
             Op::Combine => (0, 0),

@@ -13,7 +13,7 @@ is one:
 
 from __future__ import annotations
 
-from ._errors import Gone, Timeout, Violation
+from ._errors import Gone, Mismatch, Timeout, Violation
 from ._group import Group, Handle, Received
 from ._oracle import Comparison, check, compare, oracle, oracle_combine, oracle_dispatch
 from ._shape import Dim, Event, Field, Map, Shape
@@ -27,6 +27,7 @@ __all__ = [
     "Group",
     "Handle",
     "Map",
+    "Mismatch",
     "Received",
     "Shape",
     "Timeout",

@@ -54,6 +54,10 @@ def violation(problems: str) -> Violation:
     return Violation(parsed(problems))
 
 
+class Mismatch(ValueError):
+    """Ranks of a group have called different operators, or the same one for other shapes or batches. The group has ended."""
+
+
 class Gone(RuntimeError):
     """Ranks of a group have died or left it, and it cannot go on: each in ``gone``."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from . import _native
 from ._tensors import _array, _torch, is_torch, keys, type_named
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 class Handle:
     """A batch between its dispatch and its combine."""
 
-    round: int
-    """Its number: 0, 1, ..."""
+    batch: int
+    """The number of its dispatch: 0, 1, ..."""
     rows: int
     """Rows that the rank has received."""
+    layer: int
+    """The layer that it went through."""
     _native: _native.Handle
     _tokens: int
     _as_torch: bool
@@ -34,18 +36,26 @@ class Handle:
 
 @dataclass(frozen=True)
 class Received:
-    """What dispatch has brought to a rank."""
+    """What dispatch has brought to a rank. Of what the protocol does not have it is None."""
 
     x: Any
     """``[n, h]``: the rows for the experts of the rank, expert by expert; int8 where the configuration quantises. They lie in the
-    group's memory, and are good until the batch is combined: experts may write results over them. Who writes there later spoils
+    group's memory, and are good until the batch is combined: experts may write results over them. A later write there spoils
     another batch."""
     counts: Any
     """``[local experts]``, int64: how many rows each expert has. With ``expert_token_nums_type=0`` one past its last row."""
     handle: Handle
     """For ``combine``."""
     scales: Any = None
-    """``[n]``, float32: what the rows are multiplied by where the configuration quantises, else None."""
+    """``[n]``, float32: what the rows are multiplied by where the configuration quantises."""
+    recv_counts: Any = None
+    """``[local experts * ranks]``, int32: one past the last row of each pair of local expert and source rank."""
+    assist_info: Any = None
+    """``[n, 3]``, int32: source rank, token and k of each row (A3, and the hierarchy of A2)."""
+    expand_scales: Any = None
+    """``[n]``, float32: the weight of each row (the hierarchy of A2)."""
+    tp_recv_counts: Any = None
+    """int32: the rows of each TP peer."""
 
 
 class _Memory:
@@ -61,6 +71,42 @@ class _Memory:
         }
 
 
+@dataclass(frozen=True)
+class _Layer:
+    bs: int
+    k: int
+    h: int
+    const_experts: int
+    types: Sequence[str]
+    """Of rows, and of received ones."""
+    have_scales: bool
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return type_named(self.types[0])
+
+
+def _given(
+    preset: str | None,
+    layers: Sequence[Mapping[str, Any]] | None,
+    config: Mapping[str, Any],
+    expert_map: Any,
+    terms: tuple[float, str, str],
+) -> tuple[str | None, list[list[tuple[str, str]]], tuple[list[int], int] | None, tuple[float, str, str]]:
+    """What a group is given, for the native half."""
+    deadline, order, limits = terms
+    table = None
+    if expert_map is not None:
+        words = _array(expert_map)
+        if words.ndim != 2 or words.dtype.kind not in "iu":
+            raise TypeError(
+                f"expert_map: {words.dtype} {list(words.shape)}: must be integers [logical experts, replicas]"
+            )
+        table = ([int(word) for word in words.ravel()], words.shape[0])
+    of_layers = [keys({**config, **layer}) for layer in ([{}] if layers is None else layers)]
+    return preset, of_layers, table, (_seconds("deadline", deadline), order, limits)
+
+
 class Group:
     """A rank of a group whose ranks are processes, or threads with ``Group.local``.
 
@@ -70,12 +116,21 @@ class Group:
 
     The rank meets the others at ``rendezvous``: a path where no file is, or a store of ``torch.distributed``. Keywords are those of
     ``Shape``; ``ep_world_size`` follows from ``world_size``, and ``hccl_buffsize_mb`` is as large as it must be unless it is
-    given. ``join_timeout`` is how many seconds the others are waited for, ``deadline`` how long a call may wait while nobody
+    given. ``join_timeout`` is how many seconds the others are waited for, ``deadline`` how long a call may wait while no rank
     moves: longer than any rank works between two calls; both at most a million.
+
+    ``layers`` are configurations of layers that share the group's memory, each over the other keywords; ``dispatch`` takes the
+    number of one. With an ``expert_map``, ``[logical experts, replicas]`` with -1 behind the replicas, ids are logical experts.
+    ``order="loose"`` lets a batch be combined twice or never: the group emulates that by operators that the caller does not
+    see. ``limits="open"`` allows an ``h`` and a ``bs`` that no product has.
+
+    Each call is compared with those of the other ranks before anything moves. The calls of a group with ``beside=another``
+    are compared with those of that group, too: give it to all groups of one communicator.
 
     Raises:
         Violation: the configuration breaks rules.
         ValueError: ranks were not given the same, or a rank is there twice.
+        Mismatch: another rank of the group ``beside`` calls something else.
         Timeout: not all have come.
     """
 
@@ -84,7 +139,7 @@ class Group:
     world_size: int
     """How many there are."""
     bs: int
-    """Tokens that this rank may bring, at most."""
+    """Tokens that this rank may bring, at most; of the first layer, as all sizes here."""
     k: int
     """Experts of a token."""
     h: int
@@ -97,6 +152,11 @@ class Group:
         rendezvous: Rendezvous,
         *,
         preset: str | None = None,
+        layers: Sequence[Mapping[str, Any]] | None = None,
+        expert_map: Any = None,
+        order: Literal["strict", "loose"] = "strict",
+        limits: Literal["product", "open"] = "product",
+        beside: Group | None = None,
         join_timeout: float = 60.0,
         deadline: float = 300.0,
         **config: Any,
@@ -110,14 +170,42 @@ class Group:
             _native.Member.join(
                 (rank, world_size),
                 place,
-                preset,
-                keys(config),
-                (_seconds("join_timeout", join_timeout), _seconds("deadline", deadline)),
+                _given(preset, layers, config, expert_map, (deadline, order, limits)),
+                _seconds("join_timeout", join_timeout),
+                None if beside is None else beside._member,
             )
         )
 
     @classmethod
-    def local(cls, *, preset: str | None = None, deadline: float = 300.0, **config: Any) -> list[Group]:
+    def of(cls, process_group: Any = None, *, name: str = "", **keywords: Any) -> Group:
+        """The rank of a process group of ``torch.distributed``, the default one if none is given, in a group of the same ranks.
+
+        The ranks meet in the process group's store. Several groups of one process group need a ``name`` each. The keywords are
+        those of ``Group``.
+        """
+        import torch.distributed as dist
+
+        group = dist.group.WORLD if process_group is None else process_group
+        if group is None:
+            raise ValueError("process_group: torch.distributed.init_process_group must come first")
+        ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+        store = dist.PrefixStore(f"veriep/{name}/{ranks}", dist.distributed_c10d._get_default_store())
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+        return cls(rank, size, store, **keywords)
+
+    @classmethod
+    def local(
+        cls,
+        *,
+        preset: str | None = None,
+        layers: Sequence[Mapping[str, Any]] | None = None,
+        expert_map: Any = None,
+        order: Literal["strict", "loose"] = "strict",
+        limits: Literal["product", "open"] = "product",
+        beside: Sequence[Group] = (),
+        deadline: float = 300.0,
+        **config: Any,
+    ) -> list[Group]:
         """All ranks of a group in this process, each to be called by a thread of its own.
 
         >>> import threading, numpy, veriep
@@ -135,7 +223,8 @@ class Group:
         True
         """
         groups = []
-        for member in _native.Member.local(preset, keys(config), _seconds("deadline", deadline)):
+        given = _given(preset, layers, config, expert_map, (deadline, order, limits))
+        for member in _native.Member.local(given, [group._member for group in beside]):
             group = cls.__new__(cls)
             group._begin(member)
             groups.append(group)
@@ -143,8 +232,10 @@ class Group:
 
     def _begin(self, member: _native.Member) -> None:
         self._member = member
-        about = member.about()
-        self.rank, self.world_size, self.bs, self.k, self.h, self._types, self._have_scales = about
+        self.rank, self.world_size, layers = member.about()
+        self._layers = [_Layer(*layer) for layer in layers]
+        first = self._layers[0]
+        self.bs, self.k, self.h = first.bs, first.k, first.h
         # Also at the end of the process: who ends without a word counts as dead.
         self._finalizer = weakref.finalize(self, member.close)
 
@@ -160,78 +251,148 @@ class Group:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of rows."""
-        return type_named(self._types[0])
+        return self._layers[0].dtype
 
-    def dispatch(self, x: Any, topk_ids: Any, topk_weights: Any, mask: Any = None) -> Received:
+    def dispatch(
+        self,
+        x: Any,
+        topk_ids: Any,
+        topk_weights: Any = None,
+        mask: Any = None,
+        *,
+        scales: Any = None,
+        layer: int = 0,
+    ) -> Received:
         """Sends tokens to their experts, and takes what has come for those of this rank.
 
         ``x`` is ``[n, h]`` of the configuration's type, with n from 0 to ``bs``; ``topk_ids`` is ``[n, k]`` of int32 or int64,
-        where -1 is no expert; ``topk_weights`` is ``[n, k]``; ``mask`` of bool says which tokens ``[n]`` or pairs ``[n, k]``
-        count. All may be ``torch`` tensors without gradients: what comes back is like ``x``. Contiguous rows are read where they are, and must
-        not change before this returns.
+        where -1 is no expert; ``topk_weights`` is ``[n, k]``, and may be left to ``combine`` but in the hierarchy of A2; ``mask``
+        of bool says which tokens ``[n]`` or pairs ``[n, k]`` count; ``scales``, ``[shared and MoE experts, h]``, are the smooth
+        scales of quantisation. All may be ``torch`` tensors without gradients: what comes back is like ``x``. Contiguous rows are
+        read where they are, and must not change before this returns.
 
         Raises:
             Violation: the tensors break rules. Nothing has been sent.
             ValueError: two batches are in flight, or a tensor has a gradient.
             TypeError: a tensor is of another type or shape.
+            Mismatch: another rank has called something else. The group has ended.
             Gone: a rank has died, or has left the group. The group has ended.
-            Timeout: nobody has moved for the deadline. The group has ended.
+            Timeout: no rank has moved for the deadline. The group has ended.
         """
         import numpy as np
 
-        for name, tensor in (("x", x), ("topk_weights", topk_weights)):
-            _has_no_gradient(name, tensor)
-        rows, ids, weights = _array(x), _array(topk_ids), _array(topk_weights)
+        of_layer = self._layer(layer)
+        _has_no_gradient("x", x)
+        rows, ids = _array(x), _array(topk_ids)
         n = rows.shape[0] if rows.ndim else -1
-        _must_be("x", rows, (n, self.h), self.dtype)
+        _must_be("x", rows, (n, of_layer.h), of_layer.dtype)
         if ids.dtype.kind not in "iu":
             raise TypeError(f"topk_ids: {ids.dtype}: must be int32 or int64")
-        if weights.dtype.name not in ("float32", "float64", "float16", "bfloat16"):
-            raise TypeError(f"topk_weights: {weights.dtype}: must be float32")
         short = ids.astype(np.int32)
         if (short != ids).any():
             raise ValueError(f"topk_ids: {ids[short != ids][0]}: must be an expert, or -1")
-        weights = np.ascontiguousarray(weights, np.float32)
-        _must_be("topk_ids", short, (n, self.k))
-        _must_be("topk_weights", weights, (n, self.k))
+        _must_be("topk_ids", short, (n, of_layer.k))
+        pairs = (n, of_layer.k)
+        weights = np.empty(0, np.float32) if topk_weights is None else _weights(topk_weights, pairs)
         arrays = [np.ascontiguousarray(rows), np.ascontiguousarray(short), weights]
-        given = None
-        if mask is not None:
-            active = np.ascontiguousarray(_array(mask))
-            pairs = active.ndim == 2
-            _must_be("mask", active, (n, self.k) if pairs else (n,), np.dtype(np.bool_))
-            given = (*_address(active), pairs)
-        native, number, count, outputs = self._member.dispatch([_address(array) for array in arrays], given)
+        active = None if mask is None else np.ascontiguousarray(_array(mask))
+        if active is not None:
+            _must_be("mask", active, pairs if active.ndim == 2 else (n,), np.dtype(np.bool_))
+        smooth = None if scales is None else np.ascontiguousarray(_array(scales), np.float32)
+        native, batch, count, outputs = self._member.dispatch(
+            layer,
+            [_address(array) for array in arrays],
+            None if active is None else (*_address(active), active.ndim == 2),
+            None if smooth is None else _address(smooth),
+        )
         as_torch = is_torch(x)
-        element = type_named(self._types[1])
+        like = _torch if as_torch else _as_it_is
+        element = type_named(of_layer.types[1])
         # Arrays are made of memory that holds a type of their own, which bfloat16 is not.
-        received = self._view(outputs[0], (count, self.h), f"<u{element.itemsize}").view(element)
-        scales = self._view(outputs[1], (count,), "<f4") if self._have_scales else None
-        counts = self._view(outputs[2], (outputs[2][1] // 8,), "<i8").copy()
-        of = Handle(number, count, native, n, as_torch)
-        if as_torch:
-            return Received(_torch(received), _torch(counts), of, None if scales is None else _torch(scales))
-        return Received(received, counts, of, scales)
+        received = self._view(outputs[0], (count, of_layer.h), f"<u{element.itemsize}").view(element)
+        row_scales = self._view(outputs[1], (count,), "<f4") if of_layer.have_scales else None
 
-    def combine(self, y: Any, handle: Handle) -> Any:
+        def copied(output: tuple[int, int], typestr: str, *shape: int) -> Any:
+            length = output[1] // int(typestr[-1])
+            return like(self._view(output, (length,), typestr).copy().reshape(shape or (length,)))
+
+        def if_any(output: tuple[int, int], typestr: str, *shape: int) -> Any:
+            # Of no rows there are no bytes either.
+            return copied(output, typestr, *shape) if output[1] or not count else None
+
+        return Received(
+            x=like(received),
+            counts=copied(outputs[2], "<i8"),
+            handle=Handle(batch, count, layer, native, n, as_torch),
+            scales=None if row_scales is None else like(row_scales),
+            recv_counts=copied(outputs[3], "<i4"),
+            assist_info=if_any(outputs[4], "<i4", -1, 3),
+            expand_scales=if_any(outputs[5], "<f4"),
+            tp_recv_counts=copied(outputs[6], "<i4") if outputs[6][1] else None,
+        )
+
+    def combine(
+        self,
+        y: Any,
+        handle: Handle,
+        topk_weights: Any = None,
+        *,
+        shared_expert_x: Any = None,
+        const_experts: tuple[Any, Any, Any] | None = None,
+    ) -> Any:
         """Returns what experts made of the rows of the oldest batch, a row ``[h]`` of ``y`` for each of ``Received.x`` in the same
         order, and sums for every token of this rank what comes back, by its weights: ``[n, h]``.
 
+        ``topk_weights`` ``[n, k]`` replace those of dispatch. ``shared_expert_x`` ``[n, h]`` is added to each sum, on all ranks or
+        on none. ``const_experts`` are their ``alpha_1`` ``[q]``, ``alpha_2`` ``[q]`` and ``v`` ``[q, h]``, the same on all ranks.
+
         Raises:
+            Violation: the tensors break rules. Nothing has been sent.
             ValueError: it is not the oldest batch, or has been combined.
-            TypeError: ``y`` is of another type or shape.
+            TypeError: a tensor is of another type or shape.
+            Mismatch: another rank has called something else. The group has ended.
             Gone: a rank has died, or has left the group. The group has ended.
-            Timeout: nobody has moved for the deadline. The group has ended.
+            Timeout: no rank has moved for the deadline. The group has ended.
         """
         import numpy as np
 
-        _has_no_gradient("y", y)
-        rows = np.ascontiguousarray(_array(y))
-        _must_be("y", rows, (handle.rows, self.h), self.dtype)
-        x_out = np.empty((self.bs, self.h), self.dtype)
-        self._member.combine(handle._native, _address(rows), _address(x_out))
-        summed = x_out[: handle._tokens]
+        of_layer = self._layer(handle.layer)
+        n, h, dtype = handle._tokens, of_layer.h, of_layer.dtype
+
+        def rows_of(name: str, value: Any, *shape: int) -> np.ndarray[Any, Any]:
+            _has_no_gradient(name, value)
+            array = np.ascontiguousarray(_array(value))
+            _must_be(name, array, shape, dtype)
+            return array
+
+        rows = rows_of("y", y, handle.rows, h)
+        weights = None if topk_weights is None else _weights(topk_weights, (n, of_layer.k))
+        shared = None if shared_expert_x is None else rows_of("shared_expert_x", shared_expert_x, n, h)
+        q = of_layer.const_experts
+        consts = [np.empty(0, dtype)] * 3
+        if const_experts is not None:
+            alpha_1, alpha_2, v = const_experts
+            consts = [
+                rows_of("alpha_1", alpha_1, q),
+                rows_of("alpha_2", alpha_2, q),
+                rows_of("v", v, q, h),
+            ]
+        x_out = np.empty((of_layer.bs, h), dtype)
+        self._member.combine(
+            handle._native,
+            _address(rows),
+            _address(x_out),
+            None if weights is None else _address(weights),
+            None if shared is None else _address(shared),
+            [_address(array) for array in consts],
+        )
+        summed = x_out[:n]
         return _torch(summed) if handle._as_torch else summed
+
+    def _layer(self, number: int) -> _Layer:
+        if not 0 <= number < len(self._layers):
+            raise ValueError(f"layer = {number}: must be in [0, {len(self._layers)})")
+        return self._layers[number]
 
     def close(self) -> None:
         """Leaves the group. Others go on as far as they do not need this rank. A call that waits in another thread raises
@@ -267,6 +428,22 @@ def _has_no_gradient(name: str, value: Any) -> None:
 
         if torch.is_grad_enabled():
             raise ValueError(f"{name}: wants a gradient, and operators have no backward: pass {name}.detach()")
+
+
+def _weights(value: Any, shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    _has_no_gradient("topk_weights", value)
+    weights = _array(value)
+    if weights.dtype.name not in ("float32", "float64", "float16", "bfloat16"):
+        raise TypeError(f"topk_weights: {weights.dtype}: must be float32")
+    weights = np.ascontiguousarray(weights, np.float32)
+    _must_be("topk_weights", weights, shape)
+    return weights
+
+
+def _as_it_is(array: np.ndarray[Any, Any]) -> Any:
+    return array
 
 
 def _address(array: np.ndarray[Any, Any]) -> tuple[int, int]:

@@ -16,23 +16,38 @@ _Array = tuple[int, int]
 
 class Handle: ...
 
+_Given = tuple[str | None, list[_Keys], tuple[list[int], int] | None, tuple[float, str, str]]
+_About = tuple[int, int, int, int, list[str], bool]
+
 class Member:
     @staticmethod
     def join(
         place: tuple[int, int],
         rendezvous: tuple[str | None, Any],
-        preset: str | None,
-        keys: _Keys,
-        limits: tuple[float, float],
+        given: _Given,
+        patience: float,
+        beside: Member | None,
     ) -> Member: ...
     @staticmethod
-    def local(preset: str | None, keys: _Keys, deadline: float) -> list[Member]: ...
-    def about(self) -> tuple[int, int, int, int, int, list[str], bool]: ...
+    def local(given: _Given, beside: list[Member]) -> list[Member]: ...
+    def about(self) -> tuple[int, int, list[_About]]: ...
     def experts(self) -> list[int]: ...
     def dispatch(
-        self, given: list[_Array], mask: tuple[int, int, bool] | None
+        self,
+        layer: int,
+        given: list[_Array],
+        mask: tuple[int, int, bool] | None,
+        scales: _Array | None,
     ) -> tuple[Handle, int, int, list[_Array]]: ...
-    def combine(self, of: Handle, y: _Array, x_out: _Array) -> None: ...
+    def combine(
+        self,
+        of: Handle,
+        y: _Array,
+        x_out: _Array,
+        weights: _Array | None,
+        shared: _Array | None,
+        consts: list[_Array],
+    ) -> None: ...
     def close(self) -> None: ...
 
 def check(subject: _Subject, options: _Options, of_case: bool) -> str: ...

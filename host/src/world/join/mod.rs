@@ -11,13 +11,13 @@ pub(super) use seats::{Identity, Seats};
 use super::board::{Board, OfGroup};
 use super::processes::GroupMemory;
 use super::{Peers, World};
-use core::hash::{BuildHasher, Hasher};
+use core::hash::{BuildHasher, Hash, Hasher};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use meeting::Meeting;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::hash::RandomState;
+use std::hash::{DefaultHasher, RandomState};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use veriep_core::protocol::Fingerprints;
 use veriep_core::sync::join::{come, has_come};
 
 /// Of the words below; counts up when processes of two builds would not understand each other.
-const SCHEMA: &str = "veriep.group/1";
+const SCHEMA: &str = "veriep.group/2";
 /// Where they stand in a store.
 const KEY: &str = "veriep/group";
 /// Between two looks at seats, and between two looks at a file or store.
@@ -59,8 +59,42 @@ pub enum Rendezvous<'a> {
     Store(&'a dyn Store),
 }
 
+/// What all processes of a group must have been given alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alike {
+    /// Of each layer that shares the group's memory.
+    pub layers: Vec<Fingerprints>,
+    /// Other properties by name, each with a number that differs where they do.
+    pub others: Vec<(String, u64)>,
+}
+
+impl Alike {
+    /// The first property that another process has different.
+    fn first_difference(&self, other: &Self) -> Option<String> {
+        if self.layers.len() != other.layers.len() {
+            return Some("the number of layers".to_owned());
+        }
+        let of_layer = |(number, (own, other)): (usize, (&Fingerprints, &Fingerprints))| {
+            let name = own.first_difference(other)?;
+            Some(if self.layers.len() > 1 { format!("{name} of layer {number}") } else { name.to_owned() })
+        };
+        let differs = |(own, other): (&(String, u64), &(String, u64))| (own != other).then(|| own.0.clone());
+        let mut layers = self.layers.iter().zip(&other.layers).enumerate();
+        layers.find_map(of_layer).or_else(|| self.others.iter().zip(&other.others).find_map(differs))
+    }
+
+    /// One number for all of it.
+    #[must_use]
+    pub fn whole(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.layers.iter().for_each(|layer| layer.0.hash(&mut hasher));
+        self.others.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
 /// Who joins what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Joins {
     /// The number of this process, and how many there are.
     pub process: usize,
@@ -69,7 +103,7 @@ pub struct Joins {
     /// Bytes of the group's memory behind its board.
     pub bytes: u64,
     /// What all must have alike.
-    pub fingerprints: Fingerprints,
+    pub alike: Alike,
     /// How long others are waited for.
     pub patience: Duration,
 }
@@ -129,7 +163,8 @@ struct Invitation {
     by: Identity,
     /// The memory, a file without a name.
     fd: i32,
-    fingerprints: Vec<u64>,
+    layers: Vec<Vec<u64>>,
+    others: Vec<(String, u64)>,
 }
 
 /// The group that a process sits in before all have come.
@@ -179,7 +214,8 @@ impl Joins {
             process: self.process,
             by: Identity::own(),
             fd: table.memory.file().as_raw_fd(),
-            fingerprints: self.fingerprints.0.to_vec(),
+            layers: self.alike.layers.iter().map(|layer| layer.0.to_vec()).collect(),
+            others: self.alike.others.clone(),
         };
         serde_json::to_string(&invitation).unwrap_or_default()
     }
@@ -197,10 +233,12 @@ impl Joins {
         if invitation.processes != self.processes {
             return differs("the number of processes");
         }
-        let theirs = invitation.fingerprints.as_slice().try_into().map(Fingerprints);
-        let Ok(theirs) = theirs else { return differs("layout") };
-        if let Some(name) = theirs.first_difference(&self.fingerprints) {
-            return differs(name);
+        let layer = |words: &Vec<u64>| words.as_slice().try_into().ok().map(Fingerprints);
+        let layers = invitation.layers.iter().map(layer).collect::<Option<Vec<_>>>();
+        let Some(layers) = layers else { return differs("layout") };
+        let theirs = Alike { layers, others: invitation.others.clone() };
+        if let Some(name) = theirs.first_difference(&self.alike) {
+            return differs(&name);
         }
         let start = GroupMemory::start(self.processes, 1);
         if file.metadata().is_ok_and(|found| found.len() != start + self.bytes) {

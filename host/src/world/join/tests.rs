@@ -19,8 +19,9 @@ fn joins(process: usize, processes: usize, set: &str) -> Joins {
     let (mut config, _) = preset("tiny").unwrap();
     config.set(set).unwrap();
     let shape = Shape::new(&config.as_core(Given::empty()), Limits::Product).unwrap();
-    let fingerprints = Fingerprints::new(&shape, Choices::default());
-    Joins { process, processes, bytes: 4096, fingerprints, patience: LONG }
+    let layers = vec![Fingerprints::new(&shape, Choices::default())];
+    let alike = Alike { layers, others: Vec::new() };
+    Joins { process, processes, bytes: 4096, alike, patience: LONG }
 }
 
 fn member(process: usize, processes: usize) -> Joins {
@@ -160,7 +161,7 @@ fn who_does_not_come_is_named_and_the_file_is_removed() {
     let path = folder.path().join("group");
     let short = Joins { patience: Duration::from_millis(200), ..member(1, 4) };
     let error = thread::scope(|scope| {
-        let three = scope.spawn(|| at(&path, Joins { process: 3, ..short }));
+        let three = scope.spawn(|| at(&path, Joins { process: 3, ..short.clone() }));
         let one = at(&path, short);
         three.join().unwrap().unwrap_err();
         line(one)

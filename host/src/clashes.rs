@@ -10,25 +10,25 @@ use veriep_core::units::RankId;
 
 /// A parameter on which configurations disagree.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Clash {
-    pub(super) parameter: &'static str,
+pub(crate) struct Clash {
+    pub(crate) parameter: &'static str,
     /// One per configuration, in the order given.
-    pub(super) values: Vec<String>,
-    pub(super) message: String,
+    pub(crate) values: Vec<String>,
+    pub(crate) message: String,
 }
 
 /// One configuration of a group. Reports contain only its file.
 #[derive(Serialize)]
-pub(super) struct Layer {
-    pub(super) file: String,
+pub(crate) struct Layer {
+    pub(crate) file: String,
     #[serde(skip)]
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// If it is valid.
     #[serde(skip)]
-    pub(super) shape: Option<Shape>,
+    pub(crate) shape: Option<Shape>,
     /// If it is switched on.
     #[serde(skip)]
-    pub(super) elastic_info: Option<Vec<i32>>,
+    pub(crate) elastic_info: Option<Vec<i32>>,
 }
 
 /// Most batches in flight that the protocol allows at all.
@@ -36,7 +36,7 @@ const IN_FLIGHT_MAX: u32 = 2;
 
 /// All clashes of layers of which `in_flight` batches are in flight, and with how many none of their layouts
 /// is in the way of another; `None` when they cannot share a group at all, or one is invalid.
-pub(super) fn clashes(layers: &[&Layer], in_flight: u32) -> (Vec<Clash>, Option<u32>) {
+pub(crate) fn clashes(layers: &[&Layer], in_flight: u32) -> (Vec<Clash>, Option<u32>) {
     let mut found = parameters(layers);
     found.extend(elastic(layers));
     if !found.is_empty() {

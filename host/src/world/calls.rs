@@ -1,0 +1,173 @@
+//! What each process is about to run, where the others can compare it: ranks that call different operators are told so, and
+//! do not wait for each other until a deadline.
+
+use super::World;
+use super::board::OfCall;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::Arc;
+
+/// The operator of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Called {
+    /// Joins another group of the same ranks.
+    Join,
+    /// Sends tokens.
+    Dispatch,
+    /// Returns results.
+    Combine,
+}
+
+impl Called {
+    const ALL: [Self; 3] = [Self::Join, Self::Dispatch, Self::Combine];
+}
+
+impl fmt::Display for Called {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Join => "join",
+            Self::Dispatch => "dispatch",
+            Self::Combine => "combine",
+        })
+    }
+}
+
+/// What all ranks must call alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What runs.
+    pub operator: Called,
+    /// A number of the group's configuration.
+    pub group: u64,
+    /// The layer of the group.
+    pub layer: u64,
+    /// The batch, by the number of its dispatch.
+    pub batch: u64,
+    /// Elements of a row.
+    pub h: u64,
+    /// Experts of a token.
+    pub k: u64,
+    /// The most tokens of a rank.
+    pub bs: u64,
+    /// A number of the tensors that must be the same on all ranks.
+    pub common: u64,
+}
+
+impl Call {
+    fn words(&self) -> [(OfCall, u64); 8] {
+        [
+            (OfCall::Operator, self.operator as u64),
+            (OfCall::Group, self.group),
+            (OfCall::Layer, self.layer),
+            (OfCall::Batch, self.batch),
+            (OfCall::H, self.h),
+            (OfCall::K, self.k),
+            (OfCall::Bs, self.bs),
+            (OfCall::Common, self.common),
+        ]
+    }
+
+    /// What differs from the call of another rank, in both ranks' words; a rank is named by its number.
+    fn against(&self, own_rank: usize, other_rank: usize, other: &Self) -> String {
+        let (own, others) = (self.operator, other.operator);
+        let both = |seen: String, rule: &str| format!("rank {other_rank} called {seen}: {rule}");
+        let same_order = "every rank must call the same operators in the same order";
+        if own != others {
+            return both(format!("{others}, rank {own_rank} {own}"), same_order);
+        }
+        if (self.h, self.k, self.bs) != (other.h, other.k, other.bs) {
+            let shape = |call: &Self| format!("h = {}, k = {}, bs = {}", call.h, call.k, call.bs);
+            let seen = format!("{others} with {}, rank {own_rank} with {}", shape(other), shape(self));
+            return both(seen, same_order);
+        }
+        if self.layer != other.layer {
+            let seen = format!("{others} of layer {}, rank {own_rank} of layer {}", other.layer, self.layer);
+            return both(seen, same_order);
+        }
+        if self.group != other.group {
+            let seen = format!("{others} with another configuration than rank {own_rank}");
+            return both(seen, "all ranks must be given the same");
+        }
+        if self.batch != other.batch {
+            let seen = format!("{others} of batch {}, rank {own_rank} of batch {}", other.batch, self.batch);
+            return both(seen, same_order);
+        }
+        let tensors = match own {
+            Called::Combine => "const experts, or shared_expert_x on one of them alone",
+            _ => "scales",
+        };
+        both(
+            format!("{others} with other {tensors} than rank {own_rank}"),
+            "these must be alike on all ranks",
+        )
+    }
+}
+
+/// The calls of the ranks of one communicator, over all groups that they have made for it.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    world: Arc<World>,
+    /// Calls of this process until now.
+    next: Arc<AtomicU64>,
+}
+
+impl Calls {
+    /// Before the first call.
+    #[must_use]
+    pub fn new(world: Arc<World>) -> Self {
+        Self { world, next: Arc::new(AtomicU64::new(0)) }
+    }
+
+    /// Says what this process is about to run.
+    #[must_use]
+    pub fn announce(&self, call: Call) -> Announced {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let own = |word| self.world.board.call(self.world.me, number, word);
+        for (word, value) in call.words() {
+            own(word).store(value, Ordering::Relaxed);
+        }
+        own(OfCall::Number).store(number, Ordering::Release);
+        // Of two that announce at once, one sees the other before it begins.
+        fence(Ordering::SeqCst);
+        Announced { world: self.world.clone(), number, call }
+    }
+}
+
+/// A call that others can see.
+#[derive(Debug)]
+pub struct Announced {
+    world: Arc<World>,
+    number: u64,
+    call: Call,
+}
+
+impl Announced {
+    /// How another rank's call of the same number differs, once it has been announced.
+    #[must_use]
+    pub fn mismatch(&self) -> Option<String> {
+        let others = (0..self.world.processes()).filter(|&process| process != self.world.me);
+        others.filter_map(|process| Some((process, self.read(process)?))).find_map(|(process, other)| {
+            (other != self.call).then(|| self.call.against(self.world.me, process, &other))
+        })
+    }
+
+    /// The call of that number of another process.
+    fn read(&self, process: usize) -> Option<Call> {
+        let word = |word| self.world.board.call(process, self.number, word);
+        if word(OfCall::Number).load(Ordering::Acquire) != self.number {
+            return None;
+        }
+        let value = |of| word(of).load(Ordering::Relaxed);
+        Some(Call {
+            operator: *Called::ALL.get(value(OfCall::Operator) as usize)?,
+            group: value(OfCall::Group),
+            layer: value(OfCall::Layer),
+            batch: value(OfCall::Batch),
+            h: value(OfCall::H),
+            k: value(OfCall::K),
+            bs: value(OfCall::Bs),
+            common: value(OfCall::Common),
+        })
+    }
+}
