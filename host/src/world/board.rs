@@ -38,6 +38,8 @@ pub(super) enum OfGroup {
     Nonce,
     /// Of those that met at a file, not 0: all have come.
     Complete,
+    /// Calls that processes have announced.
+    Calls,
 }
 
 /// Words of a process.

@@ -2,10 +2,11 @@
 //! do not wait for each other until a deadline.
 
 use super::World;
-use super::board::OfCall;
+use super::board::{OfCall, OfGroup};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use veriep_core::sync::join::{announce, has_announced};
 
 /// The operator of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,9 +128,7 @@ impl Calls {
         for (word, value) in call.words() {
             own(word).store(value, Ordering::Relaxed);
         }
-        own(OfCall::Number).store(number, Ordering::Release);
-        // Of two that announce at once, one sees the other before it begins.
-        fence(Ordering::SeqCst);
+        announce(own(OfCall::Number), self.world.board.group(OfGroup::Calls), number);
         Announced { world: self.world.clone(), number, call }
     }
 }
@@ -155,7 +154,7 @@ impl Announced {
     /// The call of that number of another process.
     fn read(&self, process: usize) -> Option<Call> {
         let word = |word| self.world.board.call(process, self.number, word);
-        if word(OfCall::Number).load(Ordering::Acquire) != self.number {
+        if !has_announced(word(OfCall::Number), self.number) {
             return None;
         }
         let value = |of| word(of).load(Ordering::Relaxed);

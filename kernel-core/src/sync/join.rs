@@ -108,3 +108,18 @@ pub fn come(own: &impl Atomic, nth: u64) {
 pub fn has_come(of: &impl Atomic, nth: u64) -> bool {
     of.load(JOINED) >= nth
 }
+
+/// Says in a process's word that it is about to make call number `nth`; `calls` counts the calls of all processes. Of two
+/// processes that make calls of one number the later one finds that the other [has announced](has_announced) it.
+#[inline]
+pub fn announce(own: &impl Atomic, calls: &impl Atomic, nth: u64) {
+    own.store(nth, OPEN);
+    calls.count(ARRIVE);
+}
+
+/// Returns whether the process whose word that is has announced call number `nth`: then what it wrote about the call is seen,
+/// as long as the word stays at that number.
+#[inline]
+pub fn has_announced(of: &impl Atomic, nth: u64) -> bool {
+    of.load(JOINED) == nth
+}

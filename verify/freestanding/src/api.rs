@@ -243,6 +243,8 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
             say(&error);
             core::ops::ControlFlow::Continue(())
         }));
+        keep(inputs.check_dispatch(shape, rank, &mut |_| core::ops::ControlFlow::Break(())));
+        keep(inputs.check_combine(shape, rank, &mut |_| core::ops::ControlFlow::Break(())));
         keep((inputs.pair_is_active(shape, token, at), inputs.token_is_active(shape, token)));
         keep((Inputs::row(inputs, shape, token), inputs.ids(shape, token)));
     }
@@ -449,6 +451,8 @@ fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     of_core.open();
     join::come(&word(), any().into());
     keep(join::has_come(&word(), any().into()));
+    join::announce(&word(), &word(), any().into());
+    keep(join::has_announced(&word(), any().into()));
     keep((fabric.quiet(), fabric.observe(Place::state(u64::from(any())))));
     black_box(fabric.cells());
 }

@@ -5,7 +5,7 @@ use ::loom::cell::UnsafeCell;
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use std::rc::Rc;
-use veriep_core::sync::join::{Arrivals, Atomic, Join, come, has_come};
+use veriep_core::sync::join::{Arrivals, Atomic, Join, announce, come, has_announced, has_come};
 use veriep_core::units::CoreId;
 
 /// What is bent in the words of those who meet.
@@ -154,5 +154,42 @@ impl Place {
 
     fn row(&self, member: usize, nth: u64) -> &UnsafeCell<u64> {
         &self.rows[member][usize::from(nth % 2 == 1)]
+    }
+}
+
+/// What those share who announce calls.
+struct Board {
+    numbers: [Word; 2],
+    calls: Word,
+    /// What each writes about its call.
+    about: [UnsafeCell<u64>; 2],
+    /// How many have seen the other one's call before they began.
+    seen: AtomicU64,
+}
+
+/// The body of a model: two processes announce a call each and look at the other one's. At least one sees it, and what was
+/// written about it.
+pub fn announcements(twist: Twist) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let board = Rc::new(Board {
+            numbers: [(); 2].map(|()| Word::new(twist)),
+            calls: Word::new(twist),
+            about: [(); 2].map(|()| UnsafeCell::new(0)),
+            seen: AtomicU64::new(0),
+        });
+        let mut runs = (0..2).map(|me: usize| {
+            let board = Rc::clone(&board);
+            move || {
+                board.about[me].with_mut(|_| ());
+                announce(&board.numbers[me], &board.calls, 1);
+                if has_announced(&board.numbers[1 - me], 1) {
+                    board.about[1 - me].with(|_| ());
+                    board.seen.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let here = runs.next();
+        together(here, runs);
+        assert!(board.seen.load(Ordering::Relaxed) > 0, "both began without the other's call");
     }
 }

@@ -1,7 +1,7 @@
 //! Meetings of all processes, and of all threads of one: who goes on sees what the others did before, and may write again what
 //! they have read since the meeting before. The code is that which drivers run.
 
-use veriep_verify::loom::join::{Meet, Twist, meetings};
+use veriep_verify::loom::join::{Meet, Twist, announcements, meetings};
 use veriep_verify::loom::search::{Bound, failure, model};
 
 /// What is written before the third meeting was read behind the first.
@@ -23,5 +23,24 @@ fn catches_relaxed_meetings() {
         let how =
             failure(&format!("meeting, {meet:?}, {twist:?}"), Bound::Complete, meetings(meet, 2, 1, twist));
         assert!(how.contains("Causality violation") || how.contains("Concurrent"), "{how}");
+    }
+}
+
+/// One of two that differ ends before it has moved anything, and the other cannot end its operator without it.
+#[test]
+fn of_two_calls_at_once_one_sees_the_other() {
+    model("two announce a call", Bound::Complete, 66..=80, announcements(Twist::None));
+}
+
+/// Needs a memory weaker than total store order.
+#[test]
+fn catches_relaxed_announcements() {
+    for (twist, seen) in [
+        (Twist::RelaxedArrival, "both began without the other's call"),
+        (Twist::RelaxedOpen, "Causality violation"),
+        (Twist::RelaxedLook, "Causality violation"),
+    ] {
+        let how = failure(&format!("announcement, {twist:?}"), Bound::Complete, announcements(twist));
+        assert!(how.contains(seen) || how.contains("Concurrent"), "{twist:?}: {how}");
     }
 }
