@@ -22,30 +22,33 @@ def results_of(received, dtype):
     return (np.asarray(received.x).astype(np.float32) * received.scales[:, None]).astype(dtype)
 
 
-def test_dispatch_gives_every_output_of_the_operator():
-    for config in [TINY, dict(TINY, quant_mode=2), dict(TINY, ep_world_size=4, tp_world_size=2, release="9.1.0")]:
-        case = made(config)
-        dispatched = veriep.oracle_dispatch(case, **config)
+@pytest.mark.parametrize(
+    "config",
+    [TINY, dict(TINY, quant_mode=2), dict(TINY, ep_world_size=4, tp_world_size=2, release="9.1.0")],
+)
+def test_dispatch_gives_every_output_of_the_operator(config):
+    case = made(config)
+    dispatched = veriep.oracle_dispatch(case, **config)
 
-        def run(group):
-            received = group.dispatch(*sent(case, group.rank))
-            of = {
-                "expand_x": received.x,
-                "expert_token_nums": received.counts,
-                "dynamic_scales": received.scales,
-                "ep_recv_counts": received.recv_counts,
-                "assist_info_for_combine": received.assist_info,
-                "tp_recv_counts": received.tp_recv_counts,
-            }
-            for name, seen in of.items():
-                want = dispatched.get(f"rank{group.rank}.{name}")
-                assert (seen is None) == (want is None), name
-                assert seen is None or seen.tobytes() == want.tobytes(), name
-            assert received.assist_info.shape == (received.handle.rows, 3)
-            return group.combine(results_of(received, group.dtype), received.handle) is not None
+    def run(group):
+        received = group.dispatch(*sent(case, group.rank))
+        of = {
+            "expand_x": received.x,
+            "expert_token_nums": received.counts,
+            "dynamic_scales": received.scales,
+            "ep_recv_counts": received.recv_counts,
+            "assist_info_for_combine": received.assist_info,
+            "tp_recv_counts": received.tp_recv_counts,
+        }
+        for name, seen in of.items():
+            want = dispatched.get(f"rank{group.rank}.{name}")
+            assert (seen is None) == (want is None), name
+            assert seen is None or seen.tobytes() == want.tobytes(), name
+        assert received.assist_info.shape == (received.handle.rows, 3)
+        return group.combine(results_of(received, group.dtype), received.handle) is not None
 
-        ranks = veriep.Group.local(**config)
-        assert all_ranks(ranks, run) == [True] * len(ranks)
+    ranks = veriep.Group.local(**config)
+    assert all_ranks(ranks, run) == [True] * len(ranks)
 
 
 def test_weights_are_taken_at_combine():
@@ -55,7 +58,9 @@ def test_weights_are_taken_at_combine():
     def run(group):
         x, ids, weights = sent(case, group.rank)
         received = group.dispatch(x, ids)
-        with pytest.raises(veriep.Violation, match="expert_scales is missing: must be given to dispatch or to"):
+        with pytest.raises(
+            veriep.Violation, match="expert_scales is missing: must be given to dispatch or to"
+        ):
             group.combine(received.x, received.handle)
         with pytest.raises(TypeError, match=r"topk_weights: shape \[1, 2\]: must be \[4, 2\]"):
             group.combine(received.x, received.handle, weights[:1])
@@ -155,17 +160,29 @@ def test_the_order_is_the_same_on_all_ranks(tmp_path):
 
     def join(rank, order):
         try:
-            veriep.Group(rank, 2, tmp_path / "meeting", moe_expert_num=4, k=2, h=1024, bs=4, order=order, join_timeout=5)
+            veriep.Group(
+                rank,
+                2,
+                tmp_path / "meeting",
+                moe_expert_num=4,
+                k=2,
+                h=1024,
+                bs=4,
+                order=order,
+                join_timeout=5,
+            )
         except Exception as error:
             seen[rank] = str(error)
 
-    threads = [threading.Thread(target=join, args=(rank, order)) for rank, order in enumerate(("strict", "loose"))]
+    threads = [
+        threading.Thread(target=join, args=(rank, order)) for rank, order in enumerate(("strict", "loose"))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert any("order: must be the same as on process" in str(line) for line in seen), seen
-    with pytest.raises(ValueError, match="order = \"any\": must be strict or loose"):
+    with pytest.raises(ValueError, match='order = "any": must be strict or loose'):
         veriep.Group.local(**TINY, order="any")
 
 
@@ -201,7 +218,9 @@ def test_groups_beside_each_other_compare_their_calls():
 
     lines = all_ranks(first, run)
     assert all(isinstance(line, veriep.Mismatch) for line in lines), lines
-    assert str(lines[0]).startswith("rank 1 called dispatch with h = 2048, k = 2, bs = 4, rank 0 with h = 1024")
+    assert str(lines[0]).startswith(
+        "rank 1 called dispatch with h = 2048, k = 2, bs = 4, rank 0 with h = 1024"
+    )
 
 
 def test_a_join_beside_a_call_is_named(tmp_path):

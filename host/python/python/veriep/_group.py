@@ -427,7 +427,9 @@ def _has_no_gradient(name: str, value: Any) -> None:
         import torch
 
         if torch.is_grad_enabled():
-            raise ValueError(f"{name}: wants a gradient, and operators have no backward: pass {name}.detach()")
+            raise ValueError(
+                f"{name}: wants a gradient, and operators have no backward: pass {name}.detach()"
+            )
 
 
 def _weights(value: Any, shape: tuple[int, int]) -> np.ndarray[Any, Any]:
