@@ -4,110 +4,42 @@
 //! order, which is checked: a call that differs from that of another rank ends the group with both named. A call returns when
 //! the operator has ended on its rank.
 
+mod ending;
+mod loose;
+mod plan;
 mod results;
 mod tokens;
 
+pub use plan::{Order, Plan, Terms};
 pub use results::Results;
 pub use tokens::Tokens;
-use tokens::refused;
 
+use plan::number_of;
+
+use crate::backend::Backend;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, row_copy};
-use crate::case::{ExpertMap, RankTensors};
-use crate::clashes::{self, clashes};
-use crate::config::Config;
-use crate::driver::rank::{Cores, Operator};
-use crate::driver::schedule::Schedule;
-use crate::driver::{Failure, Hang, Options, keep_operands};
-use crate::error::{Error, Missing};
-use crate::world::join::{Alike, Joins, NotJoined, Rendezvous};
-use crate::world::{Announced, Call, Called, Calls, Departed, Gone, GroupMemory, Peers, Phase, World};
-use crate::{expert, global_rank, group, hints};
-use core::hash::{Hash, Hasher};
+use crate::case::RankTensors;
+use crate::driver::keep_operands;
+use crate::driver::rank::Cores;
+use crate::error::Error;
+use crate::world::{Calls, Peers, Phase, World};
+use crate::{expert, global_rank};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use ending::Run;
 use std::collections::VecDeque;
-use std::hash::DefaultHasher;
-use std::io;
 use std::process;
 use std::sync::Arc;
-use std::thread;
-use std::time::Instant;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{self, Choices, Fingerprints, Operands};
-use veriep_core::shape::{Given, Limits, Op, Shape};
+use veriep_core::protocol::{self, Operands};
+use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Returned;
 use veriep_core::units::{CoreId, ExpertId, RankId};
-use veriep_core::vector::Any;
 
 /// Batches in flight that two partitions of each kind are proved to bear.
 pub const IN_FLIGHT_MAX: usize = 2;
-/// Between two questions to the caller whether it still wants to wait.
-const ASKS: Duration = Duration::from_millis(20);
-/// Behind a death, until others that came with it have been seen, too.
-const SETTLES: Duration = Duration::from_millis(20);
-
-/// In which order a member combines its batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// Each once, the oldest first, as the protocol has it.
-    #[default]
-    Strict,
-    /// A batch may be combined twice or never. The group emulates that, with operators that the caller does not see: a batch
-    /// that must make room is combined with zeros, and one that is combined again is dispatched again.
-    Loose,
-}
-
-/// How a group behaves: what its configuration does not say.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// No rank moved for so long: give up.
-    pub deadline: Duration,
-    /// The same on all ranks.
-    pub order: Order,
-    /// Whose ranges the configuration must keep.
-    pub limits: Limits,
-    /// What works on rows.
-    pub vector: Any,
-    /// The buffer stays as large as the configuration says; else it is raised to what it must be.
-    pub is_fixed: bool,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self {
-            deadline: Duration::from_secs(300),
-            order: Order::Strict,
-            limits: Limits::Product,
-            vector: Any::default(),
-            is_fixed: false,
-        }
-    }
-}
-
-/// One configuration of a group.
-#[derive(Clone, Debug)]
-struct Layer {
-    config: Config,
-    shape: Shape,
-}
-
-/// What all members of a group are given alike.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    layers: Vec<Layer>,
-    /// Redundant experts: ids are logical ones then.
-    expert_map: Option<ExpertMap>,
-    options: Options,
-    bytes: u64,
-    deadline: Duration,
-    order: Order,
-    /// Batches that may be in flight at once.
-    in_flight_max: usize,
-}
-
 /// A member of a live group.
 #[derive(Debug)]
 pub struct Member {
@@ -176,223 +108,6 @@ impl Handle {
 
 /// Asks a caller that waits, now and then, whether it still wants to.
 pub type GoesOn<'a> = &'a mut dyn FnMut() -> bool;
-
-impl Plan {
-    /// Checks a configuration.
-    ///
-    /// # Errors
-    /// It breaks a rule, or needs tensors that a member is not given.
-    pub fn new(config: Config, terms: Terms) -> Result<Self, Error> {
-        Self::of_layers(vec![config], None, terms)
-    }
-
-    /// Checks the configurations of layers that share one group, at least one, and the map of their redundant experts.
-    ///
-    /// # Errors
-    /// One breaks a rule, or cannot share memory with the first.
-    pub fn of_layers(
-        mut configs: Vec<Config>,
-        expert_map: Option<ExpertMap>,
-        terms: Terms,
-    ) -> Result<Self, Error> {
-        let Terms { deadline, order, limits, vector, is_fixed } = terms;
-        if !is_fixed {
-            configs.iter_mut().for_each(Config::raise_buffer);
-            let largest = configs.iter().map(|config| config.hccl_buffsize_mb).max().unwrap_or(0);
-            configs.iter_mut().for_each(|config| config.hccl_buffsize_mb = largest);
-        }
-        let given = if expert_map.is_some() { Given::EXPERT_MAP } else { Given::empty() };
-        let mut layers = Vec::new();
-        for config in configs {
-            let shape = hints::shape(&config, given, limits, "Group")?;
-            if shape.op() != Op::Combine {
-                let rule = "must be combine: members have no residual";
-                return Err(refused("op", " = combine_add_rms_norm", rule));
-            }
-            if let Some(map) = &expert_map {
-                hints::expert_map(&shape, map, "Group")?;
-            }
-            layers.push(Layer { config, shape });
-        }
-        if layers.is_empty() {
-            return Err(Error::Request("layers: must be at least one".to_owned()));
-        }
-        let in_flight_max = in_flight_max(&layers)?;
-        let options = Options { choices: Choices::default(), vector, ..Options::default() };
-        let shapes: Vec<_> = layers.iter().map(|layer| &layer.shape).collect();
-        let bytes =
-            SharedMemory::bytes_of_layers(&shapes, IN_FLIGHT_MAX).map_err(|e| of_system("memory", &e))?;
-        Ok(Self { layers, expert_map, options, bytes, deadline, order, in_flight_max })
-    }
-
-    /// The valid configuration of the first layer.
-    #[must_use]
-    pub fn shape(&self) -> &Shape {
-        self.shape_of(0)
-    }
-
-    fn shape_of(&self, layer: usize) -> &Shape {
-        &self.layers[layer].shape
-    }
-
-    fn shapes(&self) -> Vec<&Shape> {
-        self.layers.iter().map(|layer| &layer.shape).collect()
-    }
-
-    /// Bytes of the group's memory: all regions, and the outputs of every batch in flight.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// What all members must have alike.
-    fn alike(&self) -> Alike {
-        let of_layer = |layer: &Layer| Fingerprints::new(&layer.shape, self.options.choices);
-        let map = self.expert_map.as_ref().map(|map| (&map.words, map.rows));
-        Alike {
-            layers: self.layers.iter().map(of_layer).collect(),
-            others: vec![
-                ("order".to_owned(), self.order as u64),
-                ("expert_map".to_owned(), map.map_or(0, |map| number_of(&map))),
-            ],
-        }
-    }
-
-    /// The call of an operator, or of the join, as others compare it.
-    fn call(&self, operator: Called, layer: usize, batch: usize, common: u64) -> Call {
-        let shape = self.shape_of(layer);
-        Call {
-            operator,
-            group: self.alike().whole(),
-            layer: layer as u64,
-            batch: batch as u64,
-            h: shape.h().into(),
-            k: shape.k().into(),
-            bs: shape.bs_max().into(),
-            common,
-        }
-    }
-
-    /// The ranks of the group, each a member.
-    #[must_use]
-    pub fn members(&self) -> usize {
-        global_rank::count(self.shape()) as usize
-    }
-
-    /// Joins a group of processes as one of its ranks, and waits for the others as long as that. Calls are compared with
-    /// those of the groups that share `beside`: the join is one of them.
-    ///
-    /// # Errors
-    /// Not all came in time, a rank was given something else or called something else, or the system refuses.
-    pub fn join(
-        self,
-        rank: RankId,
-        rendezvous: Rendezvous<'_>,
-        patience: Duration,
-        beside: Option<Calls>,
-        goes_on: GoesOn<'_>,
-    ) -> Result<Member, Error> {
-        let joins = Joins {
-            process: rank.index(),
-            processes: self.members(),
-            bytes: self.bytes,
-            alike: self.alike(),
-            patience,
-        };
-        let announced = beside.as_ref().map(|calls| calls.announce(self.call(Called::Join, 0, 0, 0)));
-        let mismatch = || announced.as_ref().and_then(Announced::mismatch);
-        let joined = joins.join(rendezvous, &mut || goes_on() && mismatch().is_none());
-        let joined = joined.map_err(|error| match (error, mismatch()) {
-            (NotJoined::Interrupted, Some(line)) => Error::Mismatch(line),
-            (NotJoined::Interrupted, None) => Error::Interrupted("while others were waited for".to_owned()),
-            (NotJoined::Missing { processes, of, after }, _) => {
-                let missing = |&process: &usize| Missing {
-                    rank: rank.0,
-                    operator: "join",
-                    what: "process",
-                    source_rank: Some(process as u32),
-                    ..Missing::default()
-                };
-                let missing = processes.iter().map(missing).collect();
-                let line = NotJoined::Missing { processes, of, after }.to_string();
-                Error::NoProgress { line, missing }
-            }
-            (error, _) => Error::Request(error.to_string()),
-        })?;
-        let memory = Arc::new(self.memory(&joined.memory)?);
-        let calls = beside.unwrap_or_else(|| Calls::new(joined.world.clone()));
-        let view = View { world: joined.world, peers: Some(joined.peers), calls };
-        Ok(Member::new(Arc::new(self), rank, memory, view))
-    }
-
-    /// All members of a group whose ranks are threads of this process. Each member's calls are compared with those of the
-    /// groups that share its `beside`, if there are any.
-    ///
-    /// # Errors
-    /// The system refuses memory, or `beside` is of another number of ranks.
-    pub fn local(self, beside: &[Calls]) -> Result<Vec<Member>, Error> {
-        let (processes, workers) = (self.members(), 1);
-        if !beside.is_empty() && beside.len() != processes {
-            let (seen, rule) = (beside.len(), processes);
-            return Err(Error::Request(format!("beside: {seen} ranks: must be {rule}")));
-        }
-        let mapping =
-            GroupMemory::new(processes, workers, self.bytes).map_err(|e| of_system("memory", &e))?;
-        let memory = Arc::new(self.memory(&mapping)?);
-        let plan = Arc::new(self);
-        let member = |process| {
-            let ranks = global_rank::count(plan.shape());
-            let world = World::seated(&mapping, (process, processes), workers, ranks);
-            world.sit();
-            let calls = beside.get(process).cloned().unwrap_or_else(|| Calls::new(world.clone()));
-            let view = View { world, peers: None, calls };
-            Member::new(plan.clone(), RankId(process as u32), memory.clone(), view)
-        };
-        Ok((0..processes).map(member).collect())
-    }
-
-    fn memory(&self, mapping: &GroupMemory) -> Result<SharedMemory, Error> {
-        let start = GroupMemory::start(self.members(), 1);
-        let memory = SharedMemory::of_layers(mapping.map(), start, &self.shapes(), IN_FLIGHT_MAX)
-            .map_err(|e| of_system("memory", &e))?;
-        // Rows as they come and as experts take them.
-        let tokens = |shape: &Shape| self.members() as u64 * u64::from(shape.bs_max());
-        let bytes =
-            |shape: &Shape| 2 * tokens(shape) * u64::from(shape.combine_columns()) * shape.row_bytes();
-        let largest = self.layers.iter().map(|layer| bytes(&layer.shape)).max().unwrap_or(0);
-        Ok(memory.with_row_copy(row_copy::usual(largest)))
-    }
-}
-
-/// How many batches of these layers may be in flight.
-fn in_flight_max(layers: &[Layer]) -> Result<usize, Error> {
-    if layers.len() == 1 {
-        return Ok(IN_FLIGHT_MAX);
-    }
-    let named = |(number, layer): (usize, &Layer)| clashes::Layer {
-        file: format!("layer {number}"),
-        config: layer.config.clone(),
-        shape: Some(layer.shape.clone()),
-        elastic_info: None,
-    };
-    let named: Vec<_> = layers.iter().enumerate().map(named).collect();
-    let (found, in_flight_max) = clashes(&named.iter().collect::<Vec<_>>(), 1);
-    match found.first() {
-        Some(clash) => Err(Error::Request(clash.message.clone())),
-        None => Ok(in_flight_max.map_or(1, |max| max as usize).min(IN_FLIGHT_MAX)),
-    }
-}
-
-/// A number that differs where values differ, on ranks of one build.
-fn number_of(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
-
-fn of_system(what: &str, e: &io::Error) -> Error {
-    Error::Request(format!("{what} of the group: {e}"))
-}
 
 /// What a member sees of the others.
 struct View {
@@ -597,53 +312,6 @@ impl Member {
         }
     }
 
-    /// Emulates a loose order until a batch is the oldest in flight. Its slot.
-    fn make_oldest(&mut self, of: &Handle, goes_on: GoesOn<'_>) -> Result<usize, Error> {
-        let is_it = |slot: &Slot| slot.batch == of.batch;
-        let batch = match self.in_flight.iter().any(|&slot| is_it(&self.slots[slot])) {
-            true => of.batch,
-            false => self.send_again(of, goes_on)?,
-        };
-        loop {
-            match self.in_flight.front() {
-                Some(&slot) if self.slots[slot].batch == batch => return Ok(slot),
-                Some(_) => self.give_back_oldest(goes_on)?,
-                None => return Err(Error::Wrong("a batch in flight is missing".to_owned())),
-            }
-        }
-    }
-
-    /// Dispatches a batch once more, with zeros, for its rows to have a way back. The number of that dispatch.
-    fn send_again(&mut self, of: &Handle, goes_on: GoesOn<'_>) -> Result<usize, Error> {
-        while self.in_flight.len() >= self.plan.in_flight_max {
-            self.give_back_oldest(goes_on)?;
-        }
-        let shape = self.plan.shape_of(of.layer());
-        let x = vec![0; shape.bs(self.ep_rank()) as usize * shape.row_bytes() as usize];
-        let inputs = Inputs { x: &x, ..of.route.tensors.inputs() };
-        let again = self.send(&of.route, &inputs, goes_on)?;
-        if again.rows == of.rows {
-            return Ok(again.batch);
-        }
-        let (batch, rows, seen) = (of.batch, of.rows, again.rows);
-        let line = format!(
-            "batch {batch} combined again: {seen} rows, and {rows} before: other ranks combine another"
-        );
-        Err(self.fails(Error::Wrong(line), Phase::GivenUp))
-    }
-
-    /// Combines the oldest batch in flight with zeros: the caller does not want its results.
-    fn give_back_oldest(&mut self, goes_on: GoesOn<'_>) -> Result<(), Error> {
-        let Some(&slot) = self.in_flight.front() else { return Ok(()) };
-        let plan = self.plan.clone();
-        let (route, rows) = (self.slots[slot].route.clone(), self.slots[slot].rows);
-        let shape = plan.shape_of(route.layer);
-        let y = vec![0; rows * shape.row_bytes() as usize];
-        let (nothing, zeros) = (Results::default(), Results::zeros(shape, &route));
-        let mut x_out = vec![0; self.x_out_bytes(route.layer)];
-        self.give_back(slot, &zeros.inputs(&route.tensors, &nothing), &y, &mut x_out, goes_on)
-    }
-
     /// Runs the combine of the oldest batch in flight.
     fn give_back(
         &mut self,
@@ -679,103 +347,6 @@ impl Member {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    fn run<B: Backend>(
-        &mut self,
-        backend: &B,
-        run: &Run,
-        (inputs, operands): (&Inputs<'_>, &Operands<'_>),
-        goes_on: GoesOn<'_>,
-    ) -> Result<(), Error> {
-        let Run { operator, layer, slot, batch, common } = *run;
-        let (called, nth) = match operator {
-            protocol::Operator::Dispatch => (Called::Dispatch, 0),
-            protocol::Operator::Combine => (Called::Combine, 1),
-        };
-        let announced = self.calls.announce(self.plan.call(called, layer, batch, common));
-        self.world.begin_operator(batch, nth);
-        let (mut why, mut asked) = (None, Instant::now());
-        let Self { plan, world, cores, rank, operators, .. } = self;
-        let next = *operators + 1;
-        let mut look = |idle| {
-            if let Some(line) = announced.mismatch() {
-                why = Some(Why::Mismatch(line));
-            } else if !world.gone_before(next).is_empty() {
-                why = Some(Why::Gone);
-            } else if world.is_stopped() || idle >= plan.deadline {
-                why = Some(Why::Late);
-            } else if asked.elapsed() >= ASKS {
-                asked = Instant::now();
-                why = (!goes_on()).then_some(Why::Interrupted);
-            }
-            why.is_none()
-        };
-        let work = Operator {
-            shape: plan.shape_of(layer),
-            options: &plan.options,
-            backend,
-            world,
-            rank: *rank,
-            operator,
-            batch: outputs_of(layer, slot),
-            inputs,
-            operands,
-        };
-        let ran = if look(Duration::ZERO) { cores[layer].run(&work, &mut look) } else { Ok(()) };
-        match (why, ran) {
-            (None, Ok(())) => {
-                self.operators = next;
-                self.world.end_operator();
-                Ok(())
-            }
-            (Some(Why::Mismatch(line)), _) => Err(self.fails(Error::Mismatch(line), Phase::GivenUp)),
-            (Some(Why::Gone), _) => {
-                thread::sleep(SETTLES);
-                let gone = self.world.gone_before(next);
-                Err(self.gone(gone))
-            }
-            (Some(Why::Interrupted), _) => {
-                Err(self.fails(Error::Interrupted("while others were waited for".to_owned()), Phase::Ended))
-            }
-            (Some(Why::Late), Err(Failure::Hang(hang))) => Err(self.late((nth, batch), hang)),
-            (Some(Why::Late), _) => Err(self.late((nth, batch), Hang::default())),
-            (None, Err(failure)) => {
-                Err(self.fails(group::of_failure(batch, &round_trip(), &failure), Phase::Ended))
-            }
-        }
-    }
-
-    /// Nobody has moved for the deadline, here or on another rank: some do not run, or all wait for something.
-    fn late(&mut self, (nth, round): (usize, usize), mut hang: Hang) -> Error {
-        let silent =
-            if self.peers.is_some() && !self.world.is_stopped() { self.world.silent() } else { Vec::new() };
-        self.world.stop();
-        if !silent.is_empty() {
-            return self.gone(silent);
-        }
-        if hang.missing.is_empty() {
-            let line = "the group has ended: another rank has waited for its deadline".to_owned();
-            return self.fails(Error::NoProgress { line, missing: Vec::new() }, Phase::GivenUp);
-        }
-        hang.missing.iter_mut().for_each(|missing| missing.operator = nth);
-        self.fails(group::of_failure(round, &round_trip(), &Failure::Hang(hang)), Phase::GivenUp)
-    }
-
-    fn gone(&mut self, departed: Vec<Departed>) -> Error {
-        let told = |one: &Departed| one.told(&self.world, &|rank| rank, self.world.round_of(one.process));
-        let gone: Vec<_> = departed.iter().map(told).collect();
-        let lines = gone.iter().map(Gone::line).collect::<Vec<_>>().join("; ");
-        let line = gone.first().map(Gone::place).unwrap_or_default() + &lines;
-        self.fails(Error::Gone { line, gone, missing: Vec::new() }, Phase::GivenUp)
-    }
-
-    /// The group has ended for this member.
-    fn fails(&mut self, error: Error, phase: Phase) -> Error {
-        self.world.enter(phase);
-        self.world.ring();
-        self.ended = Some(error.clone());
-        error
-    }
-
     /// Leaves the group. Others go on as far as they do not need it.
     pub fn close(&mut self) {
         if self.ended.is_none() && process::id() == self.pid {
@@ -793,16 +364,6 @@ impl Drop for Member {
     }
 }
 
-/// An operator of a batch.
-struct Run {
-    operator: protocol::Operator,
-    layer: usize,
-    slot: usize,
-    batch: usize,
-    /// A number of the tensors that all ranks give alike.
-    common: u64,
-}
-
 /// The number of a batch's outputs in memory.
 const fn outputs_of(layer: usize, slot: usize) -> usize {
     layer * IN_FLIGHT_MAX + slot
@@ -818,17 +379,4 @@ fn too_many(in_flight_max: usize) -> Error {
         "{number} in flight: a {next} must not be dispatched before the oldest is combined, or a fast rank overwrites what a \
          slow one still reads: {why}"
     ))
-}
-
-/// Why an operator was given up.
-enum Why {
-    Mismatch(String),
-    Gone,
-    Late,
-    Interrupted,
-}
-
-/// The operators of a batch, for names.
-fn round_trip() -> Schedule {
-    Schedule::parse("DC").unwrap_or_else(|_| unreachable!("a dispatch and its combine"))
 }

@@ -1,4 +1,4 @@
-//! What a member brings to a combine.
+//! The tensors that a member brings to a combine.
 
 use super::Route;
 use super::tokens::{padded_weights, refused};

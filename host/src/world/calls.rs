@@ -1,5 +1,5 @@
-//! What each process is about to run, where the others can compare it: ranks that call different operators are told so, and
-//! do not wait for each other until a deadline.
+//! The call check: each process writes what it is about to run where the others compare it, so ranks that call different
+//! operators are named at once and do not wait for each other until a deadline.
 
 use super::World;
 use super::board::{OfCall, OfGroup};
