@@ -25,7 +25,6 @@ use crate::error::Error;
 use crate::world::{Calls, Peers, Phase, World};
 use crate::{expert, global_rank};
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
 use ending::Run;
 use std::collections::VecDeque;
 use std::process;

@@ -79,6 +79,9 @@ pub struct Plan {
     pub(super) order: Order,
     /// Batches that may be in flight at once.
     pub(super) in_flight_max: usize,
+    /// What all members must have alike, and one number for it.
+    alike: Alike,
+    group: u64,
 }
 
 impl Plan {
@@ -126,7 +129,9 @@ impl Plan {
         let shapes: Vec<_> = layers.iter().map(|layer| &layer.shape).collect();
         let bytes =
             SharedMemory::bytes_of_layers(&shapes, IN_FLIGHT_MAX).map_err(|e| of_system("memory", &e))?;
-        Ok(Self { layers, expert_map, options, bytes, deadline, order, in_flight_max })
+        let alike = alike(&layers, &options, expert_map.as_ref(), order);
+        let group = alike.whole();
+        Ok(Self { layers, expert_map, options, bytes, deadline, order, in_flight_max, alike, group })
     }
 
     /// The valid configuration of the first layer.
@@ -149,25 +154,12 @@ impl Plan {
         self.bytes
     }
 
-    /// What all members must have alike.
-    fn alike(&self) -> Alike {
-        let of_layer = |layer: &Layer| Fingerprints::new(&layer.shape, self.options.choices);
-        let map = self.expert_map.as_ref().map(|map| (&map.words, map.rows));
-        Alike {
-            layers: self.layers.iter().map(of_layer).collect(),
-            others: vec![
-                ("order".to_owned(), self.order as u64),
-                ("expert_map".to_owned(), map.map_or(0, |map| number_of(&map))),
-            ],
-        }
-    }
-
     /// The call of an operator, or of the join, as others compare it.
     pub(super) fn call(&self, operator: Called, layer: usize, batch: usize, common: u64) -> Call {
         let shape = self.shape_of(layer);
         Call {
             operator,
-            group: self.alike().whole(),
+            group: self.group,
             layer: layer as u64,
             batch: batch as u64,
             h: shape.h().into(),
@@ -200,7 +192,7 @@ impl Plan {
             process: rank.index(),
             processes: self.members(),
             bytes: self.bytes,
-            alike: self.alike(),
+            alike: self.alike.clone(),
             patience,
         };
         let announced = beside.as_ref().map(|calls| calls.announce(self.call(Called::Join, 0, 0, 0)));
@@ -265,6 +257,15 @@ impl Plan {
             |shape: &Shape| 2 * tokens(shape) * u64::from(shape.combine_columns()) * shape.row_bytes();
         let largest = self.layers.iter().map(|layer| bytes(&layer.shape)).max().unwrap_or(0);
         Ok(memory.with_row_copy(row_copy::usual(largest)))
+    }
+}
+
+fn alike(layers: &[Layer], options: &Options, expert_map: Option<&ExpertMap>, order: Order) -> Alike {
+    let of_layer = |layer: &Layer| Fingerprints::new(&layer.shape, options.choices);
+    let map = expert_map.map_or(0, |map| number_of(&(&map.words, map.rows)));
+    Alike {
+        layers: layers.iter().map(of_layer).collect(),
+        others: vec![("order".to_owned(), order as u64), ("expert_map".to_owned(), map)],
     }
 }
 
