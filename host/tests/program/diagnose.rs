@@ -283,8 +283,42 @@ fn two_batches_in_flight_are_told_apart() {
     };
     let folder = folder(&(0..RANKS).map(of).collect::<Vec<_>>());
     assert_eq!(culprits(3, M, folder.path(), &["--in-flight", "2"]), [0]);
-    let line = fails(2, &["diagnose", text(folder.path()), "--from", "cann-m"]);
+    // Where nothing states it, memory shows it.
+    assert_eq!(culprits(3, M, folder.path(), &[]), [0]);
+    let line = fails(2, &["diagnose", text(folder.path()), "--from", "cann-m", "--in-flight", "1"]);
     assert!(line.contains("6 dispatches and 4 combines begun: with 1 in flight that cannot be"), "{line}");
+}
+
+#[test]
+fn dumps_that_contradict_each_other_name_no_culprit() {
+    let says = |dumps: &[Dump], what: &str| {
+        let folder = folder(dumps);
+        let said = json(4, &["diagnose", text(folder.path()), "--from", dumps[0].places.from]);
+        assert_eq!((&said["culprits"], &said["verdict"]), (&serde_json::json!([]), &"unknown".into()));
+        assert_eq!(said["bound"], format!("evidence contradicts itself: {what}; by dumps of all 4 ranks"));
+    };
+    for places in [M, H] {
+        let waits = |rank, of: u32| Dump::new(places, rank, 4, 3).waits_in_dispatch(4, &[(of, 0), (of, 1)]);
+        // Rank 1 is in combine 5, and rank 2 as new.
+        let in_combine = |rank| match rank {
+            1 => Dump::new(places, rank, 5, 5).waits_in_combine(5, (2, 1)),
+            2 => Dump::new(places, rank, 0, 0),
+            _ => Dump::new(places, rank, 5, 5),
+        };
+        let what = "rank 2 has begun nothing, although rank 3 is in combine 5, which it reached by flags of all ranks";
+        says(&(0..RANKS).map(in_combine).collect::<Vec<_>>(), what);
+        // All wait for rank 1, and have flags of rank 2, which looks as if it had not begun.
+        let in_dispatch = |rank| match rank {
+            1 | 2 => Dump::new(places, rank, 3, 3),
+            _ => waits(rank, 1),
+        };
+        let what = "rank 2 has not begun dispatch 4, although rank 0 has words of it in dispatch 4";
+        says(&(0..RANKS).map(in_dispatch).collect::<Vec<_>>(), what);
+        // A word behind the last slot of dispatch.
+        let mut dumps: Vec<_> = (0..RANKS).map(|rank| waits(rank, 1)).collect();
+        dumps[3].put(32 * (EXPERTS * RANKS) as usize, 1.0f32.to_bits());
+        says(&dumps, "rank 3: 0x3f800000 at byte 256, where this configuration has nothing");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ pub(crate) const MESSAGES: Group = Group {
     options: &[],
     ranks: 16,
 };
-const STREAMS: Group = Group { options: &["--stage", "2"], ..MESSAGES };
+pub(crate) const STREAMS: Group = Group { options: &["--stage", "2"], ..MESSAGES };
 
 impl Group {
     /// Runs it and returns its dump.
@@ -364,14 +364,6 @@ fn ranks_two_operators_apart_are_placed() {
     (0..3).for_each(|core| put(2, 837_632 + 512 * core, 0));
     let line = fails(2, &["diagnose", text(folder.path())]);
     assert!(line.contains("further apart than they can be"), "{line}");
-}
-
-#[test]
-fn only_the_rank_that_never_began_is_named_for_results() {
-    // All have ended combine 1 but rank 2, whose state is as new.
-    let folder = JOINT.dump(0, &["--rounds", "1"]);
-    fs::File::create(folder.path().join("rank2.state")).unwrap().set_len(1 << 20).unwrap();
-    assert_eq!(culprits(3, folder.path(), &[]), [2]);
 }
 
 #[test]

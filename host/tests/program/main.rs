@@ -12,6 +12,7 @@ mod check;
 mod compare;
 mod configurations;
 mod conform;
+mod contradictions;
 mod diagnose;
 mod dumps;
 mod events;

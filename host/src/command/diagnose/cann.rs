@@ -177,6 +177,7 @@ impl Dump<'_> {
                 self.results(core, combine, case, &mut seen)?;
             }
         }
+        seen.contradictions.extend(self.unexplained());
         // Between the first and the last batch in flight either kind may have begun last.
         let [dispatches, combines] = begun;
         seen.last = match seen.waits.last() {
@@ -193,13 +194,30 @@ impl Dump<'_> {
         Ok(seen)
     }
 
+    /// The first word behind the slots that this configuration has, of dispatch or of combine.
+    fn unexplained(&self) -> Option<String> {
+        let shape = self.shape;
+        let flags = u64::from(shape.local_experts(self.rank) * shape.ep_world_size()) * STATUS_SLOT;
+        let results = u64::from(shape.bs_max() * shape.combine_columns()) * STATUS_SLOT;
+        let behind = |partition: u64| {
+            let base = partition * self.release.partition;
+            let combine = base + DISPATCH_STATUS;
+            [base + flags..combine, combine + results..base + PARTITION]
+        };
+        let words = [0, 1].into_iter().flat_map(behind).flat_map(|range| range.step_by(4));
+        let at = words.into_iter().find(|at| self.word(*at) != 0)?;
+        Some(format!("{:#x} at byte {at}, where this configuration has nothing", self.word(at)))
+    }
+
     /// The flags that `core` lacks in its dispatch number `number`.
     fn flags(&self, core: u32, number: u64, seen: &mut Seen) -> Result<(), String> {
         let (shape, ranks) = (self.shape, self.shape.ep_world_size());
         let base = (number - 1) % 2 * self.release.partition;
         for slot in even(shape.local_experts(self.rank) * ranks, shape.aiv_num(), core) {
             match self.word(base + u64::from(slot) * STATUS_SLOT) {
-                FLAG => {}
+                FLAG => {
+                    seen.told.insert(slot % ranks);
+                }
                 0 => seen.waits.push(Lack {
                     core,
                     number,
@@ -239,6 +257,14 @@ impl Dump<'_> {
                     inputs.as_ref().map(|inputs| home(shape, rank, inputs, pair).map(|home| home.rank.0));
                 if self.result(number, pair)? {
                     there += 1;
+                    if source == Some(None) {
+                        let Pair { token, k } = pair;
+                        let what = format!(
+                            "has a result for token {}, k = {k}, which --case sends nowhere",
+                            token.0
+                        );
+                        seen.contradictions.push(what);
+                    }
                 } else if source != Some(None) {
                     // A pair that no rank returns a result for is not awaited.
                     let what = Missing::Result { token: token.0, k, source: source.flatten() };

@@ -2,6 +2,7 @@
 
 mod cann;
 mod memory;
+mod options;
 mod owes;
 mod own;
 mod report;
@@ -17,7 +18,7 @@ use crate::hints;
 use crate::report::Report;
 use cann::Release;
 use memory::Memory;
-use owes::Seen;
+use owes::{Evidence, Seen};
 use std::fs;
 use std::path::Path;
 use veriep_core::layout::state::STATE_BYTES;
@@ -63,22 +64,69 @@ struct Group {
     case: Option<Case>,
 }
 
+/// What the dumps say if the group had these options.
+struct Reading {
+    options: dump::Options,
+    ranks: Vec<Option<Seen>>,
+    evidence: Evidence,
+}
+
 pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error> {
     if !args.folder.is_dir() {
         return Err(Error::file(&args.folder, "is no folder: must have rank0.state and so on"));
     }
-    let group = group(args)?;
+    let (options, open) = options(args)?;
+    let mut group = group(args, &options)?;
+    let readings = readings(args, &mut group, &options::variants(&options, &open))?;
+    report::emit(report, args.from, &group, &readings)
+}
+
+/// What the dumps say under each of these options, the first of them first. Options that contradict the dumps are left out.
+///
+/// # Errors
+/// All of them contradict the dumps; the error is that of the first.
+fn readings(
+    args: &DiagnoseArgs,
+    group: &mut Group,
+    variants: &[dump::Options],
+) -> Result<Vec<Reading>, Error> {
+    let (mut readings, mut refused, mut seen) = (Vec::new(), None, Vec::new());
+    for options in variants {
+        let read = choices(args, &group.shape, options).and_then(|choices| {
+            let of = (choices, options.in_flight.into());
+            if seen.contains(&of) {
+                return Ok(None);
+            }
+            seen.push(of);
+            (group.choices, group.in_flight) = of;
+            reading(args, group, options).map(Some)
+        });
+        match read {
+            Ok(read) => readings.extend(read),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    let is_sound = |reading: &Reading| reading.evidence.contradictions.is_empty();
+    if readings.iter().any(is_sound) {
+        readings.retain(is_sound);
+    }
+    match (readings.first(), refused) {
+        (None, Some(error)) => Err(error),
+        _ => Ok(readings),
+    }
+}
+
+fn reading(args: &DiagnoseArgs, group: &Group, options: &dump::Options) -> Result<Reading, Error> {
     let mut ranks = match args.from.release() {
-        Some(release) => shipped(args, &group, release)?,
-        None => own(args, &group)?,
+        Some(release) => shipped(args, group, release)?,
+        None => own(args, group)?,
     };
     let evidence = owes::weigh(&mut ranks, group.in_flight, group.shape.combine_columns() > 1);
-    report::emit(report, args.from, &group, (&ranks, &evidence))
+    Ok(Reading { options: options.clone(), ranks, evidence })
 }
 
 /// The group, from the folder's own configuration unless another one is named.
-fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
-    let options = options(args)?;
+fn group(args: &DiagnoseArgs, options: &dump::Options) -> Result<Group, Error> {
     let Source { mut config, name, .. } = configuration(args)?;
     config.port_offset = options.port_offset;
     let case = args.case.as_deref().map(|folder| {
@@ -95,8 +143,7 @@ fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
         return Err(Error::Request("--case: is of another configuration than the dumps".to_owned()));
     }
     let shape = case.as_ref().map_or(whole, |case| case.shape.clone());
-    let choices = choices(args, &shape, &options)?;
-    Ok(Group { name, shape, choices, in_flight: options.in_flight.into(), case })
+    Ok(Group { name, shape, choices: Choices::default(), in_flight: options.in_flight.into(), case })
 }
 
 /// The configuration of the folder, and what the arguments say of keys that it leaves out.
@@ -131,8 +178,9 @@ fn configuration(args: &DiagnoseArgs) -> Result<Source, Error> {
     Ok(source)
 }
 
-/// The options of the folder, and what the arguments say of those that it leaves out.
-fn options(args: &DiagnoseArgs) -> Result<dump::Options, Error> {
+/// The options of the folder, with what the arguments say of those that it leaves out, and the names of those that neither
+/// says and that decide what words mean.
+fn options(args: &DiagnoseArgs) -> Result<(dump::Options, Vec<&'static str>), Error> {
     let stated = dump::Options::stated(&args.folder)?;
     let mut options = dump::Options::of(&args.folder, stated.clone())?;
     let words = [
@@ -147,7 +195,17 @@ fn options(args: &DiagnoseArgs) -> Result<dump::Options, Error> {
     options.port_offset = args.port_offset.unwrap_or(options.port_offset);
     options.in_flight = args.in_flight.unwrap_or(options.in_flight);
     must_agree(&args.folder.join(dump::OPTIONS_NAME), &stated, &options.table()?)?;
-    Ok(options)
+    let asked = [
+        (options::RECEIVE, args.receive.is_some()),
+        (options::EXPERTS, args.experts.is_some()),
+        (options::FLAGS, args.flags.is_some()),
+        (options::STAGE, args.stage.is_some()),
+        (options::IN_FLIGHT, args.in_flight.is_some()),
+    ];
+    // The shipped operators leave no choice but that of batches in flight.
+    let decides = |name: &str| args.from == From::Veriep || name == options::IN_FLIGHT;
+    let is_open = |(name, is_asked): &(&str, bool)| decides(name) && !is_asked && !stated.contains_key(*name);
+    Ok((options, asked.into_iter().filter(is_open).map(|(name, _)| name).collect()))
 }
 
 /// Refuses what the arguments say otherwise than a file beside the dumps: the dumps would be read as those of another group, in

@@ -23,6 +23,12 @@ pub(super) struct Seen {
     pub(super) waits: Vec<Lack>,
     /// Ranks of which it has rows of its last dispatch, where such rows tell more than words.
     pub(super) heard: BTreeSet<u32>,
+    /// Ranks of which it has words of the dispatch that it is in.
+    pub(super) told: BTreeSet<u32>,
+    /// Where it lacks flags in a dispatch and has others: whether some of those that it lacks are its own.
+    pub(super) lacks_own_flags: Option<bool>,
+    /// What in its memory cannot be, if the configuration, the case and the other dumps are right.
+    pub(super) contradictions: Vec<String>,
     /// Whether it may lack results that no dump tells of: those that memory shows are all there, or none is.
     pub(super) may_lack_results: bool,
     /// Words that came and were cleared, or never came. At least one of a core's is the latter if the core waits at all.
@@ -152,7 +158,7 @@ impl Seen {
 }
 
 /// What the dumps say about who holds the group up.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Evidence {
     /// Ranks that owe words by what is surely lacking, or some of whose cores are absent.
     pub(super) culprits: BTreeSet<u32>,
@@ -169,6 +175,21 @@ pub(super) struct Evidence {
     pub(super) absent: BTreeMap<u32, Vec<u32>>,
     /// Cores that have not begun it on any rank.
     pub(super) absent_everywhere: Vec<u32>,
+    /// Ranks that lack flags of dispatch, where each of several lacks some of its own.
+    pub(super) lack_own_flags: Vec<u32>,
+    /// What cannot be true together.
+    pub(super) contradictions: Vec<Contradiction>,
+}
+
+/// Evidence of one rank that contradicts what else is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contradiction {
+    /// `ahead` has begun `last`, before which it needed flags of `rank` in this dispatch, which `rank` has not begun.
+    Behind { rank: u32, ahead: u32, last: (Operator, u64), dispatch: u64 },
+    /// `by` has words of `rank` in this dispatch, which `rank` has not begun.
+    Unsent { rank: u32, by: u32, dispatch: u64 },
+    /// In the memory of a rank.
+    Memory { rank: u32, what: String },
 }
 
 /// Why a rank is suspected.
@@ -180,6 +201,12 @@ pub(super) enum Suspicion {
     MayHaveStopped { holds_up: Vec<u32>, may_wait_for: Vec<u32> },
     /// It owes words if the number of cores is right.
     IfCoresAreRight,
+    /// It owes words if the number of experts is right.
+    IfExpertsAreRight,
+    /// It owes words if the dumps are right, which contradict each other or what they are said to be of.
+    IfDumpsAreRight,
+    /// It owes words only if options that nothing states have some of their values.
+    IfOptionsAreRight,
 }
 
 /// Weighs what was seen of the ranks, and decides doubts by what other ranks lack.
@@ -188,6 +215,8 @@ pub(super) enum Suspicion {
 /// doubts is a suspicion. So is a lone rank in doubt: either it waits, or it is at fault itself.
 pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Evidence {
     settle(ranks);
+    let contradictions = contradictions(ranks, in_flight);
+    let lack_own_flags = lack_own_flags(ranks);
     let mut culprits = culprits(ranks, in_flight);
     let before = ranks.to_vec();
     let Undecided { open, mut assumed } = decide(ranks, in_flight, has_several);
@@ -221,7 +250,59 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
         suspects.extend(culprits.iter().chain(absent.keys()).map(|rank| (*rank, Suspicion::IfCoresAreRight)));
         culprits.clear();
     }
-    Evidence { culprits, suspects, open, assumed, doubted: doubted.collect(), absent, absent_everywhere }
+    let doubt = match (contradictions.is_empty(), lack_own_flags.is_empty()) {
+        (false, _) => Some(Suspicion::IfDumpsAreRight),
+        (true, false) => Some(Suspicion::IfExpertsAreRight),
+        (true, true) => None,
+    };
+    if let Some(doubt) = doubt {
+        suspects.extend(core::mem::take(&mut culprits).into_iter().map(|rank| (rank, doubt.clone())));
+    }
+    Evidence {
+        culprits,
+        suspects,
+        open,
+        assumed,
+        doubted: doubted.collect(),
+        absent,
+        absent_everywhere,
+        lack_own_flags,
+        contradictions,
+    }
+}
+
+/// What cannot be true together: a rank leaves a dispatch only with words of all ranks, which have begun it then.
+fn contradictions(ranks: &[Option<Seen>], in_flight: u64) -> Vec<Contradiction> {
+    let foremost = all(ranks).filter_map(|(rank, seen)| Some((rank, seen.foremost(in_flight)?)));
+    let place = |(operator, number)| position(operator, number, in_flight);
+    let ahead = foremost.max_by_key(|(_, last)| place(*last));
+    // The last dispatch that the foremost rank has left.
+    let left = ahead.map(|(ahead, last)| (ahead, last, begun_at(place(last) - 1, in_flight)[0]));
+    let behind = left.into_iter().flat_map(|(ahead, last, dispatch)| {
+        let behind = all(ranks).filter(move |(_, seen)| !seen.has_begun(Operator::Dispatch, dispatch));
+        behind.map(move |(rank, _)| Contradiction::Behind { rank, ahead, last, dispatch })
+    });
+    let unsent = all(ranks).flat_map(|(by, seen)| {
+        let dispatch = seen.last.filter(|(last, _)| *last == Operator::Dispatch).map_or(0, |last| last.1);
+        let has_not_begun = move |rank: &u32| {
+            let teller = ranks.get(*rank as usize).and_then(Option::as_ref);
+            teller.is_some_and(|teller| !teller.has_begun(Operator::Dispatch, dispatch))
+        };
+        let unsent = seen.told.iter().copied().filter(has_not_begun);
+        unsent.map(move |rank| Contradiction::Unsent { rank, by, dispatch })
+    });
+    let in_memory = all(ranks).flat_map(|(rank, seen)| {
+        seen.contradictions.iter().map(move |what| Contradiction::Memory { rank, what: what.clone() })
+    });
+    behind.chain(unsent).chain(in_memory).collect()
+}
+
+/// The ranks that lack flags in a dispatch, if they are several and each lacks some of its own. Each writes all of its own in
+/// one go, so the places are those of another configuration.
+fn lack_own_flags(ranks: &[Option<Seen>]) -> Vec<u32> {
+    let lacking: Vec<_> = all(ranks).filter_map(|(rank, seen)| Some((rank, seen.lacks_own_flags?))).collect();
+    let is_each = lacking.len() > 1 && lacking.iter().all(|(_, own)| *own);
+    lacking.into_iter().filter(|_| is_each).map(|(rank, _)| rank).collect()
 }
 
 /// Takes a doubt for a wait if the word was never sent: its writer has not begun the operator.
@@ -451,6 +532,46 @@ mod tests {
         let ranks = [seen([1, 0], &[(1, flag(1))]), in_doubt([1, 0], &[2]), seen([1, 0], &[(1, flag(1))])];
         let why = BTreeMap::from([(2, Suspicion::MayNotHaveSent(vec![1]))]);
         assert_eq!(weighed(&ranks), (vec![1], why, vec![1]));
+    }
+
+    #[test]
+    fn evidence_that_contradicts_itself_names_no_culprit() {
+        let behind = |rank, ahead, last, dispatch| Contradiction::Behind { rank, ahead, last, dispatch };
+        let weighed = |ranks: &[Option<Seen>]| {
+            let evidence = weigh(&mut ranks.to_vec(), 1, true);
+            assert_eq!((evidence.culprits.len(), evidence.suspects.len()), (0, 1));
+            evidence.contradictions
+        };
+        // Rank 0 is in combine 2, before which it had flags of rank 1.
+        let ranks = [seen([2, 2], &[(2, result(Some(1)))]), seen([1, 1], &[])];
+        assert_eq!(weighed(&ranks), [behind(1, 0, (Operator::Combine, 2), 2)]);
+        // It has flags of rank 1 in dispatch 2, though not all.
+        let told = seen([2, 1], &[(2, flag(1))]).map(|seen| Seen {
+            told: BTreeSet::from([1]),
+            last: Some((Operator::Dispatch, 2)),
+            ..seen
+        });
+        let unsent = Contradiction::Unsent { rank: 1, by: 0, dispatch: 2 };
+        assert_eq!(weighed(&[told, seen([1, 1], &[])]), [unsent]);
+        // A combine needs flags of its own dispatch alone.
+        let ranks = [seen([2, 1], &[(2, flag(1))]), seen([1, 1], &[])];
+        assert_eq!(weigh(&mut ranks.to_vec(), 1, true).contradictions, []);
+    }
+
+    #[test]
+    fn ranks_that_all_lack_flags_of_their_own_name_no_culprit() {
+        let lacks = |own: u32, is_own| {
+            let rank = seen([1, 0], &[(1, flag(1)), (1, flag(own))]);
+            rank.map(|seen| Seen { lacks_own_flags: Some(is_own), ..seen })
+        };
+        let weighed = |ranks: &[Option<Seen>]| {
+            let Evidence { culprits, lack_own_flags, .. } = weigh(&mut ranks.to_vec(), 1, true);
+            (Vec::from_iter(culprits), lack_own_flags)
+        };
+        assert_eq!(weighed(&[lacks(0, true), lacks(1, true)]), (vec![], vec![0, 1]));
+        // A rank that stopped between its flags lacks its own, and others do not.
+        assert_eq!(weighed(&[lacks(1, false), lacks(1, true)]), (vec![1], vec![]));
+        assert_eq!(weighed(&[seen([1, 1], &[]), lacks(1, true)]), (vec![1], vec![]));
     }
 
     #[test]

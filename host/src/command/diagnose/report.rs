@@ -1,7 +1,8 @@
 //! What is said of the ranks.
 
-use super::owes::{Evidence, Lack, Missing, Seen, Suspicion};
-use super::{From, Group};
+use super::options::{EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
+use super::owes::{Contradiction, Evidence, Lack, Missing, Seen, Suspicion};
+use super::{From, Group, Reading};
 use crate::error::Error;
 use crate::report::{Report, columns, pairs};
 use crate::verdict::{Judgement, Verdict};
@@ -10,6 +11,9 @@ use std::collections::BTreeSet;
 use veriep_core::fabric::Detail;
 use veriep_core::layout::state::Operator;
 use veriep_core::units::RankId;
+
+/// Options that can be open.
+const NAMES: [&str; 5] = [RECEIVE, EXPERTS, FLAGS, STAGE, IN_FLIGHT];
 
 /// Waits of a rank that the table names; the JSON report has all.
 const NAMED: usize = 3;
@@ -79,16 +83,17 @@ struct Word {
     what: String,
 }
 
-/// The ranks as they were seen, and what follows.
-type Ranks<'a> = (&'a [Option<Seen>], &'a Evidence);
-
+/// Says what the dumps show by all readings; details are those of the first.
 pub(super) fn emit(
     report: &mut Report,
     from: From,
     group: &Group,
-    (ranks, evidence): Ranks<'_>,
+    readings: &[Reading],
 ) -> Result<(), Error> {
-    let of = Of { group, ranks, evidence };
+    let Some(first) = readings.first() else { return Ok(()) };
+    let (evidence, options) = agreed(from, group, readings);
+    let (ranks, evidence) = (&first.ranks[..], &evidence);
+    let of = Of { group, ranks, evidence, in_flight: first.options.in_flight.into(), options: &options };
     let judgement = of.judgement(from);
     let all = || (0..).zip(ranks);
     let reason =
@@ -106,10 +111,42 @@ pub(super) fn emit(
     report.judge(&judgement, &diagnosis, table)
 }
 
+/// What all readings agree on, and the options on which the rest depends, each with the values that fit the dumps.
+fn agreed(from: From, group: &Group, readings: &[Reading]) -> (Evidence, Vec<(&'static str, Vec<String>)>) {
+    let outcome = |Reading { options, ranks, evidence }: &Reading| {
+        let of = Of { group, ranks, evidence, in_flight: options.in_flight.into(), options: &[] };
+        (of.judgement(from).verdict(), evidence.culprits.clone())
+    };
+    let outcomes: Vec<_> = readings.iter().map(outcome).collect();
+    let mut evidence = readings[0].evidence.clone();
+    let others = readings.iter().zip(&outcomes).filter(|(_, outcome)| **outcome != outcomes[0]);
+    let others: Vec<_> = others.map(|(reading, _)| reading).collect();
+    let mut decide = Vec::new();
+    for name in NAMES {
+        let own = value(&readings[0].options, name);
+        let mut values: Vec<_> = others.iter().map(|other| value(&other.options, name)).collect();
+        values.retain(|value| *value != own);
+        values.sort_unstable();
+        values.dedup();
+        if !values.is_empty() {
+            values.insert(0, own);
+            decide.push((name, values));
+        }
+    }
+    let named: BTreeSet<_> = outcomes.iter().flat_map(|(_, culprits)| culprits.iter().copied()).collect();
+    evidence.culprits = outcomes.iter().fold(named.clone(), |all, (_, culprits)| &all & culprits);
+    let unsure = named.difference(&evidence.culprits).map(|rank| (*rank, Suspicion::IfOptionsAreRight));
+    evidence.suspects.extend(unsure.collect::<Vec<_>>());
+    (evidence, decide)
+}
+
 struct Of<'a> {
     group: &'a Group,
     ranks: &'a [Option<Seen>],
     evidence: &'a Evidence,
+    in_flight: u64,
+    /// Options that decide what all readings do not agree on, and their values.
+    options: &'a [(&'static str, Vec<String>)],
 }
 
 impl Of<'_> {
@@ -144,6 +181,7 @@ impl Of<'_> {
         if self.ranks.iter().flatten().any(|seen| !seen.is_numbered && seen.last.is_some()) {
             unknown.push("how many operators have begun: memory has that modulo 2".to_owned());
         }
+        unknown.extend(self.evidence.contradictions.iter().skip(1).map(|what| self.contradiction(what)));
         let mut lacks = self.ranks.iter().flatten().flat_map(|seen| &seen.waits);
         if self.group.case.is_none() && lacks.any(|lack| lack.what.source().is_none()) {
             unknown
@@ -158,6 +196,23 @@ impl Of<'_> {
         let mut add = Vec::new();
         let (absent, waiting) = (self.absent(), seen().filter(|(_, seen)| !seen.waits.is_empty()));
         let waiting = self.numbers(waiting.map(|(member, _)| member));
+        add.extend(
+            self.evidence
+                .contradictions
+                .first()
+                .map(|_| "dumps of one group that stands still, with the parameters of its job".to_owned()),
+        );
+        add.extend(self.options.iter().map(|(name, values)| {
+            let name = name.replace('_', "-");
+            format!("--{name} {}: nothing states it, and the answer depends on it", values.join(" or "))
+        }));
+        let lack_own = self.numbers(self.evidence.lack_own_flags.iter().copied());
+        if !lack_own.is_empty() {
+            add.push(format!(
+                "is moe_expert_num = {} right? ranks {lack_own:?} all lack some of their own flags, as if flags were elsewhere",
+                self.group.shape.moe_expert_num()
+            ));
+        }
         let is_nameless = |lack: &Lack| lack.what.source().is_none();
         if self.group.case.is_none() && seen().any(|(_, seen)| seen.waits.iter().any(is_nameless)) {
             let windows = if from == From::Veriep { ", or the windows of all ranks" } else { "" };
@@ -232,6 +287,50 @@ impl Of<'_> {
                 format!("{waits}{excuse}")
             }
             Suspicion::IfCoresAreRight => "it holds the group up if aiv_num is right".to_owned(),
+            Suspicion::IfExpertsAreRight => "it holds the group up if moe_expert_num is right".to_owned(),
+            Suspicion::IfDumpsAreRight => {
+                "it holds the group up by evidence that contradicts itself".to_owned()
+            }
+            Suspicion::IfOptionsAreRight => {
+                let options: Vec<_> = self
+                    .options
+                    .iter()
+                    .map(|(name, values)| format!("{name} is {}", values.join(" or ")))
+                    .collect();
+                format!("it depends on options whether it holds the group up: {}", options.join("; "))
+            }
+        }
+    }
+
+    /// What of one rank does not fit.
+    fn contradiction(&self, what: &Contradiction) -> String {
+        let operator = |rank: u32, operator: Operator, number: u64| {
+            let seen = self.ranks[rank as usize].as_ref();
+            seen.map_or_else(String::new, |seen| Self::operator(seen, operator, number))
+        };
+        let how_far = |rank: u32, dispatch: u64| {
+            let is_new = self.ranks[rank as usize].as_ref().is_some_and(|seen| seen.begun == [0, 0]);
+            let begun = if is_new {
+                "begun nothing".to_owned()
+            } else {
+                format!("not begun {}", operator(rank, Operator::Dispatch, dispatch))
+            };
+            format!("rank {} has {begun}", self.number(rank))
+        };
+        match what {
+            Contradiction::Behind { rank, ahead, last, dispatch } => format!(
+                "{}, although rank {} is in {}, which it reached by flags of all ranks",
+                how_far(*rank, *dispatch),
+                self.number(*ahead),
+                operator(*ahead, last.0, last.1)
+            ),
+            Contradiction::Unsent { rank, by, dispatch } => format!(
+                "{}, although rank {} has words of it in {}",
+                how_far(*rank, *dispatch),
+                self.number(*by),
+                operator(*by, Operator::Dispatch, *dispatch)
+            ),
+            Contradiction::Memory { rank, what } => format!("rank {}: {what}", self.number(*rank)),
         }
     }
 
@@ -339,6 +438,13 @@ impl Of<'_> {
                 "no rank lacks a word of dispatch or combine; by dumps of {dumps}"
             ));
         }
+        if let Some(what) = self.evidence.contradictions.first() {
+            let what = self.contradiction(what);
+            return Judgement::unknown(
+                format!("evidence contradicts itself: {what}; by dumps of {dumps}"),
+                decides,
+            );
+        }
         if words == 0 && suspects.is_empty() {
             return Judgement::unknown(format!("no rank surely lacks a word; by dumps of {dumps}"), decides);
         }
@@ -355,7 +461,7 @@ impl Of<'_> {
         if let Some((cores, seen)) =
             self.evidence.absent.get(&member).zip(self.ranks[member as usize].as_ref())
         {
-            let foremost = seen.foremost(self.group.in_flight);
+            let foremost = seen.foremost(self.in_flight);
             let operator = foremost.map_or_else(
                 || "its operator".to_owned(),
                 |(operator, number)| Self::operator(seen, operator, number),

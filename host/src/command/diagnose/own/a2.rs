@@ -54,6 +54,7 @@ impl Windows<'_> {
                         Some(Wait::new(Flag::WindowCounts, source, &[]))
                     }
                     Operator::Dispatch => {
+                        self.last.seen.told.insert(source.0);
                         let rows = self.counted(window_in(shape, self.half, source, 0));
                         (!self.has_end(source, operator, rows..=rows))
                             .then(|| Wait::new(Flag::WindowRows, source, &[rows]))

@@ -25,6 +25,7 @@ pub(super) struct Core {
     is_new: bool,
 }
 
+#[derive(Clone)]
 struct Rank {
     cores: Vec<Core>,
     /// By core, the position of its last operator, modulo [`PERIOD`].
@@ -42,7 +43,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         return Err((None, why));
     }
     let ranks = group.each(Region::State, |member, memory| rank(group, member, memory))?;
-    let first = first_position(group, &ranks)?;
+    let (ranks, first) = placed(group, ranks)?;
     let place = |rank: &Rank, at: u64| match rank.foremost {
         None => 0,
         Some(_) => first + (at + PERIOD - first % PERIOD) % PERIOD,
@@ -57,7 +58,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         })
         .collect();
     if !group.choices.receive.is_direct() {
-        batch::check(group, &seen)?;
+        batch::check(group, &mut seen)?;
     }
     for member in 0..seen.len() {
         let (Some(own), Some(rank)) = (seen[member].clone(), &ranks[member]) else { continue };
@@ -73,6 +74,20 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         seen[member] = Some(found);
     }
     Ok(seen)
+}
+
+/// The ranks, with the position of the hindmost one. Behind four operators the memory of a single core is as new.
+fn placed(group: &Group<'_>, ranks: Vec<Option<Rank>>) -> Result<(Vec<Option<Rank>>, u64), Refused> {
+    let has_left_dispatch = |rank: &Rank| rank.foremost.is_some_and(|at| at != 1);
+    if group.shape.aiv_num() == 1 && ranks.iter().flatten().any(has_left_dispatch) {
+        let ended = |rank: &Rank| Rank { foremost: rank.foremost.or(Some(0)), ..rank.clone() };
+        let all: Vec<_> = ranks.iter().map(|rank| rank.as_ref().map(ended)).collect();
+        if let Ok(first) = first_position(group, &all) {
+            return Ok((all, first));
+        }
+    }
+    let first = first_position(group, &ranks)?;
+    Ok((ranks, first))
 }
 
 fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, String> {

@@ -3,6 +3,7 @@
 use super::super::owes::Seen;
 use super::a3::Core;
 use super::{Group, LastOperator, Taken, lacking, partition};
+use crate::global_rank::named;
 use core::ops::Range;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
@@ -47,6 +48,8 @@ pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<See
         }
         Own { last: &mut last, core, barriers }.look();
     }
+    let is_first = |flag| matches!(flag, Flag::Count | Flag::Dispatch);
+    last.seen.lacks_own_flags = last.lacks_own(is_first);
     if last.seen.waits.is_empty() && last.seen.doubts.is_empty() {
         last.seen.phase = Some("has all flags");
     }
@@ -109,8 +112,12 @@ impl Own<'_, '_> {
     /// Words of slots, of that field.
     fn slots(&mut self, own: &Range<u32>, field: &str, taken: Taken, (level, flag): (u32, Flag)) {
         let LastOperator { group, member, number, .. } = *self.last;
-        let (sure, doubt) = lacking(own.clone(), taken, |slot| has(group, member, (number, slot), field));
         let ranks = group.shape.ep_world_size();
+        let has = |slot: u32| has(group, member, (number, slot), field);
+        let tellers = own.clone().filter(|slot| has(*slot)).map(|slot| RankId(slot % ranks));
+        let tellers = tellers.map(|rank| named(group.shape.tp_world_size(), RankId(member), rank, false).0);
+        self.last.seen.told.extend(tellers);
+        let (sure, doubt) = lacking(own.clone(), taken, has);
         let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
         sure.into_iter().for_each(|slot| self.lacks(level, wait(slot), true));
         doubt.into_iter().for_each(|slot| self.lacks(level, wait(slot), false));

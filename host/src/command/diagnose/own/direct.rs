@@ -17,8 +17,10 @@ pub(super) fn dispatch(mut last: LastOperator<'_>) -> Seen {
     for (level, (field, flag)) in (0..).zip(WORDS) {
         for core in 0..shape.aiv_num() {
             for source in split::ranks(shape, CoreId(core)) {
-                if last.word((Named::DirectRecords, field), [source, 0]) == Some(0) {
-                    last.note_wait(core, level, Wait::new(flag, RankId(source), &[]));
+                match last.word((Named::DirectRecords, field), [source, 0]) {
+                    Some(0) => last.note_wait(core, level, Wait::new(flag, RankId(source), &[])),
+                    Some(_) => _ = last.seen.told.insert(source),
+                    None => {}
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The hierarchy of A2: its words grow with the number of the operator, and none is cleared.
 
-use super::super::owes::Seen;
+use super::super::owes::{Seen, at_position};
 use super::{Group, LastOperator, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
@@ -58,6 +58,21 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
             lacks(0, level, Wait::new(Flag::Record, shape.relay(RankId(member), from), &[0]));
         }
     }
+    // Words of counts stay, so a rank that has left a dispatch has them all.
+    let (before, number) = at_position(last - 1, group.in_flight);
+    if last > 1 && before == Operator::Dispatch {
+        let half = partition(last - 1).index();
+        let all = (0..shape.local_expert_num())
+            .flat_map(|expert| (0..shape.ep_world_size()).map(move |source| (expert, source)));
+        let mut lost = all.filter(|(expert, source)| {
+            let at = [half, *expert, *source, 0, 0];
+            group.word(member, (Named::Counts, "word"), at).is_some_and(|word| unmark(word).0 < last - 1)
+        });
+        own.seen.contradictions.extend(lost.next().map(|(expert, source)| {
+            format!("it has left dispatch {number}, and lacks its word how many rows rank {source} has for local expert {expert}")
+        }));
+    }
+    let mut lacks = |core: u32, level, wait| own.note_wait(core, level, wait);
     for core in 0..shape.aiv_num() {
         for slot in split::slots(shape, RankId(member), CoreId(core)).filter(|_| is_dispatch) {
             let (expert, source) = (slot / shape.ep_world_size(), slot % shape.ep_world_size());
@@ -72,6 +87,7 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
             }
         }
     }
+    own.seen.lacks_own_flags = own.lacks_own(|flag| flag == Flag::RelayedCount);
     if own.seen.waits.is_empty() {
         own.seen.phase = Some("has all words");
     }

@@ -133,6 +133,19 @@ impl<'a> LastOperator<'a> {
         if is_sure { self.seen.waits.push(lack) } else { self.seen.doubts.push(lack) }
     }
 
+    /// Whether the words of dispatch slots that the member lacks are in part its own. None if it lacks none, or those of all
+    /// slots.
+    fn lacks_own(&self, is_of_slot: impl Fn(Flag) -> bool) -> Option<bool> {
+        let waits = self.seen.waits.iter().filter_map(|lack| match lack.what {
+            Missing::Word { wait, .. } if is_of_slot(wait.flag) => Some(wait),
+            _ => None,
+        });
+        let is_own: Vec<_> = waits.map(|wait| wait.source() == Some(RankId(self.member))).collect();
+        let shape = self.group.shape;
+        let slots = shape.local_experts(self.group.ep(self.member)) * shape.ep_world_size();
+        (0 < is_own.len() && is_own.len() < slots as usize).then(|| is_own.contains(&true))
+    }
+
     /// Looks at the slot in which the TP peer's core of the same number announces rows or results. An empty one is lacking.
     fn tp(&mut self, core: u32, level: u32) {
         let (selectors, slots) = match self.operator {

@@ -48,6 +48,7 @@ pub(super) fn combine<'a>(
         });
         if is_last && has_begun(of) { cores(of) } else { &[] }
     };
+    last.seen.contradictions.extend(lost_rows(group, member, number, counted(member)));
     let sources = sources(group, member, number, &counted);
     let is_blind = group.case.is_none() && !has_windows(group, member);
     for core in 0..shape.aiv_num() {
@@ -135,11 +136,27 @@ fn of_batch(group: &Group<'_>, member: u32, number: u64, core: u32, cores: &[Cor
     if cores.len() < 2 {
         return (rows, true);
     }
+    let is_whole = counted_rows(group, member, core) as usize == rows.len();
+    (rows, is_whole)
+}
+
+/// How many rows a core of a member has counted in its last dispatch, of a rank with several cores.
+pub(super) fn counted_rows(group: &Group<'_>, member: u32, core: u32) -> u32 {
     // Counts alone are exchanged before the first barrier of a dispatch, else before the second.
     let at = core_word(CoreId(core), u32::from(group.choices.flags == Flags::Separate));
-    let seen = group.memory(member).and_then(|memory| memory.word(at)).unwrap_or(0);
-    let is_whole = barrier::sum_in(seen).rows as usize == rows.len();
-    (rows, is_whole)
+    barrier::sum_in(group.memory(member).and_then(|memory| memory.word(at)).unwrap_or(0)).rows
+}
+
+/// What is wrong with the window of a member whose cores have all ended dispatch `number`: it has fewer rows than they counted.
+fn lost_rows(group: &Group<'_>, member: u32, number: u64, cores: &[Core]) -> Option<String> {
+    if cores.len() < 2 || !group.memory(member)?.has(Region::Window) {
+        return None;
+    }
+    (0..cores.len() as u32).find_map(|core| {
+        let (rows, counted) = (rows(group, member, number, core).len(), counted_rows(group, member, core));
+        (rows < counted as usize)
+            .then(|| format!("its window has {rows} rows of core {core}, its state region counts {counted}"))
+    })
 }
 
 /// The triples of the rows that a core of a member has received in dispatch `number`, and perhaps of older ones behind them. Pairs
