@@ -5,6 +5,7 @@ use super::record::{self, Subject};
 use super::source::{inputs, keep_apart, open_case, ordered};
 use crate::case::{Case, round_bytes};
 use crate::cli::{RowsArg, SimulateArgs};
+use crate::driver::schedule::counted;
 use crate::error::Error;
 use crate::events::Unit;
 use crate::interrupt;
@@ -78,7 +79,9 @@ impl Request {
     /// Runs it on its own cluster and writes the record of events that is asked for.
     fn recorded(&self, args: &SimulateArgs) -> Result<Outcome, Error> {
         let Plan { case, choices, schedule, rounds, .. } = &self.plan;
-        let subject = Subject::of(case, Unit::Ps, *choices, (schedule, *rounds));
+        // A record counts dispatches, and here a round is a whole schedule.
+        let (dispatches, _) = counted(schedule).map_err(Error::Request)?;
+        let subject = Subject::of(case, Unit::Ps, *choices, (schedule, dispatches * *rounds));
         let log = record::begin(&args.record, &subject)?;
         let outcome = simulate::run(&self.plan, &self.cluster, self.rows, log.clone())?;
         record::end(&args.record, log, |timeline| {
