@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::trace::{Line, Place, Trace};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
+use veriep_core::shape::Protocol;
 
 /// Bytes that were put at once, as far as nothing has overwritten them.
 #[derive(Clone, Debug)]
@@ -19,9 +20,33 @@ pub(super) struct Piece {
     pub(super) clock: Rc<Clock>,
     /// Who has read it, and when.
     pub(super) readers: Vec<(usize, u32)>,
+    /// Which bytes of the region were read, as ranges in any order.
+    pub(super) read: Vec<(u64, u64)>,
+    /// Where it lies, as far as nothing has overwritten it.
+    pub(super) extent: (u64, u64),
 }
 
+/// Bytes behind a row that fill it up, and that no core needs.
+const GAP: u64 = 32;
+
 impl Piece {
+    /// Whether it has been read, of rows that cores put but for the gap behind them: what stands beside a row is not the row. Of
+    /// what agents carry, and of heads of windows, words alone may be read.
+    pub(super) fn is_read(&self, protocol: Protocol) -> bool {
+        if self.kind != "put" || protocol == Protocol::Fullmesh {
+            return !self.readers.is_empty();
+        }
+        let mut read = self.read.clone();
+        read.sort_unstable();
+        let (start, end) = self.extent;
+        let (mut at, mut unread) = (start, 0);
+        for (from, until) in read {
+            unread += from.min(end).saturating_sub(at);
+            at = at.max(until);
+        }
+        unread + end.saturating_sub(at) <= GAP.min((end - start) / 2)
+    }
+
     /// Whether it must be read before it is overwritten: tables beside words are read with them.
     pub(super) fn is_data(&self, region: &str) -> bool {
         self.doing.is_some() && self.kind != "write" && region.contains("window")
@@ -126,13 +151,13 @@ impl Memory {
     }
 
     /// The first line that puts a row which nothing has read at the end, but for those of dispatch where experts read them.
-    pub(super) fn unread(&self, keeps_rows: bool) -> Option<usize> {
+    pub(super) fn unread(&self, keeps_rows: bool, protocol: Protocol) -> Option<usize> {
         let all = self.regions.iter().flat_map(|((_, region), pieces)| {
             pieces.values().filter(move |(_, piece)| piece.is_data(region)).map(|(_, piece)| piece)
         });
         let is_owed = |piece: &&Piece| {
             let of_dispatch = piece.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
-            piece.readers.is_empty() && !(keeps_rows && of_dispatch)
+            !piece.is_read(protocol) && !(keeps_rows && of_dispatch)
         };
         all.filter(is_owed).map(|piece| piece.line).min()
     }
@@ -148,6 +173,7 @@ impl Memory {
         {
             tail = (*until > end).then(|| (*until, old.clone()));
             *until = start;
+            old.extent.1 = start;
         }
         while let Some((&at, (until, _))) = region.range(start..end).next() {
             let until = *until;
@@ -157,8 +183,9 @@ impl Memory {
                 tail = Some((until, old));
             }
         }
-        if let Some(tail) = tail {
-            region.insert(end, tail);
+        if let Some((until, mut old)) = tail {
+            old.extent.0 = end;
+            region.insert(end, (until, old));
         }
         region.insert(start, (end, piece));
     }

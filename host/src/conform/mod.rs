@@ -5,6 +5,7 @@
 //! whoever published a word had done or known when it was published, once that word is observed. A run that went well by
 //! luck is refused, too, if nobody knew that it would.
 
+mod claims;
 mod clock;
 mod memory;
 mod trace;
@@ -114,6 +115,7 @@ struct State {
 #[derive(Debug)]
 struct Reader<'t> {
     trace: &'t Trace,
+    shape: &'t Shape,
     protocol: Protocol,
     actors: Actors,
     states: Vec<State>,
@@ -159,6 +161,7 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Conformed, Error> {
             .collect(),
         protocol: shape.protocol(),
         trace,
+        shape,
         actors,
         arrivals: HashMap::new(),
         experts: HashMap::new(),
@@ -212,7 +215,8 @@ impl Reader<'_> {
             lacks.push(format!("no core of rank {rank} observes a word in dispatch of batch {batch}"));
         }
         lacks.extend(self.unseen());
-        if let Some(line) = self.memory.unread(self.trace.keeps_rows) {
+        lacks.extend(claims::unfounded(self.trace, self.shape));
+        if let Some(line) = self.memory.unread(self.trace.keeps_rows, self.protocol) {
             lacks.push(format!("no core reads what line {line} puts"));
         }
         lacks
@@ -373,6 +377,8 @@ impl Reader<'_> {
             kind: event.kind.clone(),
             clock: Rc::new(state.clock.clone()),
             readers: Vec::new(),
+            read: Vec::new(),
+            extent: (event.offset, event.offset.saturating_add(event.length.unwrap_or(8))),
         };
         let experts = self.actors.experts(to);
         for old in self.memory.overlapping(to, event) {
@@ -386,7 +392,7 @@ impl Reader<'_> {
                 && old.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
             let is_read = match stays {
                 true => old.readers.iter().any(|&(reader, _)| reader == experts),
-                false => !old.readers.is_empty(),
+                false => old.is_read(self.protocol),
             };
             if !is_read && old.is_data(&event.region) {
                 return Err((Guard::Overwritten, Some(old.line)));
@@ -449,7 +455,7 @@ impl Reader<'_> {
             // Where nobody clears, a word that does not differ from the one before tells nothing.
             let is_lost = match self.memory.is_cleared(event) {
                 true => word.value != 0 || !landed(),
-                false => word.value != 0 && word.value == value,
+                false => word.value == value,
             };
             if is_lost {
                 return Err((Guard::Cleared, Some(word.line)));
@@ -552,6 +558,7 @@ impl Reader<'_> {
                 return Err((Guard::Carries, Some(piece.line)));
             }
             piece.readers.push((actor, now));
+            piece.read.push((event.offset, event.offset.saturating_add(event.length.unwrap_or(8))));
         }
         Ok(())
     }

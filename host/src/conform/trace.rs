@@ -200,6 +200,9 @@ pub struct Trace {
     pub texts: Vec<String>,
     /// Operators that each core runs, if the header says so.
     pub operators: Option<usize>,
+    /// Their order and the number of dispatches, if the header has them.
+    pub schedule: Option<String>,
+    pub rounds: Option<u64>,
     /// Ranks that take no part.
     pub dead: Vec<u32>,
     /// Whether the file ends within its last line, which is not among the events.
@@ -268,6 +271,8 @@ impl Trace {
         let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
         Ok(Self {
             operators: options.operators().map_err(|what| at(1, what))?,
+            schedule: options.schedule,
+            rounds: options.rounds,
             dead: options.dead,
             path: path.to_owned(),
             config,
@@ -309,11 +314,12 @@ impl Options {
     /// # Errors
     /// There is no such schedule, or there are more operators than can be counted.
     fn operators(&self) -> Result<Option<usize>, String> {
-        let (Some(schedule), Some(rounds)) = (self.schedule.as_deref(), self.rounds) else { return Ok(None) };
+        let Some(schedule) = self.schedule.as_deref() else { return Ok(None) };
         let (dispatches, _) = counted(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
         if dispatches == 0 {
             return Err(format!("schedule {schedule:?}: must have at least one D"));
         }
+        let Some(rounds) = self.rounds else { return Ok(None) };
         let repetitions = usize::try_from(rounds).ok().and_then(|rounds| rounds.checked_div(dispatches));
         let operators = repetitions.and_then(|repetitions| repetitions.checked_mul(schedule.len()));
         operators.map(Some).ok_or_else(|| format!("rounds {rounds}: more operators than can be counted"))

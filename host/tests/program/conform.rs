@@ -4,6 +4,7 @@
 use crate::common::{fails, json, text};
 use std::collections::HashSet;
 use tempfile::tempdir;
+use veriep::config::Bs;
 use veriep::conform::{Guard, Line, Trace, conform};
 use veriep_core::layout::a2_message::doorbell;
 use veriep_core::layout::a2_window::FLAG;
@@ -330,6 +331,97 @@ fn what_is_no_record_is_refused_with_its_line() {
         assert!(line.contains(why), "{text}: {line}");
     }
     assert!(fails(2, &["conform", text(&folder.path().join("none"))]).contains("none"));
+}
+
+/// Why a record is not that of a whole run that its header describes. Nothing in it is broken.
+fn lacks(record: &Record, change: impl FnOnce(&mut Trace)) -> String {
+    let mut other = record.trace.clone();
+    change(&mut other);
+    let shape = Shape::new(&other.config.as_core(Given::empty()), Limits::None).unwrap();
+    let conformed = conform(&other, &shape).unwrap();
+    assert!(conformed.broken.is_none(), "{:?}", conformed.broken);
+    conformed.lacks.join("; ")
+}
+
+#[test]
+fn a_header_that_the_record_does_not_bear_out_is_not_believed() {
+    let record = record(RUNS[0].0);
+    assert_eq!(lacks(&record, |_| ()), "");
+    let says = |change: &dyn Fn(&mut Trace), why: &str| {
+        let said = lacks(&record, change);
+        assert!(said.contains(why), "{why}: {said}");
+    };
+    says(&|trace| trace.rounds = Some(3), "begins 4 dispatches: the header has 3 rounds");
+    says(&|trace| (trace.rounds, trace.operators) = (Some(2), Some(4)), "the header has 2 rounds");
+    says(&|trace| (trace.schedule, trace.operators) = (None, None), "");
+    says(
+        &|trace| (trace.schedule, trace.operators, trace.rounds) = (None, None, Some(8)),
+        "the header has 8 rounds",
+    );
+    says(
+        &|trace| trace.schedule = Some("DDCC".to_owned()),
+        "begins a combine as operator 2: not by the header's schedule \"DDCC\"",
+    );
+    says(&|trace| trace.dead = vec![1], "the header has rank 1 dead, which takes part in line ");
+    says(&|trace| trace.dead = vec![2], "the header has rank 2 dead: there are 2 ranks");
+    for bs in [1, 3, 5, 64] {
+        says(
+            &|trace| trace.config.bs = Bs::Uniform(bs),
+            "puts a row where this configuration has none: is its bs right?",
+        );
+    }
+}
+
+#[test]
+fn a_row_of_which_only_the_triple_is_read_is_not_read() {
+    for run in [0, 1, 2, 6] {
+        let record = record(RUNS[run].0);
+        // Rows of dispatch; their triples have 12 bytes.
+        let is_row = |event: &Line| {
+            let is_of_dispatch = event.operator.as_deref() == Some("dispatch") && event.region == "window";
+            event.kind == "deliver" && is_of_dispatch && event.length.is_some_and(|length| length > 12)
+        };
+        for at in record.evenly(&is_row) {
+            let (early, batch) = (Record::is_early(&record.trace.events[at]), record.trace.events[at].batch);
+            let conformed = {
+                let mut other = record.trace.clone();
+                other.events.remove(at);
+                conform(&other, &record.shape).unwrap()
+            };
+            match conformed.broken {
+                Some(broken) => assert_eq!(broken.guard, Guard::Overwritten, "{early} {batch:?}"),
+                None => assert!(conformed.lacks.join("").contains("no core reads what line "), "{batch:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_of_x_out_that_no_core_writes_is_missed() {
+    for (run, _) in RUNS {
+        let record = record(run);
+        let is_written = |event: &Line| event.kind == "write" && event.region == "x_out";
+        for at in record.evenly(&is_written) {
+            let said = lacks(&record, |trace| drop(trace.events.remove(at)));
+            assert!(said.contains("x_out"), "{run}: {said}: {}", record.trace.texts[at]);
+        }
+        let said = lacks(&record, |trace| trace.events.retain(|event| !is_written(event)));
+        assert!(said.contains("writes 0 rows of x_out"), "{run}: {said}");
+    }
+}
+
+#[test]
+fn each_doubled_word_of_a_core_barrier_is_refused() {
+    for run in [0, 1, 2, 6] {
+        let record = record(RUNS[run].0);
+        let is_arrival =
+            |at: &usize| record.trace.texts[*at].contains(".ArriveWithSums\",\"kind\":\"publish\"");
+        let arrivals: Vec<_> = (0..record.trace.events.len()).filter(is_arrival).collect();
+        assert!(arrivals.len() > 7);
+        for at in arrivals {
+            assert_eq!(record.doubled(at), Some(Guard::Cleared), "{}", record.trace.texts[at]);
+        }
+    }
 }
 
 #[test]

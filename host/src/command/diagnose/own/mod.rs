@@ -143,7 +143,7 @@ impl<'a> LastOperator<'a> {
         let is_own: Vec<_> = waits.map(|wait| wait.source() == Some(RankId(self.member))).collect();
         let shape = self.group.shape;
         let slots = shape.local_experts(self.group.ep(self.member)) * shape.ep_world_size();
-        (0 < is_own.len() && is_own.len() < slots as usize).then(|| is_own.contains(&true))
+        (!is_own.is_empty() && is_own.len() < slots as usize).then(|| is_own.contains(&true))
     }
 
     /// Looks at the slot in which the TP peer's core of the same number announces rows or results. An empty one is lacking.
