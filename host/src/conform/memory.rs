@@ -26,8 +26,8 @@ pub(super) struct Piece {
     pub(super) extent: (u64, u64),
 }
 
-/// Bytes behind a row that fill it up, and that no core needs.
-const GAP: u64 = 32;
+/// The bytes between a row and what stands beside it are fewer: they fill the row up, with room for a scale.
+const GAP: u64 = 64;
 
 impl Piece {
     /// Whether it has been read, of rows that cores put but for the gap behind them: what stands beside a row is not the row. Of
@@ -44,7 +44,7 @@ impl Piece {
             unread += from.min(end).saturating_sub(at);
             at = at.max(until);
         }
-        unread + end.saturating_sub(at) <= GAP.min((end - start) / 2)
+        !self.read.is_empty() && unread + end.saturating_sub(at) < GAP
     }
 
     /// Whether it must be read before it is overwritten: tables beside words are read with them.
