@@ -447,6 +447,7 @@ impl From<&UnknownWord> for Problem {
             cures: Vec::new(),
             hint: None,
             own_limit: false,
+            reads: Vec::new(),
         }
     }
 }

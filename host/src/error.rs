@@ -31,6 +31,9 @@ pub struct Problem {
     /// Whether the limit is VeriEP's own: the operators accept the value.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub own_limit: bool,
+    /// The numbers that the rule reads beside the parameter: configuration keys, or what follows from several of them.
+    #[serde(skip)]
+    pub reads: Vec<String>,
 }
 
 /// A change that a problem does not survive.
@@ -50,7 +53,13 @@ impl Problem {
     pub fn new(parameter: impl Into<String>, seen: &str, rule: impl Into<String>) -> Self {
         let (parameter, rule) = (parameter.into(), rule.into());
         let message = format!("{}{seen}: {rule}", shown(&parameter));
-        Self { parameter, rule, message, cures: Vec::new(), hint: None, own_limit: false }
+        Self { parameter, rule, message, cures: Vec::new(), hint: None, own_limit: false, reads: Vec::new() }
+    }
+
+    /// Says which numbers the rule reads beside the parameter.
+    #[must_use]
+    pub fn reading(self, keys: &[&str]) -> Self {
+        Self { reads: keys.iter().map(|key| (*key).to_owned()).collect(), ..self }
     }
 
     /// Says that the limit is VeriEP's own.
@@ -69,6 +78,13 @@ impl From<&Violation> for Problem {
             cures: Vec::new(),
             hint: None,
             own_limit: false,
+            reads: violation
+                .numbers
+                .iter()
+                .map(|(name, _)| *name)
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect(),
         }
     }
 }

@@ -35,23 +35,34 @@ struct Checked {
     sizes: Option<BTreeMap<&'static str, Option<u64>>>,
     #[serde(flatten)]
     layer: Layer,
-    /// Whether tensors are judged, too.
     #[serde(skip)]
-    has_tensors: bool,
-    /// The rows that experts returned are judged, too.
+    judged: Judged,
     #[serde(skip)]
-    has_returned: bool,
-    /// The case has tensors, and VeriEP has no layout by which to judge them.
-    #[serde(skip)]
-    unread_tensors: bool,
-    /// A rule is broken by the default of a missing key, and another value may keep it.
-    #[serde(skip)]
-    breaks_by_default: bool,
-    /// The operators accept a mask of tokens and refuse one of pairs, or the reverse.
-    #[serde(skip)]
-    depends_on_mask: bool,
+    open: Option<Open>,
     #[serde(skip)]
     error: Option<Error>,
+}
+
+/// What was judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Judged {
+    #[default]
+    Configuration,
+    /// The tensors of a case, too.
+    Tensors,
+    /// These, and the rows that experts returned.
+    Returned,
+}
+
+/// Why nothing is broken and the answer is still open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    /// The case has tensors, and VeriEP has no layout by which to judge them.
+    UnreadTensors,
+    /// The operators accept some of the tensors that a call may pass, of a mask one of its shapes, and refuse others.
+    DependsOnTensors,
+    /// A rule is broken by the default of a missing key, and another value may keep it.
+    BreaksByDefault,
 }
 
 #[derive(Serialize)]
@@ -129,13 +140,14 @@ fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Res
 /// Whether the configurations are valid, by the rules that were asked.
 fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     let of = match configs {
-        [one] if one.has_returned => {
-            "this configuration, its tensors and the rows that experts returned".to_owned()
+        [one] => match one.judged {
+            Judged::Configuration => "this configuration, without tensors",
+            Judged::Tensors => "this configuration and its tensors",
+            Judged::Returned => "this configuration, its tensors and the rows that experts returned",
         }
-        [one] if one.has_tensors => "this configuration and its tensors".to_owned(),
-        [_] => "this configuration, without tensors".to_owned(),
+        .to_owned(),
         layers => {
-            let cases = layers.iter().filter(|one| one.has_tensors).count();
+            let cases = layers.iter().filter(|one| one.judged != Judged::Configuration).count();
             format!("{} configurations on one group, {cases} of them with tensors", layers.len())
         }
     };
@@ -146,14 +158,15 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
     let mut missing: Vec<_> = configs.iter().flat_map(|one| one.layer.config.origin.missing()).collect();
     missing.sort_unstable();
     missing.dedup();
+    let is_open = |why| configs.iter().any(|one| one.open == Some(why));
     match outcome {
-        Ok(()) if configs.iter().any(|one| one.unread_tensors) => Judgement::unknown(
+        Ok(()) if is_open(Open::UnreadTensors) => Judgement::unknown(
             format!("valid for release {release}: {of}; VeriEP has no layout for it, and read no tensor"),
             ["a configuration that VeriEP runs".to_owned()],
         ),
-        Ok(()) if configs.iter().any(|one| one.depends_on_mask) => Judgement::unknown(
-            format!("valid for release {release} with one of the shapes of x_active_mask: {of}"),
-            ["a case with the x_active_mask that is meant".to_owned()],
+        Ok(()) if is_open(Open::DependsOnTensors) => Judgement::unknown(
+            format!("valid for release {release} with some of the tensors that the call may pass: {of}"),
+            ["a case with the tensors that are meant, of x_active_mask with its shape".to_owned()],
         ),
         Ok(())
             if missing.is_empty()
@@ -167,8 +180,7 @@ fn judgement(configs: &[&Checked], outcome: Result<(), Error>) -> Judgement {
         }
         Ok(()) if !missing.is_empty() => {
             let keys = missing.join(", ");
-            let is_broken = configs.iter().any(|one| one.breaks_by_default);
-            let valid = if is_broken { "invalid" } else { "valid" };
+            let valid = if is_open(Open::BreaksByDefault) { "invalid" } else { "valid" };
             let bound = format!("{valid} for release {release} if defaults are right: {of}");
             Judgement::unknown(bound, vec![format!("--set KEY=VALUE for {keys}")])
         }
@@ -201,14 +213,18 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
         Err(_) => Given::empty(),
     };
     let mut checked = judge(config, given, (mode, receive), name);
-    checked.has_tensors = true;
+    // What shapes must be depends on the keys that are missing.
+    if !checked.layer.config.origin.missing().is_empty() {
+        return Ok(checked);
+    }
+    checked.judged = Judged::Tensors;
     checked.layer.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
     let (file, error) = match (tensors, &checked.layer.shape) {
         (Err(error), _) => (case::TENSORS_NAME, error),
         (Ok(opened), Some(shape)) => match opened.read(shape.clone()) {
             Ok(case) => match Expected::check_returned(&case, folder) {
                 Ok(has_returned) => {
-                    checked.has_returned = has_returned;
+                    checked.judged = if has_returned { Judged::Returned } else { Judged::Tensors };
                     return Ok(checked);
                 }
                 Err(error) => (case::RETURNED_NAME, error),
@@ -217,8 +233,9 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
         },
         // Without a shape there is no telling what the tensors must be.
         (Ok(_), None) => {
-            checked.has_tensors = false;
-            checked.unread_tensors = true;
+            checked.judged = Judged::Configuration;
+            // What defaults break comes first: with other values there may be a layout.
+            checked.open = checked.open.or(Some(Open::UnreadTensors));
             checked.ok = false;
             return Ok(checked);
         }
@@ -238,22 +255,32 @@ fn check(args: &ConfigArgs, mode: &ModeArgs, receive: Receive) -> Result<Checked
     Ok(checked)
 }
 
-/// Judges a configuration with the tensors that a call passes. Which of both shapes a mask has, a call does not tell.
+/// Judges a configuration with the tensors that a call passes. Which of both shapes a mask has, a call does not tell, nor whether
+/// the name of another tensor stands for None.
 fn of_configuration(config: Config, mode: (&ModeArgs, Receive), name: String) -> Checked {
-    let given = config.origin.given();
-    let masks = [Given::MASK_1D, Given::MASK_2D];
-    if !given.contains(masks[0] | masks[1]) {
-        return judge(config, given, mode, name);
+    let passed = config.origin.given();
+    let masks = Given::MASK_1D | Given::MASK_2D;
+    let mut may_be = vec![passed];
+    if passed.contains(masks) {
+        let without = |given: Given| given - masks;
+        may_be = may_be
+            .into_iter()
+            .flat_map(|given| [Given::MASK_1D, Given::MASK_2D].map(|mask| without(given) | mask))
+            .collect();
     }
-    let [of_tokens, of_pairs] = masks.map(|mask| {
-        let given = (given - (masks[0] | masks[1])) | mask;
-        judge(config.clone(), given, mode, name.clone())
-    });
-    let depends = of_tokens.error.is_some() != of_pairs.error.is_some();
-    let mut checked = if of_tokens.error.is_none() { of_tokens } else { of_pairs };
+    for tensor in [Given::SCALES, Given::ELASTIC_INFO, Given::SHARED_EXPERT_X] {
+        if passed.contains(tensor) {
+            may_be.extend(may_be.clone().into_iter().map(|given| given - tensor));
+        }
+    }
+    let mut judged: Vec<_> =
+        may_be.into_iter().map(|given| judge(config.clone(), given, mode, name.clone())).collect();
+    let accepted = judged.iter().position(|checked| checked.error.is_none());
+    let depends = accepted.is_some() && judged.iter().any(|checked| checked.error.is_some());
+    let mut checked = judged.swap_remove(accepted.unwrap_or(0));
     if depends {
         checked.ok = false;
-        checked.depends_on_mask = true;
+        checked.open = Some(Open::DependsOnTensors);
     }
     checked
 }
@@ -300,11 +327,8 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         placed,
         sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
         layer: Layer { file, config, shape, elastic_info: None },
-        has_tensors: false,
-        has_returned: false,
-        unread_tensors: false,
-        depends_on_mask: false,
-        breaks_by_default: !by_default.is_empty(),
+        judged: Judged::Configuration,
+        open: (!by_default.is_empty()).then_some(Open::BreaksByDefault),
         error,
     }
 }
@@ -312,9 +336,14 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
 /// Tells violations that no value of the keys that are missing mends from those that are there by default.
 fn certain(config: &Config, given: Given) -> impl Fn(&Problem) -> bool {
     let missing = config.origin.missing();
+    // What follows from several keys may follow from one that is missing.
+    let is_stated = move |key: &String| {
+        let is_key = Config::key_of(&format!("{key}=")) == Some(key.as_str());
+        is_key && !missing.contains(&key.as_str())
+    };
+    let missing = config.origin.missing();
     let by_itself = move |problem: &Problem| {
-        // The numbers of other keys stand in brackets.
-        !missing.contains(&problem.parameter.as_str()) && !problem.message.contains(" (")
+        !missing.contains(&problem.parameter.as_str()) && problem.reads.iter().all(&is_stated)
     };
     let is_missing = |key| config.origin.missing().contains(&key);
     // Each product has ranges of its own.

@@ -36,6 +36,22 @@ pub(super) const DECISIVE: [&str; 13] = [
     "expert_token_nums_type",
 ];
 
+/// Arguments that all calls of one group have alike.
+pub(super) const OF_GROUP: [&str; 12] = [
+    "ep_world_size",
+    "moe_expert_num",
+    "tp_world_size",
+    "shared_expert_num",
+    "shared_expert_rank_num",
+    "zero_expert_num",
+    "copy_expert_num",
+    "const_expert_num",
+    "global_bs",
+    "comm_alg",
+    "group_ep",
+    "group_tp",
+];
+
 /// Returns the tensors that an argument of this name may be, of those on which rules depend.
 pub(super) fn tensor(word: &str) -> Given {
     match word {
@@ -287,12 +303,18 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
     fn a_call_names_the_operator_and_the_first_one_counts() {
         let fused = Config::parse("npu_moe_distribute_combine_add_rms_norm(norm_eps=1e-5)").unwrap();
         assert_eq!((fused.op.as_str(), fused.norm_eps), ("combine_add_rms_norm", 1e-5));
-        let two = Config::parse(
-            "npu_moe_distribute_dispatch(ep_world_size=8)\nnpu_moe_distribute_combine(ep_world_size=4)",
-        );
-        let two = two.unwrap();
-        assert_eq!(two.ep_world_size, 8);
-        assert!(two.notes().contains(&"not read: the calls behind the first".to_owned()));
+        let two = |combine: &str| {
+            Config::parse(&format!(
+                "npu_moe_distribute_dispatch(ep_world_size=8, quant_mode=2)\nnpu_moe_distribute_combine({combine})"
+            ))
+        };
+        let agreeing = two("ep_world_size=8, moe_expert_num=64, quant_mode=0").unwrap();
+        assert_eq!((agreeing.ep_world_size, agreeing.quant_mode), (8, 2));
+        assert!(agreeing.notes().iter().any(|note| note.starts_with("not read: the calls behind the first")));
+        let told = two("x, ep_world_size=4").unwrap_err();
+        assert_eq!(told.all[0].line, 2);
+        let line = "`ep_world_size=4`: the first call, in line 1, has `ep_world_size=8`: must agree";
+        assert_eq!(told.to_string(), line);
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn of_values(config: &Config) -> Vec<(usize, Problem)> {
     };
     let by_itself = |problem: Problem| {
         let line = config.origin.line(&problem.parameter)?;
-        (!problem.message.contains(" (")).then_some((line, problem))
+        problem.reads.is_empty().then_some((line, problem))
     };
     problems.into_iter().filter_map(by_itself).collect()
 }
@@ -186,10 +186,39 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
         let (word, shown) = ("op".to_owned(), cut(call.function));
         all.push(Entry { word, line: line_of_call, shown, value: Some(value) });
     }
+    let contradicted = contradicted(&all, text, call.start);
+    if !contradicted.is_empty() {
+        return Err(Faults { all: contradicted, rest: None });
+    }
     if Call::find(&text[call.start..]).is_some() {
-        notes.push("not read: the calls behind the first".to_owned());
+        notes
+            .push("not read: the calls behind the first, but for what they say of the same group".to_owned());
     }
     Ok(Entries { all, notes, lacks, given })
+}
+
+/// What the calls behind `start` say otherwise than the first one, which has these entries, of what a group has once.
+fn contradicted(first: &[Entry<'_>], text: &str, start: usize) -> Vec<Fault> {
+    let (mut faults, mut from) = (Vec::new(), start);
+    let stated: Vec<_> =
+        first.iter().filter_map(|entry| Some((keys::key(&entry.word).ok()?, entry))).collect();
+    while let Some(call) = Call::find(&text[from..]) {
+        from += call.start;
+        let known = call.is_foreign().is_none();
+        let arguments = call::pieces(text, from).filter(|_| known).unwrap_or_default();
+        faults.extend(arguments.into_iter().filter_map(|(line, piece)| {
+            let (word, literal) = call::keyword(piece)?;
+            let key = keys::key(word).ok().filter(|key| call::OF_GROUP.contains(key))?;
+            let value = DeValue::parse(literal).ok()?;
+            let (_, entry) = stated.iter().find(|(other, _)| *other == key)?;
+            // Values of this type are compared by what they print.
+            let printed = |value: &Spanned<DeValue<'_>>| format!("{:?}", value.get_ref());
+            let is_same = entry.value.as_ref().is_some_and(|first| printed(first) == printed(&value));
+            let what = format!("the first call, in line {}, has {}: must agree", entry.line, entry.shown);
+            (!is_same).then(|| Fault { line, shown: cut(piece), word: key.to_owned(), what })
+        }));
+    }
+    faults
 }
 
 /// Takes the entries of TOML, in the order of the text.

@@ -25,12 +25,15 @@ impl Origin {
 
     /// Returns the keys, sorted, for which defaults stand although their values are not known, and which no option sets: those
     /// that a call does not tell, and those that JSON leaves null. A text that states none of the keys that a group needs says
-    /// nothing, so that all of them are missing; beside one that it states the documented defaults count as stated.
+    /// nothing, so that all of them are missing; so is the number of experts beside logical or redundant ones alone. Beside one of them that it states the documented defaults count as stated.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let says_nothing = self.is_of_text && !needed().any(|key| self.has(key));
         let unsaid = needed().filter(|_| says_nothing);
-        let mut missing: Vec<_> =
-            self.lacks.iter().copied().chain(unsaid).filter(|key| !self.has(key)).collect();
+        // One number of redundancy means something beside the number of physical experts alone.
+        let is_half = self.is_of_text && self.has("logical_experts") != self.has("redundant_experts");
+        let uncounted = is_half.then_some("moe_expert_num");
+        let lacks = self.lacks.iter().copied().chain(unsaid).chain(uncounted);
+        let mut missing: Vec<_> = lacks.filter(|key| !self.has(key)).collect();
         missing.sort_unstable();
         missing.dedup();
         missing

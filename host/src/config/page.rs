@@ -41,7 +41,8 @@ impl Config {
                 }
             });
         }
-        if let Some(logical) = self.counted_logical_experts() {
+        let is_counted = !self.origin.missing().contains(&"moe_expert_num");
+        if let Some(logical) = self.counted_logical_experts().filter(|_| is_counted) {
             let (all, copies) = (self.moe_expert_num, self.moe_expert_num.saturating_sub(logical));
             notes.push(format!(
                 "{all} physical experts are counted: {logical} logical and {copies} redundant"
@@ -62,10 +63,10 @@ impl Config {
     /// The rules that these parameters break; each may be left out.
     pub(crate) fn page_problems(&self) -> Vec<Problem> {
         let mut found = Vec::new();
-        let mut broken = |parameter: &str, seen: &str, rule: String| {
+        let mut broken = |parameter: &str, seen: &str, rule: String, reads: &[&str]| {
             let cures = vec![Cure { parameter: parameter.to_owned(), value: None, breaks: Vec::new() }];
             let hint = Some(format!("leave out {parameter}"));
-            found.push(Problem { cures, hint, ..Problem::new(parameter, seen, rule) });
+            found.push(Problem { cures, hint, ..Problem::new(parameter, seen, rule).reading(reads) });
         };
         let is_a2 = self.product == "a2";
         // No release reads the name of a TP group that there is not; frameworks give it the name of the EP group.
@@ -74,9 +75,14 @@ impl Config {
             let Some(name) = name else { continue };
             let seen = format!(" = {}", short(&format!("{name:?}")));
             if !(1..128).contains(&name.len()) {
-                broken(parameter, &seen, format!("must have 1 to 127 bytes (bytes = {})", name.len()));
+                broken(parameter, &seen, format!("must have 1 to 127 bytes (bytes = {})", name.len()), &[]);
             } else if parameter == "group_tp" && self.group_ep.as_ref() == Some(name) {
-                broken(parameter, &seen, "must differ from group_ep".to_owned());
+                broken(
+                    parameter,
+                    &seen,
+                    "must differ from group_ep".to_owned(),
+                    &["group_ep", "tp_world_size"],
+                );
             }
         }
         let (logical, redundant) = (self.logical_experts, self.redundant_experts);
@@ -87,6 +93,7 @@ impl Config {
                     parameter,
                     &format!(" = {seen}"),
                     format!("{rule} (moe_expert_num = {})", self.moe_expert_num),
+                    &["moe_expert_num"],
                 );
             }
         }
@@ -96,7 +103,8 @@ impl Config {
             let rule = "must be moe_expert_num - redundant_experts: moe_expert_num counts physical experts";
             let numbers =
                 format!("(moe_expert_num = {}, redundant_experts = {redundant})", self.moe_expert_num);
-            broken("logical_experts", &format!(" = {logical}"), format!("{rule} {numbers}"));
+            let reads = ["moe_expert_num", "redundant_experts"];
+            broken("logical_experts", &format!(" = {logical}"), format!("{rule} {numbers}"), &reads);
         } else if let Some(counted) = self.counted_logical_experts() {
             let specials = [self.zero_expert_num, self.copy_expert_num, self.const_expert_num];
             let specials = specials.into_iter().fold(0, i64::saturating_add);
@@ -111,11 +119,17 @@ impl Config {
                     parameter,
                     &seen,
                     format!("{rule} (k = {k}, {logical}, special experts = {specials})"),
+                    &["k", "logical experts", "special experts"],
                 );
             }
         }
         if let Some(seen) = self.ids.as_ref().filter(|ids| *ids != INACTIVE) {
-            broken("ids", &format!(" = {}", short(&format!("{seen:?}"))), format!("must be {INACTIVE:?}"));
+            broken(
+                "ids",
+                &format!(" = {}", short(&format!("{seen:?}"))),
+                format!("must be {INACTIVE:?}"),
+                &[],
+            );
         }
         let peers = if self.tp_world_size == 2 && !is_a2 { 2 } else { 1 };
         let ids = [
@@ -128,14 +142,14 @@ impl Config {
             match ids {
                 Some(Bs::Uniform(id)) if !(0..ranks).contains(id) => {
                     let rule = Rule::Range { min: 0, max: ranks - 1 };
-                    broken(parameter, &format!(" = {id}"), format!("{rule} ({of} = {number})"));
+                    broken(parameter, &format!(" = {id}"), format!("{rule} ({of} = {number})"), &[of]);
                 }
                 Some(Bs::PerRank(list)) => {
                     let mut sorted = list.clone();
                     sorted.sort_unstable();
                     if !sorted.into_iter().eq(0..ranks) {
                         let rule = format!("must have each of 0 to {} once ({of} = {number})", ranks - 1);
-                        broken(parameter, &format!(" = {}", Seen::List(list.len())), rule);
+                        broken(parameter, &format!(" = {}", Seen::List(list.len())), rule, &[of]);
                     }
                 }
                 _ => {}
@@ -143,12 +157,12 @@ impl Config {
         }
         if let Some(seen) = self.expert_shard_type.filter(|&kind| kind != 0) {
             let rule = "must be 0: ranks of shared experts come first";
-            broken("expert_shard_type", &format!(" = {seen}"), rule.to_owned());
+            broken("expert_shard_type", &format!(" = {seen}"), rule.to_owned(), &[]);
         }
         let (pcie, roce) = self.intra();
         for (parameter, value) in [("hccl_intra_pcie_enable", pcie), ("hccl_intra_roce_enable", roce)] {
             if let Some(seen) = value.filter(|seen| !(0..=1).contains(seen)) {
-                broken(parameter, &format!(" = {seen}"), "must be 0 or 1".to_owned());
+                broken(parameter, &format!(" = {seen}"), "must be 0 or 1".to_owned(), &[]);
             }
         }
         let dequantised = "combine takes results in dtype and dequantises none";
@@ -167,6 +181,7 @@ impl Config {
                     parameter,
                     &format!(" = {}", short(&seen.to_string())),
                     format!("must be 0 or \"null\": {why}"),
+                    &[],
                 );
             }
         }

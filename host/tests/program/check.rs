@@ -161,7 +161,8 @@ fn tensors_that_a_call_passes_count_as_given() {
     let open = answer(4, v2, &["--release", "8.5.0"]);
     assert_eq!((&open["verdict"], &open["ok"]), (&"unknown".into(), &false.into()));
     answer(2, v2, &["--release", "seed"]);
-    answer(2, "scales=scales", &[]);
+    // The name may stand for None.
+    answer(4, "scales=scales", &[]);
 }
 
 #[test]
@@ -580,4 +581,78 @@ fn a_rank_without_tokens_runs_here_and_is_refused_by_the_operators_with_the_hint
         "{line}"
     );
     json(0, &[&["run", "--backend", "lockstep"], &idle[..]].concat());
+}
+
+#[test]
+fn one_number_of_redundancy_does_not_say_how_many_physical_experts_there_are() {
+    let folder = tempdir().unwrap();
+    for (content, more) in [
+        ("logical_experts = 128\nep_world_size = 32", ""),
+        ("logical_experts = 64\nep_world_size = 32", ""),
+        ("logical_experts = 8\nep_world_size = 16\nk = 4", ""),
+        ("redundant_experts = 80\nep_world_size = 32", ""),
+        ("ep_world_size = 32", "logical_experts=128"),
+    ] {
+        let config = config_file(folder.path(), "c.toml", content);
+        let set: &[&str] = if more.is_empty() { &[] } else { &["--set", more] };
+        let report = json(4, &[&["check", &config], set].concat());
+        assert_eq!(report["decides"][0], "--set KEY=VALUE for moe_expert_num", "{content}: {report}");
+        assert_eq!(report["violations"], Value::Array(Vec::new()), "{content}");
+        assert!(!report["notes"].to_string().contains("physical experts are counted"), "{report}");
+        let line = fails(2, &[&["layout", &config], set].concat());
+        assert!(line.contains("does not say moe_expert_num") || line.contains("moe_expert_num"), "{line}");
+    }
+    // Beside the number of physical experts each is judged.
+    let whole = config_file(folder.path(), "c.toml", "logical_experts = 128\nmoe_expert_num = 64");
+    assert!(fails(2, &["check", &whole]).contains("logical_experts = 128: must be in [0, 64]"));
+}
+
+#[test]
+fn a_rule_that_reads_stated_keys_alone_is_certain() {
+    let folder = tempdir().unwrap();
+    let check = |status: i32, arguments: &str| {
+        let text = format!("torch_npu.npu_moe_distribute_dispatch_v2({arguments})");
+        json(status, &["check", &config_file(folder.path(), "call.py", &text), "--set", "product=a3"])
+    };
+    // The message has the other number in brackets, and the call states it.
+    let group = "ep_world_size=16, moe_expert_num=60, shared_expert_rank_num=4";
+    let report = check(2, &format!("{group}, shared_expert_num=3"));
+    let message = report["violations"][0]["message"].as_str().unwrap();
+    assert!(message.contains("must be a multiple of shared_expert_num (shared_expert_num = 3)"), "{message}");
+    // Here it does not.
+    let with_default = "ep_world_size=16, moe_expert_num=64, shared_expert_rank_num=4, shared_expert_num=n";
+    check(4, with_default);
+    // What remains of a division follows from several numbers.
+    check(4, "ep_world_size=world, moe_expert_num=100");
+}
+
+#[test]
+fn a_tensor_that_a_call_passes_by_name_may_be_none() {
+    let folder = tempdir().unwrap();
+    let check = |status: i32, arguments: &str| {
+        let text = format!(
+            "torch_npu.npu_moe_distribute_dispatch_v2(ep_world_size=16, moe_expert_num=64, {arguments})"
+        );
+        let all = ["product=a3", "dtype=bf16", "h=7168", "bs=8", "hccl_buffsize_mb=400"];
+        let set: Vec<_> = all.iter().flat_map(|set| ["--set", set]).collect();
+        let call = config_file(folder.path(), "call.py", &text);
+        json(status, &[&["check", &call, "--set", "k=8"], &set[..]].concat())
+    };
+    check(0, "quant_mode=0, scales=None");
+    let report = check(4, "quant_mode=0, scales=sc");
+    assert!(report["decides"][0].as_str().unwrap().contains("the tensors that are meant"), "{report}");
+    check(0, "quant_mode=2, scales=sc");
+}
+
+#[test]
+fn a_case_whose_configuration_lacks_keys_is_open() {
+    let folder = tempdir().unwrap();
+    let case = folder.path().join("case");
+    assert!(veriep(&["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)]).status.success());
+    json(0, &["check", text(&case)]);
+    config_file(&case, "config.toml", "");
+    let report = json(4, &["check", text(&case)]);
+    let keys =
+        "--set KEY=VALUE for bs, dtype, ep_world_size, h, hccl_buffsize_mb, k, moe_expert_num, product";
+    assert_eq!((&report["decides"][0], &report["violations"]), (&keys.into(), &Value::Array(Vec::new())));
 }

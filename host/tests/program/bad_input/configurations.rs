@@ -45,7 +45,7 @@ rows! {
     experts_that_do_not_add_up: |room| {
         room.check("moe_expert_num = 64\nlogical_experts = 56\nredundant_experts = 9")
     };
-    fewer_logical_experts_than_a_token_has: |room| room.check("k = 8\nlogical_experts = 7");
+    fewer_logical_experts_than_a_token_has: |room| room.check("k = 8\nmoe_expert_num = 64\nlogical_experts = 7");
     a_chip_that_there_is_not: |room| room.check("product = \"910bfoo\"");
     ids_that_mean_nothing: |room| room.check("ids = \"-1\"");
     a_release_that_there_is_not: |room| room.check("release = \"8\"");
