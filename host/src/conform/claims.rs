@@ -1,4 +1,4 @@
-//! What a header says of a run, and whether the record bears it out. What it does not bear out is not known, so that no answer
+//! Claims of a header about its run that the record does not bear out. Such a thing is not known, so that no answer
 //! may depend on it.
 
 use super::{Line, Trace};

@@ -157,7 +157,7 @@ impl Memory {
         });
         let is_owed = |piece: &&Piece| {
             let of_dispatch = piece.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
-            !piece.is_read(protocol) && !(keeps_rows && of_dispatch)
+            !(piece.is_read(protocol) || keeps_rows && of_dispatch)
         };
         all.filter(is_owed).map(|piece| piece.line).min()
     }

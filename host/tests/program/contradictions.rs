@@ -1,4 +1,4 @@
-//! What `diagnose` says where its input is incomplete or contradicts itself: options that nothing states, dumps of different
+//! Answers of `diagnose` where its input is incomplete or contradicts itself: options that nothing states, dumps of different
 //! times, a configuration or a case of another job. No rank is named by such evidence that did nothing wrong.
 
 use crate::common::{json, text, veriep};
