@@ -17,4 +17,6 @@ pub mod state;
 pub mod tp;
 
 #[cfg(test)]
+mod largest;
+#[cfg(test)]
 mod tests;
