@@ -8,16 +8,17 @@ use veriep::backend::lockstep::{Lockstep, Memory};
 use veriep::backend::rank_remap::RankRemap;
 use veriep::backend::shared::SharedMemory;
 use veriep::backend::{Layer, Layered};
-use veriep::case::Case;
+use veriep::case::{Case, OwnedMask};
 use veriep::config::{Bs, Config};
 use veriep::driver::Options;
 use veriep::driver::threads::Spread;
-use veriep::generate::Options as Made;
+use veriep::generate::{Left, Options as Made, generate_left};
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::shape::Limits;
 use veriep_core::units::{CoreId, RankId};
 
 /// The first byte whose offset has a 33rd bit.
@@ -87,20 +88,25 @@ fn reached<'r, B>(reach: &'r Reach, case: &Case, memory: B) -> Layered<&'r Reach
 
 /// Runs rounds with two batches in flight, and demands that rows went beyond 4 GiB.
 fn goes_beyond(config: Config, choices: Choices) {
-    let name = format!("{} {choices:?}", config.comm_alg);
-    let is_tp = config.tp_world_size > 1;
     let case = make(config, Made { seed: 7, ..Made::default() });
+    rounds_go_beyond(&case, choices, &[Memory::Strong, Memory::Weak]);
+}
+
+/// The same of a case, on threads and in lockstep on these memories.
+fn rounds_go_beyond(case: &Case, choices: Choices, memories: &[Memory]) {
+    let name = format!("{} {choices:?}", case.config.comm_alg);
+    let is_tp = case.config.tp_world_size > 1;
     let options = Options { choices, ..Options::default() };
-    let trial = Trial { options, ..Trial::new(&case, "DDCC", 1) };
+    let trial = Trial { options, ..Trial::new(case, "DDCC", 1) };
     let reach = Reach::default();
     let ran =
         |ran: Result<Vec<u8>, veriep::error::Error>| ran.unwrap_or_else(|error| panic!("{name}: {error}"));
-    for memory in [Memory::Strong, Memory::Weak] {
-        let lockstep = Lockstep::new(&case, 2, memory, 7).unwrap();
-        ran(trial.stepped(&reached(&reach, &case, lockstep)));
+    for &memory in memories {
+        let lockstep = Lockstep::new(case, 2, memory, 7).unwrap();
+        ran(trial.stepped(&reached(&reach, case, lockstep)));
     }
-    let shared = SharedMemory::new(&case, 2).unwrap();
-    ran(trial.threaded(&reached(&reach, &case, shared), 2, Spread::Ranks));
+    let shared = SharedMemory::new(case, 2).unwrap();
+    ran(trial.threaded(&reached(&reach, case, shared), 2, Spread::Ranks));
     let Reach { window, tp_window } = reach;
     let far = if is_tp { tp_window } else { window }.into_inner();
     assert!(far >= BEYOND, "{name}: no row went farther than {far:#x}");
@@ -161,5 +167,72 @@ fn near_areas_beyond_4_gib_hold_rows_and_results() {
     };
     for stage in [Stage::Two, Stage::Three] {
         goes_beyond(servers.clone(), Choices { stage, ..Choices::default() });
+    }
+}
+
+/// Makes a case of which each rank sends the first and the last token alone, with all of their pairs.
+fn ends_of(mut config: Config) -> Case {
+    config.raise_buffer();
+    let mut case = make(config, Made { seed: 7, ..Made::default() });
+    let k = case.shape.k() as usize;
+    for rank in &mut case.ranks {
+        let tokens = rank.expert_ids.len() / k;
+        let pairs = (0..tokens).flat_map(|token| vec![token == 0 || token + 1 == tokens; k]);
+        rank.mask = OwnedMask::Pairs(pairs.collect());
+    }
+    case
+}
+
+/// All slots of both status areas, all cores, the largest K and batch, and the longest rows, on the fewest ranks that hold so many
+/// experts.
+fn brim() -> Config {
+    Config {
+        shared_expert_num: Some(4),
+        shared_expert_rank_num: 4,
+        h: 8192,
+        copy_expert_num: i64::from(i32::MAX) - 1024,
+        ..small(8, 1024, 16, 512, 48)
+    }
+}
+
+#[test]
+fn rounds_at_all_limits_of_a3_come_back() {
+    rounds_go_beyond(&ends_of(brim()), Choices::default(), &[Memory::Weak]);
+    let blocks = ends_of(Config { comm_alg: "fullmesh_v2".to_owned(), ..brim() });
+    rounds_go_beyond(&blocks, Choices::default(), &[]);
+}
+
+/// 24 experts a rank, whose counts end where the first flag begins, and windows for as many tokens as a capacity can name.
+#[test]
+fn rounds_at_all_limits_of_a2_come_back() {
+    let a2 = Config {
+        product: "a2".to_owned(),
+        shared_expert_num: Some(1),
+        h: 10240,
+        global_bs: 2 * 65535,
+        copy_expert_num: i64::from(i32::MAX) - 48,
+        ..small(2, 48, 16, 256, 48)
+    };
+    rounds_go_beyond(&ends_of(a2), Choices::default(), &[Memory::Weak]);
+}
+
+/// A relay area that one more token would not fit.
+#[test]
+fn rounds_at_all_limits_of_a_hierarchy_come_back() {
+    let mut servers = Config {
+        product: "a2".to_owned(),
+        comm_alg: "hierarchy".to_owned(),
+        shared_expert_num: Some(1),
+        server_ranks: 2,
+        h: 10240,
+        global_bs: 4 * 1293,
+        ..small(4, 512, 16, 2, 48)
+    };
+    servers.raise_buffer();
+    let more = Config { global_bs: 4 * 1294, ..servers.clone() };
+    assert!(generate_left(more, Made { limits: Limits::None, ..Made::default() }, Left::All, "").is_err());
+    let case = make(servers, Made { seed: 7, ..Made::default() });
+    for stage in [Stage::Two, Stage::Three] {
+        rounds_go_beyond(&case, Choices { stage, ..Choices::default() }, &[]);
     }
 }
