@@ -274,8 +274,8 @@ impl Cells for RawCells<'_> {
     /// Returns all calls; messages only if there is a far rank.
     #[inline(always)]
     fn capabilities(&self) -> Capabilities {
-        let far = (self.server_ranks as usize) < self.peers.len();
-        if far { Capabilities::all() } else { Capabilities::all().difference(Capabilities::SEND) }
+        let has_far = self.server_ranks != 0 && (self.server_ranks as usize) < self.peers.len();
+        if has_far { Capabilities::all() } else { Capabilities::all().difference(Capabilities::SEND) }
     }
 
     #[inline(always)]

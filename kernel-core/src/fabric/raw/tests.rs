@@ -4,7 +4,7 @@
 use super::{Peer, RawFabric, RawNic, RowCopy, Segment};
 use crate::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Fabric, Fault, prefetch};
+use crate::fabric::{Capabilities, Fabric, Fault, prefetch};
 use crate::place::{Place, Region, Tensor};
 use crate::units::RankId;
 use Did::{Fence, Load, Store};
@@ -50,8 +50,6 @@ const TP_ME: RankId = RankId(1);
 #[derive(Clone, Copy)]
 struct Bytes([u8; 4 * prefetch::LINE]);
 
-const ZERO: Bytes = Bytes([0; 4 * prefetch::LINE]);
-
 const REGIONS: [Region; 6] = [
     Region::State,
     Region::Window,
@@ -61,10 +59,24 @@ const REGIONS: [Region; 6] = [
     Region::Output(Tensor::XOut),
 ];
 
+/// Returns the content of a region of a rank before anything is written: no other has it.
+fn marked(rank: RankId, region: Region) -> u8 {
+    let number = REGIONS.iter().position(|&one| one == region).unwrap() as u8;
+    1 + 8 * rank.0 as u8 + number
+}
+
 /// Calls `act` with the fabric and the interface of one rank; the first two of four ranks are one server, and two ranks are its
 /// TP domain.
 fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
-    let (mut memory, mut tp, mut output) = ([[ZERO; 3]; 4], [[ZERO; 2]; 2], ZERO);
+    in_servers_of(2, |fabric, nic| act(fabric.with_row_copy(row_copy), nic));
+}
+
+/// The same with servers of so many ranks.
+fn in_servers_of(ranks: u32, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
+    let of = |rank, region| Bytes([marked(RankId(rank), region); _]);
+    let mut memory = [0, 1, 2, 3].map(|rank| [0, 1, 2].map(|n| of(rank, REGIONS[n])));
+    let mut tp = [0, 1].map(|rank| [3, 4].map(|n| of(rank, REGIONS[n])));
+    let mut output = of(ME.0, REGIONS[5]);
     let segment = |bytes: &mut Bytes| Segment::new(bytes.0.as_mut_ptr(), bytes.0.len() as u64);
     let peers = memory.each_mut().map(|[state, window, out]| Peer {
         state: segment(state),
@@ -81,7 +93,7 @@ fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
     // these two, one after the other.
     let (fabric, nic) =
         unsafe { (RawFabric::new(&peers, ME, outputs).with_tp(&tp, TP_ME), RawNic::new(&peers, ME)) };
-    act(fabric.with_servers(2).with_row_copy(row_copy), nic);
+    act(fabric.with_servers(ranks), nic);
 }
 
 /// A place in every region of every rank that the fabric reaches, far ones included.
@@ -126,6 +138,99 @@ fn words_are_accessed_with_the_orderings_that_the_models_check() {
             assert_eq!(post, each.repeat(words as usize), "{words} words to {to}");
         }
     });
+}
+
+/// Every place with what is there, as the fabric sees it.
+fn seen(fabric: &RawFabric<'_>) -> Vec<(RankId, Place, u8)> {
+    let at = |(rank, at)| (rank, at, fabric.peer_bytes(rank, at, 1).unwrap()[0]);
+    everywhere().map(at).collect()
+}
+
+/// The rank is not its number in the TP domain here, so who takes one for the other finds another content.
+#[test]
+fn every_call_reaches_the_memory_of_the_rank_and_region_that_it_names() {
+    let word = |byte| u64::from_le_bytes([byte; 8]);
+    let own = |region: Region| if region.is_of_tp() { TP_ME } else { ME };
+    with(RowCopy::Ahead, |mut fabric, nic| {
+        for (rank, at, byte) in seen(&fabric) {
+            assert_eq!(byte, marked(rank, at.region), "{at} of {rank}");
+        }
+        for region in REGIONS {
+            let (at, byte) = (Place { region, offset: 128 }, marked(own(region), region));
+            assert_eq!(fabric.bytes(at, 8), Ok(&[byte; 8][..]), "{at}");
+            assert_eq!(fabric.observe(at), Ok(word(byte)), "{at}");
+            if !matches!(region, Region::Output(_)) {
+                let output = Place::output(Tensor::XOut, 8);
+                fabric.deliver(output, at, 8).unwrap();
+                assert_eq!(fabric.bytes(output, 8), Ok(&[byte; 8][..]), "delivered from {at}");
+                let is_reached = !region.is_of_tp();
+                assert_eq!(nic.observe(at).ok(), is_reached.then_some(word(byte)), "{at}");
+            }
+        }
+        let lent = fabric.lend(Place::output(Tensor::XOut, 128), 8).unwrap();
+        assert_eq!(lent[0].get(), marked(ME, Region::Output(Tensor::XOut)));
+    });
+    // What is written is there and nowhere else.
+    type Write = fn(&mut RawFabric<'_>, RankId, Place) -> Result<(), Fault>;
+    let writes: [(&str, Write); 5] = [
+        ("put", |fabric, rank, at| fabric.put(rank, at, &[99; 8], &[])),
+        ("publish", |fabric, rank, at| fabric.publish(rank, at, 0x6363_6363_6363_6363)),
+        ("send", |fabric, rank, at| fabric.send(rank, at, &[99; 8])),
+        ("store", |fabric, _, at| fabric.store(at, 0x6363_6363_6363_6363)),
+        ("write", |fabric, _, at| fabric.write(at, &[99; 8])),
+    ];
+    for (name, write) in writes {
+        for (rank, at) in everywhere() {
+            let is_legal = match name {
+                "put" | "publish" => rank != FAR,
+                "send" => rank == FAR,
+                "store" => rank == own(at.region),
+                // Only into memory of the rank itself.
+                _ => rank == ME && !at.region.is_of_tp(),
+            };
+            if !is_legal {
+                continue;
+            }
+            with(RowCopy::Ahead, |mut fabric, _| {
+                let before = seen(&fabric);
+                write(&mut fabric, rank, at).unwrap();
+                let changed = |&(to, place, byte): &(RankId, Place, u8)| {
+                    let is_it = (to, place) == (rank, at);
+                    (to, place, if is_it { 99 } else { byte })
+                };
+                assert_eq!(
+                    seen(&fabric),
+                    before.iter().map(changed).collect::<Vec<_>>(),
+                    "{name} to {at} of {rank}"
+                );
+            });
+        }
+    }
+}
+
+/// A rank gets words or messages, never both; messages are offered where some rank gets them.
+#[test]
+fn what_a_fabric_offers_is_what_it_carries_out_in_servers_of_any_size() {
+    for ranks in 0..=5 {
+        in_servers_of(ranks, |mut fabric, _| {
+            let mut are_sent = false;
+            for rank in (0..4).map(RankId) {
+                let is_far = ranks > 0 && rank.0 >= ranks;
+                let at = Place::window(0);
+                assert_eq!(fabric.publish(rank, at, 1).is_ok(), !is_far, "{rank} in servers of {ranks}");
+                assert_eq!(
+                    fabric.put(rank, at, &[1; 8], &[]).is_ok(),
+                    !is_far,
+                    "{rank} in servers of {ranks}"
+                );
+                assert_eq!(fabric.send(rank, at, &[1; 8]).is_ok(), is_far, "{rank} in servers of {ranks}");
+                are_sent |= is_far;
+            }
+            let rest = Capabilities::all().difference(Capabilities::SEND);
+            let offered = if are_sent { Capabilities::all() } else { rest };
+            assert_eq!(fabric.capabilities(), offered, "servers of {ranks}");
+        });
+    }
 }
 
 #[test]
