@@ -76,3 +76,102 @@ impl<N: Nic + ?Sized> Nic for Watch<'_, N> {
         self.inner.post(transfer)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Capabilities;
+    use crate::place::{Region, Tensor};
+    use crate::units::RankId;
+    use alloc::vec::Vec;
+    use core::cell::RefCell;
+
+    /// Notes what it is asked for, and has nothing.
+    #[derive(Default)]
+    struct Asked(RefCell<Vec<Awaited>>);
+
+    impl Asked {
+        fn note(&self, what: Awaited) -> Fault {
+            self.0.borrow_mut().push(what);
+            Fault::new(RankId(0), Place::state(0), 0)
+        }
+    }
+
+    impl Fabric for Asked {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::all()
+        }
+
+        fn put(&mut self, _: RankId, _: Place, _: &[u8], _: &[u8]) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn publish(&mut self, _: RankId, _: Place, _: u64) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn quiet(&mut self) -> Result<bool, Fault> {
+            self.note(Awaited::Quiet);
+            Ok(false)
+        }
+
+        fn observe(&self, at: Place) -> Result<u64, Fault> {
+            self.note(Awaited::Word(at));
+            Ok(0)
+        }
+
+        fn store(&mut self, _: Place, _: u64) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+            Err(self.note(Awaited::Bytes(at, len)))
+        }
+
+        fn write(&mut self, _: Place, _: &[u8]) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn deliver(&mut self, _: Place, _: Place, _: u64) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    impl Nic for Asked {
+        fn observe(&self, at: Place) -> Result<u64, Fault> {
+            self.note(Awaited::Word(at));
+            Ok(0)
+        }
+
+        fn post(&mut self, _: &Transfer) -> Result<Post, Fault> {
+            self.note(Awaited::Room);
+            Ok(Post::Busy)
+        }
+    }
+
+    /// Whatever a pending machine has read could let it move once it changes, so a driver that sleeps must know all of it.
+    #[test]
+    fn every_read_of_a_core_and_of_an_agent_is_told_in_order_and_nothing_else_is() {
+        let (mut asked, mut told) = (Asked::default(), Vec::new());
+        let mut tell = |what| told.push(what);
+        let (at, output) = (Place { region: Region::TpState, offset: 24 }, Place::output(Tensor::XOut, 8));
+        let mut watch = Watch::new(&mut asked, &mut tell);
+        let fabric: &mut dyn Fabric = &mut watch;
+        for offset in [0, 8, 1 << 40] {
+            let _ = fabric.observe(Place { offset, ..at });
+            let _ = fabric.bytes(Place::window(offset), offset + 3);
+            let _ = fabric.quiet();
+            let _ = fabric.put(RankId(1), at, &[1], &[2]);
+            let _ = fabric.publish(RankId(1), at, 3);
+            let _ = fabric.store(at, 4);
+            let _ = fabric.write(output, &[5]);
+            let _ = fabric.deliver(output, at, 6);
+        }
+        let transfer = Transfer { to: RankId(1), from: Place::window_out(0), at: Place::window(0), len: 8 };
+        let mut nic = Watch::new(&mut asked, &mut tell);
+        let _ = Nic::observe(&nic, at);
+        let _ = nic.post(&transfer);
+        assert_eq!(told.len(), 11);
+        assert_eq!(told, asked.0.into_inner());
+    }
+}
