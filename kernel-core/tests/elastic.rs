@@ -374,13 +374,18 @@ fn a_special_expert_is_not_smoothed_by_a_lost_experts_row() {
     with_scales(Some(&scales), &ids, |inputs| assert!(inputs.check(&left, RankId(0)).is_err()));
 }
 
-/// Records the target of the last put or publish.
+/// Records the target of the last put, publish or message. It can do everything.
 #[derive(Default)]
 struct Note(Option<RankId>);
 
 impl Fabric for Note {
     fn capabilities(&self) -> Capabilities {
-        Capabilities::empty()
+        Capabilities::all()
+    }
+
+    fn send(&mut self, to: RankId, _: Place, _: &[u8]) -> Result<(), Fault> {
+        self.0 = Some(to);
+        Ok(())
     }
 
     fn put(&mut self, to: RankId, _: Place, _: &[u8], _: &[u8]) -> Result<(), Fault> {
@@ -431,8 +436,14 @@ fn puts_and_publishes_go_to_the_physical_ranks_of_new_ids_only() {
     }
     assert_eq!(fabric.put(RankId(4), at, &[1], &[]), Err(Fault::new(RankId(4), at, 1)));
     assert_eq!(fabric.publish(RankId(5), at, 1), Err(Fault::new(RankId(5), at, 8)));
+    // Messages would go to other ranks: they are neither offered nor carried.
+    assert_eq!(fabric.capabilities(), Capabilities::all().difference(Capabilities::SEND));
+    assert_eq!(fabric.send(RankId(0), at, &[1; 8]), Err(Fault::new(RankId(0), at, 8)));
     assert_eq!(fabric.inner.0, None);
     fabric.left = None;
+    assert_eq!(fabric.capabilities(), Capabilities::all());
     fabric.put(RankId(5), at, &[], &[]).unwrap();
+    assert_eq!(fabric.inner.0.take(), Some(RankId(5)));
+    fabric.send(RankId(5), at, &[1; 8]).unwrap();
     assert_eq!(fabric.inner.0, Some(RankId(5)));
 }
