@@ -15,7 +15,7 @@ use std::vec::Vec;
 
 const OK: i32 = VERIEP_OK;
 
-fn config() -> veriep_config {
+pub(super) fn config() -> veriep_config {
     let mut config = MaybeUninit::uninit();
     // SAFETY: all of it is written.
     let mut config = unsafe {
@@ -28,12 +28,12 @@ fn config() -> veriep_config {
     config
 }
 
-fn opaque<T>() -> Box<T> {
+pub(super) fn opaque<T>() -> Box<T> {
     // SAFETY: used for opaque words and plain structures alone.
     Box::new(unsafe { zeroed() })
 }
 
-fn shape_of(config: &veriep_config) -> Box<veriep_shape> {
+pub(super) fn shape_of(config: &veriep_config) -> Box<veriep_shape> {
     let (mut shape, mut text) = (opaque(), [0; 200]);
     // SAFETY: all is there.
     let said = unsafe { veriep_shape_new(&raw mut *shape, config, text.as_mut_ptr(), text.len()) };
