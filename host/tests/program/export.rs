@@ -64,6 +64,51 @@ fn every_offset_of_every_protocol_is_the_cores_in_c_and_in_cxx_and_no_byte_has_t
     }
 }
 
+/// Every number of a JSON value, with its place.
+fn each_number(value: &Value, act: &mut dyn FnMut(f64, &Value)) {
+    match value {
+        Value::Number(number) => act(number.as_f64().unwrap(), value),
+        Value::Array(all) => all.iter().for_each(|one| each_number(one, act)),
+        Value::Object(all) => all.values().for_each(|one| each_number(one, act)),
+        _ => {}
+    }
+}
+
+/// The second half of a window begins at 8 GiB, so who keeps 32 bits of it finds the first half there.
+#[test]
+fn places_beyond_4_gib_are_whole_in_json_and_in_c() {
+    let folder = tempdir().unwrap();
+    let wide = ["--set", "hccl_buffsize_mb=16384"];
+    let mut changed = 0;
+    for group in [GROUPS[0], GROUPS[2], GROUPS[7]] {
+        export(folder.path(), &[group, &wide].concat());
+        assert_eq!(checked(folder.path(), &C), Some(true), "{group:?}");
+        let plan: Value =
+            serde_json::from_slice(&fs::read(folder.path().join("plan.json")).unwrap()).unwrap();
+        assert_eq!(plan["constants"]["window_bytes"], 1_u64 << 34);
+        let half = plan["maps"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|map| map["region"] == "window" && map["dims"][0]["index"] == "partition");
+        assert!(half.clone().count() > 0 && half.clone().all(|map| map["dims"][0]["stride"] == 1_u64 << 33));
+        // What readers that know of no integers take for another number.
+        each_number(&plan, &mut |number, value| assert!(number.abs() < (1_u64 << 53) as f64, "{value}"));
+        let header = folder.path().join("p_plan.h");
+        let good = fs::read_to_string(&header).unwrap();
+        for (right, wrong) in [
+            ("(uint64_t)partition * 8589934592ull", "(uint64_t)partition * (uint32_t)8589934592ull"),
+            ("_WINDOW_BYTES 17179869184ull", "_WINDOW_BYTES 0ull"),
+        ] {
+            assert!(good.contains(right), "{right} of {group:?}");
+            fs::write(&header, good.replacen(right, wrong, 1)).unwrap();
+            assert_ne!(checked(folder.path(), &C), Some(true), "{wrong}");
+            changed += 1;
+        }
+    }
+    assert_eq!(changed, 6);
+}
+
 #[test]
 fn what_a_core_does_is_the_same_in_export_and_in_plan() {
     let folder = tempdir().unwrap();

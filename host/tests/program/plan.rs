@@ -5,6 +5,11 @@ use serde_json::Value;
 use std::path::Path;
 use tempfile::tempdir;
 use veriep::store::TensorFile;
+use veriep_core::layout::data::dispatch_record;
+use veriep_core::layout::state::Partition;
+use veriep_core::placement::Home;
+use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
+use veriep_core::units::RankId;
 
 /// 14 ranks with blocks of exactly 2 MiB for each source, behind 2 MiB of combine rows.
 const ALIGNED: &str = "ep_world_size = 14\nmoe_expert_num = 14\nk = 1\nh = 2016\nbs = 512\naiv_num = 1";
@@ -175,6 +180,41 @@ fn a_directly_placed_plan_is_what_the_cores_of_a_run_write_and_read() {
         in_order(&mut hears);
         assert_eq!(tells, hears);
     }
+}
+
+/// 1024 experts on two ranks, each with room for 10240 tokens of every source: records reach over 170 GiB.
+#[test]
+fn places_of_a_plan_beyond_4_gib_are_those_of_the_layout() {
+    let folder = tempdir().unwrap();
+    let text_of = "ep_world_size = 2\nmoe_expert_num = 1024\nk = 1\nh = 8192\nbs = 16\nglobal_bs = 20480\naiv_num = 1\n\
+                   hccl_buffsize_mb = 524288";
+    let path = config_file(folder.path(), "wide.toml", text_of);
+    let config = Config {
+        ep_world_size: 2,
+        moe_expert_num: 1024,
+        k: 1,
+        h: 8192,
+        bs: BatchSizes::Uniform(16),
+        global_bs: 20480,
+        aiv_num: 1,
+        hccl_buffsize_mb: 524_288,
+        ..Config::default()
+    };
+    let shape = Shape::new(&config, Limits::Product).unwrap();
+    let mut beyond = 0;
+    for rank in ["0", "1"] {
+        let plan = json(0, &["plan", &path, "--seed", "3", "--rank", rank, "--core", "0"]);
+        let sends = plan["dispatch"]["sends"].as_array().unwrap();
+        assert_eq!(sends.len(), 16);
+        for send in sends {
+            let [to, local_expert, slot] = ["to", "local_expert", "slot"].map(|key| number(send, key) as u32);
+            let (home, source) = (Home { rank: RankId(to), local_expert }, RankId(rank.parse().unwrap()));
+            let place = dispatch_record(&shape, Partition::P0, home, source, slot);
+            assert_eq!(number(send, "offset"), place.offset, "{send}");
+            beyond += u32::from(place.offset > 1 << 32);
+        }
+    }
+    assert!(beyond > 16, "{beyond}");
 }
 
 #[test]
