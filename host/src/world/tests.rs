@@ -129,3 +129,70 @@ fn a_ring_wakes_who_listens() {
     a.ring();
     assert_eq!(b.rung(), rung, "nobody listens");
 }
+
+/// Processes of a group that end when the watcher has looked so often.
+struct Ending {
+    looks: u32,
+    /// By process.
+    dies_at: Vec<Option<u32>>,
+}
+
+impl Watched for Ending {
+    fn reap(&mut self) {
+        self.looks += 1;
+    }
+
+    fn left(&self, process: usize) -> Option<How> {
+        self.dies_at[process].filter(|&at| at <= self.looks).map(|_| How::Signal(9))
+    }
+
+    fn has_ended(&self, process: usize) -> bool {
+        self.left(process).is_some()
+    }
+
+    fn name(&self, process: usize) -> (u32, String) {
+        (100 + process as u32, "here".to_owned())
+    }
+
+    fn note_death(&self, _process: usize, _how: How) {}
+
+    fn kill(&mut self) {}
+}
+
+fn watched(world: &World, dies_at: &[Option<u32>], deadline: Duration) -> Outcome {
+    let mut members = Ending { looks: 0, dies_at: dies_at.to_vec() };
+    watch(world, &mut members, deadline, |_, _| false, &mut |_| false)
+}
+
+/// The first death is seen before the second, which comes while the others are let go on until they miss something.
+#[test]
+fn who_dies_shortly_after_another_is_named_with_it() {
+    let memory = GroupMemory::new(3, 1, 0).unwrap();
+    let world = World::watched(&memory, 3, 1, 3);
+    let gone = |dies_at: &[Option<u32>]| match watched(&world, dies_at, Duration::from_secs(10)) {
+        Outcome::Gone(gone) => gone.iter().map(|one| (one.process, one.pid, one.how)).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let dead = |process| (process, 100 + process as u32, How::Signal(9));
+    assert_eq!(gone(&[Some(1), None, Some(6)]), [dead(0), dead(2)]);
+    assert_eq!(gone(&[None, Some(2), None]), [dead(1)]);
+}
+
+/// Between the deadline and half a second a process may just not have run: the group is stuck, and nobody is called silent.
+#[test]
+fn with_a_short_deadline_a_group_is_stuck_before_anybody_is_silent() {
+    let memory = GroupMemory::new(2, 1, 0).unwrap();
+    let (watching, worlds) =
+        (World::watched(&memory, 2, 1, 2), [0, 1].map(|n| World::seated(&memory, (n, 2), 1, 2)));
+    for world in &worlds {
+        // Nothing to do is as good as tried in vain.
+        world.enter(Phase::Drives);
+    }
+    let deadline = Duration::from_millis(100);
+    assert_eq!(watched(&watching, &[None, None], deadline), Outcome::Stuck(deadline));
+    // Who waits longer than that sees who does not run.
+    match watched(&watching, &[None, None], Duration::from_millis(700)) {
+        Outcome::Gone(gone) => assert!(gone.iter().all(|one| one.how == How::Silent) && gone.len() == 2),
+        other => panic!("{other:?}"),
+    }
+}

@@ -244,8 +244,18 @@ fn what_cannot_be_is_refused_and_nothing_has_happened() {
         };
         let wrong = refused(&mut member, &second, &given);
         assert!(wrong.contains("handle of batch 1: must be of batch 0"), "{wrong}");
-        let wrong = refused(&mut member, &first, &Results { y: &y[2..], ..given });
-        assert!(wrong.starts_with("y: ") && wrong.contains("rows of 2048 bytes"), "{wrong}");
+        // Of the oldest batch, too little and too much.
+        let whole = stand_ins(&member, &batch, &first);
+        let longer = [&whole[..], &[0; 2048]].concat();
+        for y in [&whole[2..], &whole[2048..], &longer[..whole.len() + 2], &longer] {
+            let wrong = refused(&mut member, &first, &Results { y, ..given });
+            assert!(wrong.starts_with("y: ") && wrong.contains("rows of 2048 bytes"), "{wrong}");
+        }
+        let of_whole = Results { y: &whole, ..given };
+        for len in [0, 1, 2 * member.x_out_bytes(0)] {
+            let wrong = line(member.combine(&first, &of_whole, &mut vec![0; len], &mut go_on).unwrap_err());
+            assert!(wrong.starts_with("x_out: ") && wrong.contains("must be"), "{wrong}");
+        }
         let wrong = refused(&mut member, &foreign, &given);
         assert!(wrong.ends_with("is of another rank or group"), "{wrong}");
         let wrong = refused(&mut member, &first, &Results { expert_scales: Some(&[1.0]), ..given });
