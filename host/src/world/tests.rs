@@ -178,7 +178,7 @@ fn who_dies_shortly_after_another_is_named_with_it() {
     assert_eq!(gone(&[None, Some(2), None]), [dead(1)]);
 }
 
-/// Between the deadline and half a second a process may just not have run: the group is stuck, and nobody is called silent.
+/// Between the deadline and half a second a process may just not have run: the group is stuck, and no process is silent.
 #[test]
 fn with_a_short_deadline_a_group_is_stuck_before_anybody_is_silent() {
     let memory = GroupMemory::new(2, 1, 0).unwrap();
@@ -190,7 +190,7 @@ fn with_a_short_deadline_a_group_is_stuck_before_anybody_is_silent() {
     }
     let deadline = Duration::from_millis(100);
     assert_eq!(watched(&watching, &[None, None], deadline), Outcome::Stuck(deadline));
-    // Who waits longer than that sees who does not run.
+    // A longer wait shows which processes do not run.
     match watched(&watching, &[None, None], Duration::from_millis(700)) {
         Outcome::Gone(gone) => assert!(gone.iter().all(|one| one.how == How::Silent) && gone.len() == 2),
         other => panic!("{other:?}"),

@@ -334,7 +334,7 @@ fn the_largest_tasks_lie_in_their_windows() {
 fn places_of_row_tables_beyond_4_gib_come_back() {
     let mut seen = 0;
     for shape in shapes() {
-        for overwritten in landings(&shape).map(|receive| receive.overwrites()) {
+        for overwritten in landings(&shape).map(Receive::overwrites) {
             for rank in ranks(&shape) {
                 let parts = direct::Parts::of(&shape, rank, direct::Area { number: 1, overwritten });
                 let row = shape.rows_max(rank) as u32 - 1;

@@ -146,7 +146,7 @@ fn seen(fabric: &RawFabric<'_>) -> Vec<(RankId, Place, u8)> {
     everywhere().map(at).collect()
 }
 
-/// The rank is not its number in the TP domain here, so who takes one for the other finds another content.
+/// The rank is not its number in the TP domain here, so a mix-up of the two finds another content.
 #[test]
 fn every_call_reaches_the_memory_of_the_rank_and_region_that_it_names() {
     let word = |byte| u64::from_le_bytes([byte; 8]);
