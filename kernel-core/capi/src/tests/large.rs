@@ -6,6 +6,7 @@ use crate::codes::*;
 use crate::driver::{veriep_core_begin, veriep_core_new, veriep_core_step};
 use crate::shape::{veriep_received_rows, veriep_shape_areas, veriep_shape_sizes};
 use crate::types::*;
+use core::alloc::Layout;
 use core::mem::zeroed;
 use core::ptr::{null, null_mut};
 use kernel_core::layout::affine::Mode;
@@ -17,7 +18,7 @@ use kernel_core::place::Tensor;
 use kernel_core::placement::Home;
 use kernel_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use kernel_core::units::RankId;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{alloc_zeroed, dealloc};
 use std::string::String;
 use std::vec::Vec;
 
