@@ -379,7 +379,7 @@ fn layers_of_other_sizes_share_one_memory() {
             has_received_and_summed(&mut member, &batch, &of);
         }
     });
-    let alone: u64 = configs.iter().map(|config| bytes_of(std::slice::from_ref(config))).sum();
+    let alone: u64 = configs.iter().map(|config| bytes_of(core::slice::from_ref(config))).sum();
     assert!(bytes_of(&configs) < alone, "the window is there once");
     let other = of(&["aiv_num=3"]).config;
     let refused = Plan::of_layers(vec![configs[0].clone(), other], None, terms(LONG)).unwrap_err();

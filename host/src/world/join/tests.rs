@@ -162,7 +162,7 @@ fn who_does_not_come_is_named_and_the_file_is_removed() {
     let short = Joins { patience: Duration::from_millis(200), ..member(1, 4) };
     let error = thread::scope(|scope| {
         let three = scope.spawn(|| at(&path, Joins { process: 3, ..short.clone() }));
-        let one = at(&path, short);
+        let one = at(&path, short.clone());
         three.join().unwrap().unwrap_err();
         line(one)
     });
