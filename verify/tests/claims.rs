@@ -272,7 +272,129 @@ fn page() -> String {
     twins(&mut page, &searches);
     loom(&mut page);
     others(&mut page);
+    around(&mut page);
     page
+}
+
+/// What is claimed of a part around the machines, and the test that carries it.
+struct Around {
+    claim: &'static str,
+    bound: &'static str,
+    file: &'static str,
+    test: &'static str,
+}
+
+/// Each claim has one row: the test that falls first when it is broken.
+const AROUND: [Around; 16] = [
+    Around {
+        claim: "each C call answers the code of its arguments, and a refusal changes nothing",
+        bound: "97 000 calls over objects in every state; null, misaligned, short and foreign arguments",
+        file: "kernel-core/capi/src/tests/model/mod.rs",
+        test: "each_call_answers_as_the_model_has_it_and_a_refused_one_changes_nothing",
+    },
+    Around {
+        claim: "numbers beyond 4 GiB pass through the C functions whole",
+        bound: "one core over 9 GiB of sparse memory",
+        file: "kernel-core/capi/src/tests/large.rs",
+        test: "a_core_of_c_puts_rows_beyond_4_gib",
+    },
+    Around {
+        claim: "every place of the largest configurations is in range",
+        bound: "11 configurations of which no number can be raised, all modes",
+        file: "kernel-core/src/layout/largest.rs",
+        test: "every_place_of_the_largest_shapes_is_in_range_and_an_exact_number",
+    },
+    Around {
+        claim: "groups at all limits compute what the oracle says",
+        bound: "a round of each layout over sparse memory",
+        file: "host/tests/rounds/large.rs",
+        test: "rounds_at_all_limits_of_a3_come_back",
+    },
+    Around {
+        claim: "a fabric over raw memory reaches what each call names",
+        bound: "each call, every region, own, near and far ranks",
+        file: "kernel-core/src/fabric/raw/tests.rs",
+        test: "every_call_reaches_the_memory_of_the_rank_and_region_that_it_names",
+    },
+    Around {
+        claim: "the rules are those of a second account",
+        bound: "100 000 configurations near bounds",
+        file: "kernel-core/tests/rules_again.rs",
+        test: "rules_and_predicate_agree_near_every_bound",
+    },
+    Around {
+        claim: "exported numbers are the core's beyond 4 GiB, too",
+        bound: "one configuration of 32-bit size in JSON and C",
+        file: "host/tests/program/export.rs",
+        test: "places_beyond_4_gib_are_whole_in_json_and_in_c",
+    },
+    Around {
+        claim: "a silent rank is named in time",
+        bound: "cores per worker, silent rank and word, over threads",
+        file: "host/tests/rounds/hangs.rs",
+        test: "a_silent_rank_is_named_at_the_deadline_however_many_cores_a_worker_has",
+    },
+    Around {
+        claim: "a killed or silent process is named in time, and SIGTERM ends a run at any time",
+        bound: "2 to 4 processes",
+        file: "host/tests/program/hangs.rs",
+        test: "a_term_ends_a_run_at_any_time",
+    },
+    Around {
+        claim: "all processes that died are named",
+        bound: "a second death while the others settle",
+        file: "host/src/world/tests.rs",
+        test: "who_dies_shortly_after_another_is_named_with_it",
+    },
+    Around {
+        claim: "ranks of a live group that call different operators are named, on every rank",
+        bound: "3 ranks as threads; another operator, layer, tensor; numbers of calls are counted by each rank",
+        file: "host/tests/rounds/live.rs",
+        test: "calls_that_differ_are_named_on_every_rank",
+    },
+    Around {
+        claim: "layers of other sizes share one memory",
+        bound: "A3, three layers, 18 rounds on 4 ranks, one batch in flight",
+        file: "host/tests/rounds/live.rs",
+        test: "layers_of_other_sizes_share_one_memory",
+    },
+    Around {
+        claim: "a batch of a loose group is combined twice or never with right sums",
+        bound: "A3, 6 batches on 2 ranks",
+        file: "host/tests/rounds/live.rs",
+        test: "a_loose_group_combines_a_batch_twice_or_never",
+    },
+    Around {
+        claim: "no verdict is yes where a search was cut, input incomplete or evidence ambiguous",
+        bound: "one row for each such request of each subcommand",
+        file: "host/tests/program/verdicts.rs",
+        test: "every_subcommand_has_the_verdict_that_its_situation_allows",
+    },
+    Around {
+        claim: "dumps that contradict themselves or each other name no culprit",
+        bound: "zeroed ranks, wrong experts, another case, unstated options",
+        file: "host/tests/program/contradictions.rs",
+        test: "a_key_of_another_job_names_no_innocent",
+    },
+    Around {
+        claim: "a record is believed only as far as its events bear it out",
+        bound: "schedules, rounds, dead ranks, rows read, sums",
+        file: "host/tests/program/conform.rs",
+        test: "a_header_that_the_record_does_not_bear_out_is_not_believed",
+    },
+];
+
+fn around(page: &mut String) {
+    page.push_str(
+        "\n## Around the machines\n\nThe C interface, the host, layouts and rules. [planted.md](../docs/doubt/planted.md) has the bugs \
+         that these tests were seen to catch.\n\n| claim | bound | test |\n|---|---|---|\n",
+    );
+    for Around { claim, bound, file, test } in AROUND {
+        // Some stand in a module of their file.
+        let has_it = fs::read_to_string(root().join(file)).unwrap().contains(&format!("fn {test}("));
+        assert!(has_it, "{file}: no test {test}");
+        writeln!(page, "| {claim} | {bound} | `{test}` in `{file}` |").unwrap();
+    }
 }
 
 fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
