@@ -5,7 +5,7 @@
 //! the same oracle, so a schedule may also begin with a combine.
 
 use super::join::{self, Joins};
-use super::memory::Outputs;
+use super::memory::{Member, Outputs};
 use super::round::{Round, Traffic};
 use ::loom::thread;
 use std::rc::Rc;
@@ -83,7 +83,8 @@ impl Domain {
     ) {
         let (mut runs, mut outputs) = (Vec::<Run>::new(), Vec::new());
         for (rank, shape) in self.ranks() {
-            let of_rank: Vec<_> = self.rounds.iter().map(|_| Rc::new(Outputs::new(shape, rank))).collect();
+            let ep = Member::of(shape, rank).ep;
+            let of_rank: Vec<_> = self.rounds.iter().map(|_| Rc::new(Outputs::new(shape, ep))).collect();
             runs.extend(beside(rank));
             let joins = self
                 .join
@@ -154,9 +155,9 @@ impl Core {
         let (shape, schedule) = (&domain.shapes[self.rank.index()], &domain.schedules[self.rank.index()]);
         let joined = self.joins.is_some() || shape.aiv_num() == 1 || schedule.len() <= 1;
         assert!(joined, "several cores need a join between operators");
-        let (core, capabilities) = ((self.rank, self.core), self.fabric.capabilities());
-        let env = Env::new(shape, core, domain.choices, capabilities, Portable);
-        let env = env.expect("machines of this shape");
+        let (member, capabilities) = (Member::of(shape, self.rank), self.fabric.capabilities());
+        let env = Env::new(shape, (member.ep, self.core), domain.choices, capabilities, Portable);
+        let env = env.expect("machines of this shape").with_tp_rank(member.tp);
         let env = if domain.one_by_one { env.one_by_one() } else { env };
         let (mut words, mut row) = (vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
         for (n, &planned) in schedule.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! One core's fabric over loom's memory: the very fabric of `veriep_core::fabric::raw`, over cells that are loom's objects.
 
-use super::memory::{Memory, Outputs, Rows};
+use super::memory::{Member, Memory, Outputs, Rows};
 use super::trace::{self, Access, Event};
 use super::twins::Twist;
-use ::loom::sync::atomic::Ordering;
+use ::loom::sync::atomic::{AtomicU64, Ordering};
 use bumpalo::Bump;
 use core::cell::{Cell, RefCell};
 use core::mem;
@@ -45,7 +45,7 @@ pub struct LoomCells {
     memory: Rc<Memory>,
     /// Of the running operator.
     outputs: Rc<Outputs>,
-    rank: RankId,
+    member: Member,
     core: CoreId,
     pub(super) twist: Twist,
     /// Words as only their owner reads them: selectors, own core words. Loom need not branch on them.
@@ -58,15 +58,15 @@ pub struct LoomCells {
 }
 
 impl LoomCells {
-    /// Creates what `core` of `rank` reaches. Its accesses are those of the twist.
-    pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, twist: Twist) -> Self {
+    /// Creates what `core` of `member` reaches. Its accesses are those of the twist.
+    pub fn new(memory: Rc<Memory>, member: Member, core: CoreId, twist: Twist) -> Self {
         let (outputs, private) = (Rc::default(), Rc::default());
-        Self { memory, outputs, rank, core, twist, private, late: Vec::new(), copies: Bump::new() }
+        Self { memory, outputs, member, core, twist, private, late: Vec::new(), copies: Bump::new() }
     }
 
     fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
         let private = Rc::clone(&self.private);
-        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.rank, self.core, self.twist) }
+        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.member, self.core, self.twist) }
     }
 
     pub const fn core(&self) -> CoreId {
@@ -75,22 +75,32 @@ impl LoomCells {
 
     /// What this core last wrote to a word that it alone reads; `None` for other words.
     pub fn private(&self, at: Place) -> Option<u64> {
-        let own = [selector(Operator::Dispatch, self.core), selector(Operator::Combine, self.core)];
         let own_words = [core_word(self.core, 0), core_word(self.core, 1)];
-        let is_private = own.contains(&at) || own_words.contains(&at);
+        let is_selector = self.is_selector(Operator::Dispatch, at) || self.is_selector(Operator::Combine, at);
+        let is_private = is_selector || own_words.contains(&at);
         is_private.then(|| self.private.borrow().get(&at).copied().unwrap_or(0))
     }
 
-    fn note(&self, access: Access) {
-        trace::note(Event { rank: self.rank, core: self.core, access });
+    /// Whether it is the core's selector for an operator kind, of the EP domain or of the TP domain: their state regions are
+    /// divided alike.
+    pub(super) fn is_selector(&self, kind: Operator, at: Place) -> bool {
+        matches!(at.region, Region::State | Region::TpState) && at.offset == selector(kind, self.core).offset
     }
 
-    /// The rows where a place of `rank` lies.
+    fn note(&self, access: Access) {
+        trace::note(Event { rank: self.member.number, core: self.core, access });
+    }
+
+    /// The rows where a place of `rank` lies, a rank of the domain that has the region.
     fn rows(&self, rank: RankId, at: Place) -> Option<&Rows> {
         match at.region {
-            Region::Output(tensor) => Some(self.outputs.tensor(tensor)).filter(|_| rank == self.rank),
-            region => self.memory.rows(rank, region),
+            Region::Output(tensor) => Some(self.outputs.tensor(tensor)).filter(|_| rank == self.member.ep),
+            region => self.memory.rows(self.member.reached(rank, at), region),
         }
+    }
+
+    fn word(&self, rank: RankId, at: Place) -> Option<&AtomicU64> {
+        self.memory.word(self.member.reached(rank, at), at)
     }
 
     fn write_now(&self, to: RankId, at: Place, bytes: &[u8]) -> Result<(), Fault> {
@@ -113,8 +123,8 @@ impl Cells for LoomCells {
         Capabilities::PEER_BYTES
     }
 
-    fn own(&self, _: Place) -> RankId {
-        self.rank
+    fn own(&self, at: Place) -> RankId {
+        self.member.own(at)
     }
 
     fn is_far(&self, _: RankId) -> bool {
@@ -126,24 +136,24 @@ impl Cells for LoomCells {
     }
 
     fn load(&self, rank: RankId, at: Place, ordering: Ordering) -> Result<u64, Fault> {
-        if let Some(word) = self.private(at).filter(|_| rank == self.rank) {
+        if let Some(word) = self.private(at).filter(|_| rank == self.own(at)) {
             return Ok(word);
         }
         let relaxed = self.twist == Twist::RelaxedObserve && ordering == Ordering::Acquire;
-        let atomic = self.memory.word(rank, at).ok_or(Fault::new(rank, at, 8))?;
+        let atomic = self.word(rank, at).ok_or(Fault::new(rank, at, 8))?;
         let word = atomic.load(if relaxed { Ordering::Relaxed } else { ordering });
         self.note(Access::Saw(at, word));
         Ok(word)
     }
 
     fn store(&self, to: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
-        let is_private = to == self.rank && self.private(at).is_some();
+        let is_private = to == self.own(at) && self.private(at).is_some();
         if is_private {
             self.private.borrow_mut().insert(at, word);
         }
         self.note(Access::Word(to, at, word));
         let relaxed = self.twist == Twist::RelaxedPublish && ordering == Ordering::Release;
-        match self.memory.word(to, at) {
+        match self.word(to, at) {
             Some(atomic) => atomic.store(word, if relaxed { Ordering::Relaxed } else { ordering }),
             None if is_private => {}
             None => return Err(Fault::new(to, at, 8)),
@@ -153,21 +163,21 @@ impl Cells for LoomCells {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault> {
         self.note(Access::Put(to, at));
-        if !matches!(at.region, Region::Window | Region::State) {
+        if matches!(at.region, Region::Output(_)) {
             return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
         }
         self.copy(to, at, [row, tail].concat())
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault> {
-        let bytes = self.bytes(self.rank, from, len)?.to_vec();
+        let bytes = self.bytes(self.own(from), from, len)?.to_vec();
         self.note(Access::Wrote(output));
-        self.copy(self.rank, output, bytes)
+        self.copy(self.own(output), output, bytes)
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.note(Access::Wrote(at));
-        self.write_now(self.rank, at, bytes)
+        self.write_now(self.own(at), at, bytes)
     }
 
     fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {

@@ -4,7 +4,7 @@
 use super::domain::Domain;
 use super::fabric::LoomCells;
 use super::join;
-use super::memory::{Memory, Places};
+use super::memory::{Member, Memory, Places};
 use super::round::Traffic;
 use super::twins::{Twist, Twisted};
 use std::rc::Rc;
@@ -19,6 +19,8 @@ pub enum Layout {
     Plain(Flags),
     /// fullmesh_v2, a block for each record.
     Blocks,
+    /// TP domains: ranks `2n` and `2n + 1` are EP rank `n`, one rank each of two EP domains. Flags are joint.
+    Tp,
     /// Rows come in another way than by being copied; flags are joint.
     Receive(Receive),
 }
@@ -44,8 +46,10 @@ pub struct Group {
 impl Size<'_> {
     /// The domain as seen by a rank with `cores` cores. The product would refuse it.
     pub fn shape(&self, cores: u32, layout: Layout) -> Shape {
+        let tp_ranks = if layout == Layout::Tp { 2 } else { 1 };
         let config = Config {
-            ep_world_size: self.cores.len() as i64,
+            ep_world_size: self.cores.len() as i64 / tp_ranks,
+            tp_world_size: tp_ranks,
             moe_expert_num: self.experts.into(),
             k: self.k.into(),
             h: 2,
@@ -72,11 +76,12 @@ impl Group {
         match layout {
             Layout::Plain(flags) => choices.flags = flags,
             Layout::Receive(receive) => choices.receive = receive,
-            Layout::Blocks => {}
+            Layout::Blocks | Layout::Tp => {}
         }
         let shapes = size.cores.iter().map(|&cores| size.shape(cores, layout));
         let domain = Domain::new(shapes, traffic, schedule, choices);
-        let places = domain.ranks().map(|(rank, shape)| Places::of(shape, rank, choices)).collect();
+        let of = |(rank, shape): (_, &Arc<Shape>)| Places::of(shape, Member::of(shape, rank).ep, choices);
+        let places = domain.ranks().map(of).collect();
         Self { domain, places }
     }
 
@@ -111,10 +116,13 @@ impl Group {
         let Self { domain, places } = self;
         let domain = Arc::new(domain);
         move || {
-            let memory = Rc::new(Memory::new(&places));
+            let (memory, shapes) = (Rc::new(Memory::new(&places)), &domain.shapes);
             domain.run(
                 |_| None,
-                |rank, core| Twisted::new(LoomCells::new(Rc::clone(&memory), rank, core, twist)),
+                |rank, core| {
+                    let member = Member::of(&shapes[rank.index()], rank);
+                    Twisted::new(LoomCells::new(Rc::clone(&memory), member, core, twist))
+                },
             );
         }
     }

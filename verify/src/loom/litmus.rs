@@ -2,7 +2,7 @@
 
 use super::domain::together;
 use super::fabric::LoomCells;
-use super::memory::{Memory, Places};
+use super::memory::{Member, Memory, Places};
 use super::twins::{Twist, Twisted};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
@@ -54,7 +54,8 @@ pub fn litmus(shape: Shape, twist: Twist, scripts: Scripts) -> impl Fn() + Send 
         let told = Rc::new(AtomicU64::new(0));
         let mut threads = scripts.iter().map(|&(rank, core, script)| {
             let (rank, core) = (RankId(rank), CoreId(core));
-            let fabric = Twisted::new(LoomCells::new(Rc::clone(&memory), rank, core, twist));
+            let member = Member::of(&shape, rank);
+            let fabric = Twisted::new(LoomCells::new(Rc::clone(&memory), member, core, twist));
             let (shape, told) = (Rc::clone(&shape), Rc::clone(&told));
             let mut core = Core { fabric, shape, rank, core, epoch: 0, told };
             move || script(&mut core)

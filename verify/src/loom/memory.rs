@@ -14,26 +14,65 @@ use veriep_core::layout::direct::{Area, INFO, Parts};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::record::{Triple, sent_bytes};
 use veriep_core::layout::state::{
-    Direct, Partition, combine_slot, combine_status, core_sums, core_word, dispatch_status, token_flag,
+    Direct, Operator, Partition, combine_slot, combine_status, core_sums, core_word, dispatch_status,
+    token_flag,
 };
+use veriep_core::layout::tp;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
 use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Offset, RankId, Token};
 
+/// A rank, by its number in the memory, and its ranks in the domains: without a TP domain all ranks are of one EP domain. The
+/// oracle numbers ranks in the same way.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub number: RankId,
+    pub ep: RankId,
+    pub tp: RankId,
+    /// Ranks of a TP domain; 1 without one.
+    tp_ranks: u32,
+}
+
+impl Member {
+    pub fn of(shape: &Shape, number: RankId) -> Self {
+        let tp_ranks = shape.tp_world_size();
+        Self { number, ep: RankId(number.0 / tp_ranks), tp: RankId(number.0 % tp_ranks), tp_ranks }
+    }
+
+    /// Its rank in the domain that has the region of `at`.
+    pub(super) const fn own(&self, at: Place) -> RankId {
+        if at.region.is_of_tp() { self.tp } else { self.ep }
+    }
+
+    /// The number of the one that it calls `to` in that domain.
+    pub(super) const fn reached(&self, to: RankId, at: Place) -> RankId {
+        RankId(if at.region.is_of_tp() {
+            self.ep.0 * self.tp_ranks + to.0
+        } else {
+            to.0 * self.tp_ranks + self.tp.0
+        })
+    }
+}
+
 /// Where the words and the rows of a rank lie: only those that its shape uses.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Words of the state region that others than their owner write or read.
+    /// Words of the state regions that others than their owner write or read.
     pub words: Vec<Place>,
     /// Stretches of the data region that are written as one.
     pub rows: Vec<Range<Offset>>,
     /// The same of the state region.
     pub tables: Vec<Range<Offset>>,
+    /// The same of the TP window.
+    pub lent: Vec<Range<Offset>>,
+    /// The same of the TP state region.
+    pub first_rows: Vec<Range<Offset>>,
 }
 
 impl Places {
+    /// The places of EP rank `rank`.
     pub fn of(shape: &Shape, rank: RankId, choices: Choices) -> Self {
         let mut places = Self::default();
         if choices.receive.is_direct() {
@@ -41,12 +80,16 @@ impl Places {
         } else {
             places.records(shape, rank, choices.flags);
         }
+        if shape.tp_world_size() > 1 {
+            places.of_tp(shape, rank);
+        }
         // The only core of a rank has nobody to meet.
         let cores = if shape.aiv_num() > 1 { shape.aiv_num() } else { 0 };
         places.words.extend(pairs(cores, 2).map(|(core, epoch)| core_word(CoreId(core), epoch)));
         places.words.sort_unstable();
-        places.rows.sort_unstable_by_key(|row| row.start);
-        places.tables.sort_unstable_by_key(|row| row.start);
+        for stretches in [&mut places.rows, &mut places.tables, &mut places.lent, &mut places.first_rows] {
+            stretches.sort_unstable_by_key(|row| row.start);
+        }
         places
     }
 
@@ -102,6 +145,23 @@ impl Places {
         }
     }
 
+    /// The places of what a TP peer lends, core by core.
+    fn of_tp(&mut self, shape: &Shape, rank: RankId) {
+        let stretch = |at: Place, len| at.offset..at.offset + len;
+        for partition in [Partition::P0, Partition::P1] {
+            for kind in [Operator::Dispatch, Operator::Combine] {
+                for slot in (0..shape.aiv_num()).map(|core| tp::slot(kind, partition, CoreId(core))) {
+                    self.words.push(slot);
+                    self.first_rows.push(stretch(tp::first_row(slot), 4));
+                }
+            }
+            for row in 0..shape.rows_max(rank) as u32 {
+                self.lent.push(stretch(tp::record(shape, rank, partition, row), sent_bytes(shape)));
+                self.lent.push(stretch(tp::result(shape, rank, partition, row), shape.row_bytes()));
+            }
+        }
+    }
+
     fn record(&mut self, shape: &Shape, record: Place) {
         if shape.protocol() != Protocol::FullmeshV2 {
             self.rows.push(record.offset..record.offset + sent_bytes(shape));
@@ -130,6 +190,8 @@ struct Rank {
     words: Vec<(Place, AtomicU64)>,
     window: Rows,
     tables: Rows,
+    lent: Rows,
+    first_rows: Rows,
 }
 
 impl Memory {
@@ -139,6 +201,8 @@ impl Memory {
             words: places.words.iter().map(|&at| (at, AtomicU64::new(0))).collect(),
             window: Rows::new(places.rows.iter().cloned()),
             tables: Rows::new(places.tables.iter().cloned()),
+            lent: Rows::new(places.lent.iter().cloned()),
+            first_rows: Rows::new(places.first_rows.iter().cloned()),
         };
         Self { ranks: places.iter().map(rank).collect() }
     }
@@ -155,6 +219,8 @@ impl Memory {
         match region {
             Region::State => Some(&rank.tables),
             Region::Window => Some(&rank.window),
+            Region::TpState => Some(&rank.first_rows),
+            Region::TpWindow => Some(&rank.lent),
             _ => None,
         }
     }
@@ -232,7 +298,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Zeroed outputs: an element that two cores write is a failure.
+    /// Zeroed outputs of EP rank `rank`: an element that two cores write is a failure.
     pub fn new(shape: &Shape, rank: RankId) -> Self {
         let tensors = Tensor::ALL.map(|tensor| {
             let element = match tensor {

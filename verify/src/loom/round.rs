@@ -4,6 +4,7 @@ use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::place::Tensor;
 use veriep_core::protocol::Operands;
 use veriep_core::reference::Cluster;
+use veriep_core::reference::numerics::add_rows;
 use veriep_core::shape::Shape;
 use veriep_core::units::{RankId, Token};
 
@@ -76,16 +77,23 @@ impl Round {
     }
 
     fn ask_the_oracle(&mut self, shape: &Shape) {
-        let ids: Vec<_> = (0..shape.ep_world_size()).map(RankId).collect();
+        let tp_ranks = shape.tp_world_size();
+        let ids: Vec<_> = (0..shape.ep_world_size() * tp_ranks).map(RankId).collect();
         let inputs: Vec<_> = ids.iter().map(|&rank| self.inputs(rank)).collect();
         let cluster = Cluster { shape, ranks: &inputs, elastic_info: None, expert_map: None };
         let of = |&rank: &RankId| {
+            // Of a TP domain each rank has a part of the expert: the parts make the result.
             let x_out = cluster.combine(rank, &mut |token, k, row| {
-                row.clear();
-                row.extend(expert_result(&cluster, rank, token, k));
+                let of = |tp| expert_result(&cluster, (rank, token, k), tp);
+                *row = (1..tp_ranks).map(of).fold(of(0), |sum, other| add_rows(shape.dtype(), &sum, &other));
             });
-            let y = cluster.received(rank).into_iter();
-            let y = y.flat_map(|(source, token, k)| expert_result(&cluster, source, token, k)).collect();
+            // First the rows of the rank, then those of its TP peer.
+            let (first, own) = (rank.0 / tp_ranks * tp_ranks, rank.0 % tp_ranks);
+            let received = |n| cluster.received(RankId(first + (own + n) % tp_ranks));
+            let y = (0..tp_ranks)
+                .flat_map(received)
+                .flat_map(|pair| expert_result(&cluster, pair, own))
+                .collect();
             (cluster.dispatch(rank), x_out, y)
         };
         let results: Vec<(_, _, Vec<u8>)> = ids.iter().map(of).collect();
@@ -113,17 +121,14 @@ fn bring(shape: &Shape, number: u32, rank: u32, tokens: &[&[i32]]) -> RankRound 
     own
 }
 
-/// What the stand-in expert of a pair makes of its token: a factor of the expert's own, exact in bf16.
-fn expert_result<'c>(
-    cluster: &'c Cluster<'_>,
-    source: RankId,
-    token: Token,
-    k: u32,
-) -> impl Iterator<Item = u8> + use<'c> {
-    let inputs = &cluster.ranks[source.index()];
-    let gain = (2 << inputs.ids(cluster.shape, token)[k as usize]) as f32;
-    let row = inputs.row(cluster.shape, token).as_chunks().0.iter();
-    row.flat_map(move |&v| bf16(f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16) * gain))
+/// What the stand-in expert of a pair, or the part of it that TP rank `tp` has, makes of its token: a factor of its own, exact
+/// in bf16.
+fn expert_result(cluster: &Cluster<'_>, (source, token, k): (RankId, Token, u32), tp: u32) -> Vec<u8> {
+    let (shape, inputs) = (cluster.shape, &cluster.ranks[source.index()]);
+    let expert = inputs.ids(shape, token)[k as usize] as u32 + tp * shape.moe_expert_num();
+    let gain = (2 << expert) as f32;
+    let row = inputs.row(shape, token).as_chunks().0.iter();
+    row.flat_map(|&v| bf16(f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16) * gain)).collect()
 }
 
 fn bf16(exact: f32) -> [u8; 2] {

@@ -10,7 +10,7 @@ use veriep_core::fabric::coherent::Cells;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::state::{
-    CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status, selector,
+    CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status,
 };
 use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
@@ -130,7 +130,9 @@ impl Middleware for Twisted {
             }
             Twist::FlagFirst => {
                 self.fabric.publish(to, at, word)?;
-                let mut puts = self.puts.extract_if(.., |(rank, ..)| *rank == to || is_core_word(at));
+                let mut puts = self.puts.extract_if(.., |(rank, place, _)| {
+                    *rank == to && place.region.is_of_tp() == at.region.is_of_tp() || is_core_word(at)
+                });
                 puts.try_for_each(|(to, at, bytes)| self.fabric.put(to, at, &bytes, &[]))
             }
             Twist::OneCoreWord => self.fabric.publish(to, first_word(at), word),
@@ -167,7 +169,7 @@ impl Middleware for Twisted {
                 let shown = if ahead { asked } else { asked.wrapping_sub(2) % 4 };
                 Ok(if ahead || behind { shown << 62 | sums } else { seen })
             }
-            Twist::OnePartition(kind) if at == selector(kind, core) => Ok(0),
+            Twist::OnePartition(kind) if fabric.cells().is_selector(kind, at) => Ok(0),
             Twist::CombineWaitsFor(slot) if fabric.observe(dispatch_status(Partition::P0, slot))? == 0 => {
                 Ok(0)
             }
