@@ -451,7 +451,8 @@ fn twins(page: &mut String, searches: &[Search<'_>]) {
 
 fn loom(page: &mut String) {
     page.push_str("\n## Loom: every execution, or those with few preemptions\n\n`cargo test -p veriep-verify --test loom TEST`. A name says \
-        operators and traffic; each test demands that a model has as many executions. Not under loom: the A2 hierarchy, TP domains, \
+        operators and traffic; each test demands that a model has as many executions. Not under loom: the A2 hierarchy, dispatch of \
+        TP domains with several EP ranks or cores, \
         shared experts, masks of pairs, elastic domains.\n\n| model | bound | executions | run | test |\n\
         |---|---|---|---|---|\n");
     let all = functions_of("verify/tests/loom");

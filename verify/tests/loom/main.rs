@@ -11,3 +11,4 @@ mod ranks;
 mod receive;
 mod rounds;
 mod streaming;
+mod tp;
