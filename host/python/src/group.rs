@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use veriep::error::Error;
 use veriep::case::ExpertMap;
+use veriep::error::Error;
 use veriep::live::{self, Order, Plan, Results, Terms, Tokens};
 use veriep::vector::Unit;
 use veriep::world::join::{Rendezvous, Store};
@@ -27,6 +27,9 @@ type Given = (Option<String>, Vec<Keys>, Option<(Vec<i32>, usize)>, (f64, String
 
 /// The address of an array and its bytes.
 type Array = (usize, usize);
+
+/// Rows that experts return; weights, shared experts' rows and the three tensors of const experts where there are some.
+type Returned = (Array, Option<Array>, Option<Array>, [Array; 3]);
 
 /// The bytes of an array.
 ///
@@ -254,7 +257,7 @@ impl Member {
         scales: Option<Array>,
     ) -> PyResult<(Handle, usize, usize, [Array; OUTPUTS.len()])> {
         let [x, ids, weights] = given;
-        let mut free = self.free()?;
+        let mut free = self.open()?;
         let member = &mut *free;
         let of = waiting(py, &self.1, |goes_on| {
             // SAFETY: `_group.py` passes contiguous arrays that it refers to until this returns, and its users are told not to
@@ -286,25 +289,19 @@ impl Member {
             let (at, len) = member.output(&of, tensor);
             (at.expose_provenance(), len)
         });
+        drop(free);
+        self.close_if_asked();
         let (batch, rows) = (of.batch, of.rows);
         Ok((Handle(of), batch, rows, outputs))
     }
 
     /// Returns rows and writes the sums of all `bs` tokens. Weights, shared experts' rows and the three tensors of const
     /// experts are empty where there are none.
-    fn combine(
-        &self,
-        py: Python<'_>,
-        of: &Handle,
-        y: Array,
-        x_out: Array,
-        weights: Option<Array>,
-        shared: Option<Array>,
-        consts: [Array; 3],
-    ) -> PyResult<()> {
-        let mut member = self.free()?;
-        let (member, of) = (&mut *member, &of.0);
-        waiting(py, &self.1, move |goes_on| {
+    fn combine(&self, py: Python<'_>, of: &Handle, given: Returned, x_out: Array) -> PyResult<()> {
+        let (y, weights, shared, consts) = given;
+        let mut free = self.open()?;
+        let (member, of) = (&mut *free, &of.0);
+        let ran = waiting(py, &self.1, |goes_on| {
             // SAFETY: as in `dispatch`; `x_out` is an array that `_group.py` has made for this and given to nobody yet.
             let (y, x_out, weights) = unsafe { (bytes(y), bytes_mut(x_out), weights.map(|of| floats(of))) };
             // SAFETY: as in `dispatch`.
@@ -319,12 +316,15 @@ impl Member {
                 const_expert_v: v,
             };
             member.combine(of, &results, x_out, goes_on)
-        })
+        });
+        drop(free);
+        self.close_if_asked();
+        ran
     }
 
     /// Leaves the group. A call that runs in another thread ends with an error, and then leaves it.
     fn close(&self) {
-        self.1.store(true, Ordering::Relaxed);
+        self.1.store(true, Ordering::SeqCst);
         if let Ok(mut member) = self.0.try_lock() {
             member.close();
         }
@@ -332,6 +332,22 @@ impl Member {
 }
 
 impl Member {
+    /// The member for a call, closed before if another thread has asked for that.
+    fn open(&self) -> PyResult<MutexGuard<'_, live::Member>> {
+        let mut member = self.free()?;
+        if self.1.load(Ordering::Relaxed) {
+            member.close();
+        }
+        Ok(member)
+    }
+
+    /// Behind a call: a thread that has closed the group meanwhile has left that to the call.
+    fn close_if_asked(&self) {
+        if self.1.load(Ordering::SeqCst) {
+            self.close();
+        }
+    }
+
     fn free(&self) -> PyResult<MutexGuard<'_, live::Member>> {
         match self.0.try_lock() {
             Ok(member) => Ok(member),

@@ -1,6 +1,7 @@
 """What a live group takes and gives beyond rows, and what it says of ranks that call different operators."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -250,3 +251,150 @@ def test_limits_open_when_asked():
         return group.combine(received.x, received.handle).astype(np.float32).sum()
 
     assert all_ranks(veriep.Group.local(**config, limits="open"), run) == [600 * 64 * 2.0, 600 * 64 * 4.0]
+
+
+def test_rows_of_a_loose_group_are_a_copy():
+    cases = [made(TINY, seed) for seed in range(3)]
+    wanted = [veriep.oracle(case, **TINY) for case in cases]
+
+    def run(group):
+        received = [group.dispatch(*sent(case, group.rank)) for case in cases]
+        orders = [0, 0, 2, 1, 0, 2]
+        sums = [group.combine(received[number].x, received[number].handle) for number in orders]
+        return [
+            one.tobytes() == wanted[number][f"rank{group.rank}.x_out"].tobytes()
+            for one, number in zip(sums, orders)
+        ]
+
+    assert all_ranks(veriep.Group.local(**TINY, order="loose"), run) == [[True] * 6] * 2
+
+
+def test_a_batch_that_is_combined_again_is_the_same_on_all_ranks():
+    case = made(TINY)
+
+    def run(group):
+        handles = []
+        for _ in range(2):
+            received = group.dispatch(*sent(case, group.rank))
+            handles.append(received.handle)
+            group.combine(received.x, received.handle)
+        group.combine(received.x, handles[group.rank])
+
+    lines = [str(error) for error in all_ranks(veriep.Group.local(**TINY, order="loose"), run)]
+    assert lines[0].startswith("rank 1 called dispatch of batch 1, rank 0 of batch 0"), lines
+
+
+def test_weights_of_the_hierarchy_are_those_of_dispatch():
+    config = dict(product="a2", comm_alg="hierarchy", ep_world_size=16, moe_expert_num=16, k=2, h=1024, bs=2)
+    case = made(config)
+
+    def run(group):
+        x, ids, weights = sent(case, group.rank)
+        received = group.dispatch(x, ids, weights)
+        with pytest.raises(veriep.Violation, match="expert_scales differ: must be those of dispatch"):
+            group.combine(received.x, received.handle, weights * 2)
+        return group.combine(received.x, received.handle, weights) is not None
+
+    assert all_ranks(veriep.Group.local(**config), run) == [True] * 16
+
+
+def test_smooth_scales_have_a_row_for_each_expert():
+    config = dict(TINY, quant_mode=2)
+    case = made(config, scales=True)
+
+    def run(group):
+        for wrong in (case["scales"].T, case["scales"].ravel()):
+            with pytest.raises(TypeError, match=r"scales: shape"):
+                group.dispatch(*sent(case, group.rank), scales=np.ascontiguousarray(wrong))
+        with pytest.raises(veriep.Violation, match="scales"):
+            group.dispatch(*sent(case, group.rank), scales=case["scales"][:3])
+        return True
+
+    assert all_ranks(veriep.Group.local(**config), run) == [True, True]
+
+
+def test_open_limits_have_masks():
+    def run(group):
+        x = np.ones((3, 64), bfloat16)
+        received = group.dispatch(x, np.int32([[0, 3], [1, -1], [2, 0]]), np.ones((3, 2), np.float32))
+        return group.combine(received.x, received.handle)[:, 0].tolist()
+
+    assert all_ranks(veriep.Group.local(**dict(TINY, h=64), limits="open"), run) == [[2.0, 1.0, 2.0]] * 2
+
+
+def test_a_rank_without_tokens_may_be_far_ahead():
+    groups = [veriep.Group.local(**TINY)]
+    for _ in range(5):
+        groups.append(veriep.Group.local(**TINY, beside=groups[0]))
+    # More than one call ahead of the other: combine waits for nothing here.
+    nothing = [
+        np.zeros((0, width), kind) for width, kind in ((1024, bfloat16), (2, np.int32), (2, np.float32))
+    ]
+    case = made(TINY)
+
+    def run(first):
+        for _ in range(60):
+            given = nothing if first.rank else sent(case, 0)
+            received = [(group[first.rank], group[first.rank].dispatch(*given)) for group in groups]
+            for group, of in received:
+                group.combine(of.x, of.handle)
+        return True
+
+    assert all_ranks(groups[0], run) == [True, True]
+
+
+def test_ranks_that_wait_are_told_of_calls_that_differ_elsewhere():
+    config = dict(TINY, ep_world_size=3, moe_expert_num=6)
+    case = made(config)
+
+    def run(group):
+        x, ids, weights = sent(case, group.rank)
+        if group.rank == 2:
+            x, ids, weights = x[:0], ids[:0], weights[:0]
+        received = group.dispatch(x, ids, weights)
+        if group.rank == 1:
+            group.dispatch(x, ids, weights)
+        else:
+            group.combine(received.x, received.handle)
+            group.dispatch(x, ids, weights)
+
+    since = time.monotonic()
+    lines = all_ranks(veriep.Group.local(**config, deadline=60), run)
+    assert [type(line) for line in lines] == [veriep.Mismatch] * 3, lines
+    assert time.monotonic() - since < 30
+
+
+@pytest.mark.parametrize("nth", range(10))
+def test_a_group_that_is_closed_during_a_call_is_closed_behind_it(nth):
+    case = made(TINY)
+
+    def run(group):
+        if group.rank == 1:
+            threading.Timer(0.002, group.close).start()
+        try:
+            for _ in range(10000):
+                received = group.dispatch(*sent(case, group.rank))
+                group.combine(received.x, received.handle)
+        except (ValueError, veriep.Gone) as error:
+            return type(error)
+
+    assert all_ranks(veriep.Group.local(**TINY, deadline=30), run) == [veriep.Gone, ValueError]
+
+
+def test_a_join_that_failed_is_no_call(tmp_path):
+    first = veriep.Group.local(**TINY)
+    case, later = made(TINY), threading.Event()
+
+    def run(group):
+        how = dict(moe_expert_num=4, k=2, h=2048, bs=4, beside=group)
+        if group.rank == 0:
+            with pytest.raises(veriep.Timeout):
+                veriep.Group(0, 2, tmp_path / "meeting", join_timeout=0.2, **how)
+            later.set()
+        later.wait()
+        with veriep.Group(group.rank, 2, tmp_path / "meeting", join_timeout=20, **how):
+            received = group.dispatch(*sent(case, group.rank))
+            group.combine(received.x, received.handle)
+        return True
+
+    assert all_ranks(first, run) == [True, True]

@@ -288,6 +288,7 @@ SPOILT = {
     ),
     "weights rounded to three bits": (_weights(lambda w: np.round(w * 8) / 8), False),
     "weights in bfloat16, doubled and halved": (_weights(lambda w: w * np.float32(1.002)), True),
+    "weights rounded to bfloat16": (_weights(lambda w: w.astype(bfloat16).astype(np.float32)), True),
     "weights ignored": (_weights(np.ones_like), False),
     "weights of the batch before": (_stale, True),
     "int8 scales 4 % too large": (_scales(1.04), True),

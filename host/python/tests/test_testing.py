@@ -89,7 +89,7 @@ def test_a_rank_that_has_ended_is_not_waited_for(threads):
 
 
 def test_results_that_cannot_be_sent_are_an_error_of_their_rank():
-    with pytest.raises((AttributeError, TypeError), match="pickle|local"):
+    with pytest.raises(RankError, match="cannot go from process to process: .*; hint: return plain values"):
         Ranks(2).run(lambda rank: lambda: None)
 
     class Odd(Exception):

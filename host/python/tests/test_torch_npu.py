@@ -1,6 +1,7 @@
 """The double of torch_npu's operators, on NumPy's arrays: against the oracle, and each parameter by itself."""
 
 import inspect
+import time
 import warnings
 
 import double
@@ -450,7 +451,14 @@ def test_copies_of_the_first_pairs_tensor_are_taken_if_one_batch_has_its_words()
         with pytest.raises(ValueError, match="expand_idx: is a copy, and batches 0, 1 have the same words"):
             back(first, first[2].copy())
         back(first, first[2])
-        back(second, second[2].copy())
+        # It may as well be the one that has been combined.
+        with pytest.raises(ValueError, match="a batch that has been combined had the same words"):
+            back(second, second[2].copy())
+        back(second, second[2])
+        other = dict(expert_ids=of_dispatch["expert_ids"][::-1].copy())
+        third = dispatch(**dict(of_dispatch, **other))
+        of_combine.update(other)
+        back(third, third[2].copy())
 
     Ranks(2, threads=True).run(run)
 
@@ -531,3 +539,35 @@ def test_a_missing_argument_is_named():
         TypeError, match="npu_moe_distribute_dispatch: got an unexpected keyword argument 'comm_alg'"
     ):
         torch_npu.npu_moe_distribute_dispatch(*[None] * 6, comm_alg="")
+
+
+def test_masks_of_tokens_have_the_active_ones_first():
+    config, case = TWO, double.case_of(TWO)
+
+    def run(rank):
+        given = double.arguments(rank, case, config)[0]
+        dispatch = double.SECOND_PAIR[0]
+        for mask, error, text in [
+            (np.array([True, False, True, False]), ValueError, r"x_active_mask\[2\] = True behind a False"),
+            (np.ones(3, bool), TypeError, r"x_active_mask: shape \[3\]: must be \[4\] or \[4, 2\]"),
+            (np.ones((2, 4), bool), TypeError, r"x_active_mask: shape \[2, 4\]: must be \[4\] or \[4, 2\]"),
+        ]:
+            with pytest.raises(error, match=text):
+                dispatch(**dict(given, x_active_mask=mask))
+        with pytest.raises(TypeError, match=r"expert_ids: shape \[3, 2\]: must be \[4, K\]"):
+            dispatch(**dict(given, expert_ids=given["expert_ids"][:3]))
+        return True
+
+    assert Ranks(2, threads=True).run(run) == [True, True]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_ranks_that_begin_with_other_shapes_are_told_at_once(threads):
+    def run(rank):
+        config = dict(TWO, h=1024 * (1 + rank.rank))
+        double.layer(rank, double.case_of(config), config)
+
+    since = time.monotonic()
+    with pytest.raises(veriep.Mismatch, match="rank 1 called dispatch with h = 2048, rank 0 with h = 1024"):
+        Ranks(2, threads=threads).run(run)
+    assert time.monotonic() - since < 15

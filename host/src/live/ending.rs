@@ -16,6 +16,8 @@ use veriep_core::protocol::{self, Operands};
 
 /// Between two questions to the caller whether it still wants to wait.
 const ASKS: Duration = Duration::from_millis(20);
+/// Between two looks at ranks that are far behind.
+const TICK: Duration = Duration::from_millis(1);
 /// Behind a death, until others that came with it have been seen, too.
 const SETTLES: Duration = Duration::from_millis(20);
 
@@ -25,6 +27,8 @@ pub(super) struct Run {
     pub(super) layer: usize,
     pub(super) slot: usize,
     pub(super) batch: usize,
+    /// The number by which ranks compare it.
+    pub(super) called: usize,
     /// A number of the tensors that all ranks give alike.
     pub(super) common: u64,
 }
@@ -50,12 +54,13 @@ impl Member {
         (inputs, operands): (&Inputs<'_>, &Operands<'_>),
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
-        let Run { operator, layer, slot, batch, common } = *run;
+        let Run { operator, layer, slot, batch, called: number, common } = *run;
         let (called, nth) = match operator {
             protocol::Operator::Dispatch => (Called::Dispatch, 0),
             protocol::Operator::Combine => (Called::Combine, 1),
         };
-        let announced = self.calls.announce(self.plan.call(called, layer, batch, common));
+        self.wait_for_room(goes_on)?;
+        let announced = self.calls.announce(self.plan.call(called, layer, number, common));
         self.world.begin_operator(batch, nth);
         let (mut why, mut asked) = (None, Instant::now());
         let Self { plan, world, cores, rank, operators, .. } = self;
@@ -106,6 +111,26 @@ impl Member {
                 Err(self.fails(group::of_failure(batch, &round_trip(), &failure), Phase::Ended))
             }
         }
+    }
+
+    /// Waits until all ranks are near enough to compare the next call.
+    fn wait_for_room(&mut self, goes_on: GoesOn<'_>) -> Result<(), Error> {
+        let since = Instant::now();
+        while !self.calls.have_room() {
+            let gone = self.world.gone_before(self.operators + 1);
+            if !gone.is_empty() {
+                return Err(self.gone(gone));
+            }
+            if !goes_on() {
+                let interrupted = Error::Interrupted("while others were waited for".to_owned());
+                return Err(self.fails(interrupted, Phase::Ended));
+            }
+            if self.world.is_stopped() || since.elapsed() >= self.plan.deadline {
+                return Err(self.late((0, self.batches), Hang::default()));
+            }
+            thread::sleep(TICK);
+        }
+        Ok(())
     }
 
     /// Nobody has moved for the deadline, here or on another rank: some do not run, or all wait for something.

@@ -67,6 +67,8 @@ pub struct Member {
 #[derive(Debug, Default)]
 struct Slot {
     batch: usize,
+    /// The number by which ranks compare it.
+    called: usize,
     /// Rows that the rank has received.
     rows: usize,
     route: Arc<Route>,
@@ -180,7 +182,7 @@ impl Member {
     }
 
     /// The address of an output of a batch and the bytes of it that hold something: from the batch's dispatch until its
-    /// combine begins nobody else writes them.
+    /// combine begins nobody else writes them. In a loose order that lasts until the next call.
     #[must_use]
     pub fn output(&self, of: &Handle, tensor: Tensor) -> (*mut u8, usize) {
         let (shape, ep_rank) = (self.plan.shape_of(of.layer()), self.ep_rank());
@@ -215,7 +217,13 @@ impl Member {
             layer: tokens.layer,
             tokens: tokens.expert_ids.len() / layer.shape.k() as usize,
             has_weights: !tokens.expert_scales.is_empty(),
-            tensors: tokens.padded(&layer.config, &layer.shape, self.ep_rank(), plan.expert_map.as_ref())?,
+            tensors: tokens.padded(
+                &layer.config,
+                &layer.shape,
+                self.ep_rank(),
+                plan.limits,
+                plan.expert_map.as_ref(),
+            )?,
         });
         let x = if route.tensors.x.is_empty() { tokens.x } else { &route.tensors.x };
         let inputs = Inputs { x, scales: tokens.scales, ..route.tensors.inputs() };
@@ -223,14 +231,16 @@ impl Member {
         while self.in_flight.len() >= plan.in_flight_max {
             self.give_back_oldest(goes_on)?;
         }
-        self.send(&route, &inputs, goes_on)
+        self.send(&route, &inputs, self.batches, goes_on)
     }
 
-    /// Runs the dispatch of a batch for which there is room.
+    /// Runs the dispatch of a batch for which there is room. Others compare the number by which it is `called`: of a batch that
+    /// is sent once more that of its first dispatch.
     fn send(
         &mut self,
         route: &Arc<Route>,
         inputs: &Inputs<'_>,
+        called: usize,
         goes_on: GoesOn<'_>,
     ) -> Result<Handle, Error> {
         let Some(slot) = (0..IN_FLIGHT_MAX).find(|slot| !self.in_flight.contains(slot)) else {
@@ -240,7 +250,8 @@ impl Member {
         let (layer, shape, ep_rank) = (route.layer, plan.shape_of(route.layer), self.ep_rank());
         let bits = |scales: &[f32]| scales.iter().map(|scale| scale.to_bits()).collect::<Vec<_>>();
         let common = inputs.scales.map_or(0, |scales| number_of(&bits(scales)));
-        let run = Run { operator: protocol::Operator::Dispatch, layer, slot, batch, common };
+        let operator = protocol::Operator::Dispatch;
+        let run = Run { operator, layer, slot, batch, called, common };
         self.run(&*memory, &run, (inputs, &Operands::default()), goes_on)?;
         let outputs = outputs_of(layer, slot);
         let fabric = memory.fabric(self.rank, CoreId(0), outputs);
@@ -251,7 +262,7 @@ impl Member {
         };
         let kept = &mut self.slots[slot];
         keep_operands(shape, &*memory, (self.rank, outputs), rows as u64, &mut kept.returned);
-        (kept.batch, kept.rows, kept.route) = (batch, rows, route.clone());
+        (kept.batch, kept.called, kept.rows, kept.route) = (batch, called, rows, route.clone());
         self.in_flight.push_back(slot);
         self.batches += 1;
         Ok(Handle { batch, rows, slot, member: self.number, route: route.clone() })
@@ -288,8 +299,14 @@ impl Member {
         let padded = results.padded(shape, self.ep_rank(), &of.route)?;
         let inputs = padded.inputs(&of.route.tensors, results);
         tokens::check(&mut |found| inputs.check_combine(shape, self.ep_rank(), found))?;
+        if plan.order == Order::Strict {
+            let slot = self.make_oldest(of, goes_on)?;
+            return self.give_back(slot, &inputs, y, x_out, goes_on);
+        }
+        // Operators that make it the oldest write where the rows of a batch lie.
+        let y = y.to_vec();
         let slot = self.make_oldest(of, goes_on)?;
-        self.give_back(slot, &inputs, y, x_out, goes_on)
+        self.give_back(slot, &inputs, &y, x_out, goes_on)
     }
 
     /// Whether a batch may be combined now: in strict order the oldest alone.
@@ -320,14 +337,16 @@ impl Member {
         x_out: &mut [u8],
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
-        let (layer, batch) = (self.slots[slot].route.layer, self.slots[slot].batch);
+        let Slot { batch, called, ref route, .. } = self.slots[slot];
+        let layer = route.layer;
         let mut returned = core::mem::take(&mut self.slots[slot].returned);
         let operands = Operands { y, ..returned.operands() };
         let common = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
         let common = number_of(&(common, inputs.shared_expert_x.is_some()));
         let memory = self.memory.clone();
         let memory = memory.with_output(Tensor::XOut, x_out);
-        let run = Run { operator: protocol::Operator::Combine, layer, slot, batch, common };
+        let operator = protocol::Operator::Combine;
+        let run = Run { operator, layer, slot, batch, called, common };
         let ran = self.run(&memory, &run, (inputs, &operands), goes_on);
         // Kept for its room.
         returned.y.clear();

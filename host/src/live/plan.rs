@@ -79,6 +79,7 @@ pub struct Plan {
     pub(super) order: Order,
     /// Batches that may be in flight at once.
     pub(super) in_flight_max: usize,
+    pub(super) limits: Limits,
     /// What all members must have alike, and one number for it.
     alike: Alike,
     group: u64,
@@ -131,7 +132,7 @@ impl Plan {
             SharedMemory::bytes_of_layers(&shapes, IN_FLIGHT_MAX).map_err(|e| of_system("memory", &e))?;
         let alike = alike(&layers, &options, expert_map.as_ref(), order);
         let group = alike.whole();
-        Ok(Self { layers, expert_map, options, bytes, deadline, order, in_flight_max, alike, group })
+        Ok(Self { layers, expert_map, options, bytes, deadline, order, in_flight_max, limits, alike, group })
     }
 
     /// The valid configuration of the first layer.
@@ -198,6 +199,9 @@ impl Plan {
         let announced = beside.as_ref().map(|calls| calls.announce(self.call(Called::Join, 0, 0, 0)));
         let mismatch = || announced.as_ref().and_then(Announced::mismatch);
         let joined = joins.join(rendezvous, &mut || goes_on() && mismatch().is_none());
+        if let (Err(_), Some(calls), None) = (&joined, &beside, mismatch()) {
+            calls.take_back();
+        }
         let joined = joined.map_err(|error| match (error, mismatch()) {
             (NotJoined::Interrupted, Some(line)) => Error::Mismatch(line),
             (NotJoined::Interrupted, None) => Error::Interrupted("while others were waited for".to_owned()),

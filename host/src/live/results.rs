@@ -5,7 +5,7 @@ use super::tokens::{padded_weights, refused};
 use crate::case::RankTensors;
 use crate::error::Error;
 use veriep_core::inputs::Inputs;
-use veriep_core::shape::Shape;
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// Results of experts and what combine adds to them, by reference.
@@ -45,7 +45,14 @@ impl Results<'_> {
             Some(weights) if weights.len() != n * k => {
                 return must_be("expert_scales", weights.len(), "values", n * k);
             }
-            Some(weights) => Some(padded_weights(weights, &route.tensors.expert_ids)),
+            Some(weights) => {
+                let weights = padded_weights(weights, &route.tensors.expert_ids);
+                if shape.protocol() == Protocol::Hierarchy && weights != route.tensors.expert_scales {
+                    let rule = "must be those of dispatch: the hierarchy of A2 sends them there";
+                    return Err(refused("expert_scales", " differ", rule));
+                }
+                Some(weights)
+            }
             None if !route.has_weights && n > 0 => {
                 let rule = "must be given to dispatch or to combine";
                 return Err(refused("expert_scales", " is missing", rule));

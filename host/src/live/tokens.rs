@@ -39,6 +39,7 @@ impl Tokens<'_> {
         config: &Config,
         shape: &Shape,
         rank: RankId,
+        limits: Limits,
         map: Option<&ExpertMap>,
     ) -> Result<RankTensors, Error> {
         let (bs, k, row) = (shape.bs(rank) as usize, shape.k() as usize, shape.row_bytes() as usize);
@@ -68,7 +69,7 @@ impl Tokens<'_> {
         let given = mask.given();
         if !given.is_empty() {
             // Fewer tokens or pairs are a mask, which not every layout has.
-            let masked = hints::shape(config, given, Limits::Product, "Group");
+            let masked = hints::shape(config, given, limits, "Group");
             if masked.is_err() && matches!(self.mask, Mask::None) {
                 let seen = format!(": {n} tokens, {} of {pairs} ids -1", count(self.expert_ids));
                 let rule = format!("must be bs = {bs} tokens and no -1: this layout has no masks");

@@ -40,6 +40,8 @@ pub(super) enum OfGroup {
     Complete,
     /// Calls that processes have announced.
     Calls,
+    /// Not 0: two of them differ; which.
+    Differ,
 }
 
 /// Words of a process.
@@ -70,6 +72,8 @@ pub(super) enum OfProcess {
     Began,
     /// How it died, once a peer has seen that: the first one that did writes this word.
     Died,
+    /// The number of the last call that it has announced.
+    Called,
 }
 
 impl OfProcess {
@@ -120,8 +124,9 @@ pub(super) enum OfCall {
     Common,
 }
 
-/// How many calls of a process can be read: none is more than one ahead of another.
-pub(super) const CALLS: usize = 4;
+/// How many calls of a process can be read. A process that is so far ahead of another waits for it: one without tokens ends
+/// its combines alone.
+pub(super) const CALLS: usize = 32;
 /// Lines of a process beside those of its workers: its own, its bell's, and those of its calls.
 const OWN: usize = 2 + CALLS;
 

@@ -2,11 +2,11 @@
 //! operators are named at once and do not wait for each other until a deadline.
 
 use super::World;
-use super::board::{OfCall, OfGroup};
+use super::board::{CALLS, OfCall, OfGroup, OfProcess};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use veriep_core::sync::join::{announce, has_announced};
+use veriep_core::sync::join::{announce, come, has_announced, has_come};
 
 /// The operator of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,18 @@ impl Calls {
         Self { world, next: Arc::new(AtomicU64::new(0)) }
     }
 
-    /// Says what this process is about to run.
+    /// Whether the next call can be announced: all others have left the call whose words it takes.
+    #[must_use]
+    pub fn have_room(&self) -> bool {
+        let next = self.next.load(Ordering::Relaxed) + 1;
+        let has_left = |process| {
+            let called = self.world.board.of(process, OfProcess::Called);
+            has_come(called, (next + 1).saturating_sub(CALLS as u64))
+        };
+        (0..self.world.processes()).filter(|&process| process != self.world.me).all(has_left)
+    }
+
+    /// Says what this process is about to run, once there [is room](Self::have_room).
     #[must_use]
     pub fn announce(&self, call: Call) -> Announced {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
@@ -129,7 +140,15 @@ impl Calls {
             own(word).store(value, Ordering::Relaxed);
         }
         announce(own(OfCall::Number), self.world.board.group(OfGroup::Calls), number);
+        come(self.world.own(OfProcess::Called), number);
         Announced { world: self.world.clone(), number, call }
+    }
+}
+
+impl Calls {
+    /// Takes back the last call, which has not come about: the next one has its number again.
+    pub fn take_back(&self) {
+        self.next.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -142,13 +161,21 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// How another rank's call of the same number differs, once it has been announced.
+    /// How another rank's call of the same number differs, once it has been announced; or that those of two other ranks do,
+    /// which ends this one's call, too.
     #[must_use]
     pub fn mismatch(&self) -> Option<String> {
-        let others = (0..self.world.processes()).filter(|&process| process != self.world.me);
-        others.filter_map(|process| Some((process, self.read(process)?))).find_map(|(process, other)| {
-            (other != self.call).then(|| self.call.against(self.world.me, process, &other))
-        })
+        let World { board, me, .. } = &*self.world;
+        let others = (0..self.world.processes()).filter(|process| process != me);
+        let mut read = others.filter_map(|process| Some((process, self.read(process)?)));
+        if let Some((process, other)) = read.find(|(_, other)| *other != self.call) {
+            let pair = 1 + ((*me as u64) << 32 | process as u64);
+            board.group(OfGroup::Differ).store(pair, Ordering::Relaxed);
+            return Some(self.call.against(*me, process, &other));
+        }
+        let pair = board.group(OfGroup::Differ).load(Ordering::Relaxed).checked_sub(1)?;
+        let (one, other) = (pair >> 32, pair & u64::from(u32::MAX));
+        Some(format!("ranks {one} and {other} have called different operators, and the group has ended"))
     }
 
     /// The call of that number of another process.

@@ -41,7 +41,7 @@ class Received:
     x: Any
     """``[n, h]``: the rows for the experts of the rank, expert by expert; int8 where the configuration quantises. They lie in the
     group's memory, and are good until the batch is combined: experts may write results over them. A later write there spoils
-    another batch."""
+    another batch. In a loose order they are a copy."""
     counts: Any
     """``[local experts]``, int64: how many rows each expert has. With ``expert_token_nums_type=0`` one past its last row."""
     handle: Handle
@@ -166,6 +166,7 @@ class Group:
             config["ep_world_size"] = world_size // max(tp, 1)
         is_path = isinstance(rendezvous, (str, os.PathLike))
         place = (os.fspath(rendezvous), None) if is_path else (None, rendezvous)
+        self._is_loose = order == "loose"
         self._begin(
             _native.Member.join(
                 (rank, world_size),
@@ -226,6 +227,7 @@ class Group:
         given = _given(preset, layers, config, expert_map, (deadline, order, limits))
         for member in _native.Member.local(given, [group._member for group in beside]):
             group = cls.__new__(cls)
+            group._is_loose = order == "loose"
             group._begin(member)
             groups.append(group)
         return groups
@@ -299,6 +301,8 @@ class Group:
         if active is not None:
             _must_be("mask", active, pairs if active.ndim == 2 else (n,), np.dtype(np.bool_))
         smooth = None if scales is None else np.ascontiguousarray(_array(scales), np.float32)
+        if smooth is not None:
+            _must_be("scales", smooth, (len(smooth) if smooth.ndim else -1, of_layer.h))
         native, batch, count, outputs = self._member.dispatch(
             layer,
             [_address(array) for array in arrays],
@@ -311,6 +315,10 @@ class Group:
         # Arrays are made of memory that holds a type of their own, which bfloat16 is not.
         received = self._view(outputs[0], (count, of_layer.h), f"<u{element.itemsize}").view(element)
         row_scales = self._view(outputs[1], (count,), "<f4") if of_layer.have_scales else None
+        if self._is_loose:
+            # Operators that the caller does not see write there.
+            received = received.copy()
+            row_scales = None if row_scales is None else row_scales.copy()
 
         def copied(output: tuple[int, int], typestr: str, *shape: int) -> Any:
             length = output[1] // int(typestr[-1])
@@ -343,7 +351,7 @@ class Group:
         """Returns what experts made of the rows of the oldest batch, a row ``[h]`` of ``y`` for each of ``Received.x`` in the same
         order, and sums for every token of this rank what comes back, by its weights: ``[n, h]``.
 
-        ``topk_weights`` ``[n, k]`` replace those of dispatch. ``shared_expert_x`` ``[n, h]`` is added to each sum, on all ranks or
+        ``topk_weights`` ``[n, k]`` replace those of dispatch, but not in the hierarchy of A2, which sends them there. ``shared_expert_x`` ``[n, h]`` is added to each sum, on all ranks or
         on none. ``const_experts`` are their ``alpha_1`` ``[q]``, ``alpha_2`` ``[q]`` and ``v`` ``[q, h]``, the same on all ranks.
 
         Raises:
@@ -378,14 +386,13 @@ class Group:
                 rows_of("v", v, q, h),
             ]
         x_out = np.empty((of_layer.bs, h), dtype)
-        self._member.combine(
-            handle._native,
+        given = (
             _address(rows),
-            _address(x_out),
             None if weights is None else _address(weights),
             None if shared is None else _address(shared),
             [_address(array) for array in consts],
         )
+        self._member.combine(handle._native, given, _address(x_out))
         summed = x_out[:n]
         return _torch(summed) if handle._as_torch else summed
 

@@ -42,11 +42,8 @@ class Member:
     def combine(
         self,
         of: Handle,
-        y: _Array,
+        given: tuple[_Array, _Array | None, _Array | None, list[_Array]],
         x_out: _Array,
-        weights: _Array | None,
-        shared: _Array | None,
-        consts: list[_Array],
     ) -> None: ...
     def close(self) -> None: ...
 

@@ -89,20 +89,20 @@ class Case:
         for rank in range(self.world_size):
             n = self._tokens(rank)
             of = f"rank{rank}."
-            tensors[of + "x"] = _rows(rng, n).astype(dtype)
+            tensors[of + "x"] = _rows(rng, n, self._is_quantised()).astype(dtype)
             route = self._routing or _spread
             ids = np.stack([route(self, rng, rank, token) for token in range(n)]).astype(np.int32)
             tensors[of + "expert_ids"] = ids
-            # No two weights of a token are equal, and all have four bits.
-            weights = np.stack([rng.permutation(np.arange(1, 16))[:_K] for _ in range(n)])
-            tensors[of + "expert_scales"] = (weights / 16).astype(np.float32)
+            # No two weights of a token are equal. They are of either sign, beyond 1, and of twelve bits.
+            weights = np.stack([rng.permutation(np.arange(-4095, 4096, 2))[:_K] for _ in range(n)])
+            tensors[of + "expert_scales"] = (weights / 2048).astype(np.float32)
             mask = self._mask_of(rng, rank, n)
             if mask is not None:
                 tensors[of + "x_active_mask"] = mask
                 if self._masked_ids is not None:
                     ids[~(mask if mask.ndim == 2 else mask[:, None].repeat(_K, 1))] = self._masked_ids
             if self._shared_rows:
-                tensors[of + "shared_expert_x"] = _rows(rng, n).astype(dtype)
+                tensors[of + "shared_expert_x"] = _rows(rng, n, False).astype(dtype)
         if self._smooth:
             experts = self.moe_expert_num + (1 if self._shared_ranks else 0)
             # A row for each expert, of powers of two; the largest value of a token stays the largest.
@@ -133,6 +133,9 @@ class Case:
             rows = _values(dispatched[of + "expand_x"], dispatched.get(of + "dynamic_scales"))
             returned[of + "y"] = self.experts(rank, rows, counts).astype(tensors[of + "x"].dtype)
         return {**dispatched, **oracle_combine(tensors, returned, **shape)}
+
+    def _is_quantised(self) -> bool:
+        return bool(self.config.get("quant_mode", 0)) and not self._smooth
 
     def _counts_rows(self) -> bool:
         return bool(self.config.get("expert_token_nums_type", 1))
@@ -192,7 +195,7 @@ class Case:
             if step[0] == "D":
                 given = self.arguments(rank, layer, group_ep)
                 expected = self.expected(layer)
-                put_out = dispatch(**_on(given, device))
+                put_out = self._called(rank, layer, dispatch, given, device)
                 y = self._check_dispatch(rank, layer, expected, put_out)
                 held[layer] = given, expected, (put_out, y)
                 continue
@@ -210,7 +213,22 @@ class Case:
                 returned["shared_expert_x"] = tensors[of + "shared_expert_x"]
             if self.config.get("copy_expert_num"):
                 returned["ori_x"] = given["x"]
-            self._check_combine(rank, layer, expected, combine(**_on(returned, device)))
+            self._check_combine(rank, layer, expected, self._called(rank, layer, combine, returned, device))
+
+    def _called(
+        self, rank: int, layer: int, operator: Callable[..., Any], given: dict[str, Any], device: str | None
+    ) -> Any:
+        """Calls an operator, which must leave what it is given as it is."""
+        import numpy as np
+
+        passed = _on(given, device)
+        before = {name: np.array(value) for name, value in given.items() if isinstance(value, np.ndarray)}
+        put_out = operator(**passed)
+        for name, value in before.items():
+            after = _array(passed[name])
+            if after.tobytes() != value.tobytes():
+                raise Wrong(f"{self.name}: rank {rank}, layer {layer}: {name}: was written, and is an input")
+        return put_out
 
     def _check_dispatch(self, rank: int, layer: int, expected: dict[str, Array], put_out: Any) -> Array:
         """Compares what dispatch has put out, and returns what the experts make of it, with room as large as the rows have."""
@@ -255,6 +273,12 @@ def cases(world_size: int) -> Iterator[Case]:
     yield from (
         Case("rows, experts and weights are distinct", world_size),
         Case("three layers, two in flight", world_size, **many),
+        Case(
+            "six layers, one after the other",
+            world_size,
+            schedule=" ".join(f"D{layer} C{layer}" for layer in range(6)),
+        ),
+        Case("rows of shared experts, and a mask", world_size, _shared_rows=True, _mask="tokens"),
         Case("the same in float16", world_size, **many, config=dict(dtype="f16")),
         Case("counts are prefix sums", world_size, config=dict(expert_token_nums_type=0)),
         Case("all tokens to the same experts", world_size, **many, _routing=_hot),
@@ -280,13 +304,16 @@ def cases(world_size: int) -> Iterator[Case]:
     )
 
 
-def _rows(rng: np.random.Generator, n: int) -> Array:
-    """Rows of integers of seven bits, each row by another power of two; 127 is in each, so that int8 is exact."""
+def _rows(rng: np.random.Generator, n: int, rounds: bool) -> Array:
+    """Rows of integers of seven bits, each row by a power of two that follows from its token; 127 is in each, so that int8 is
+    exact, unless it ``rounds``: then values lie a quarter beside integers, which have one rounding."""
     import numpy as np
 
-    rows = rng.integers(-126, 127, (n, _H))
+    rows = rng.integers(-126, 127, (n, _H)).astype(np.float64)
+    if rounds:
+        rows = np.trunc(rows / 4) + rng.choice([-0.25, 0.0, 0.25], rows.shape)
     rows[:, 0] = np.where(rng.random(n) < 0.5, 127, -127)
-    return rows * np.exp2(rng.integers(-6, 1, (n, 1)))
+    return rows * np.exp2(-(np.arange(n) % 4))[:, None]
 
 
 def _spread(case: Case, rng: np.random.Generator, rank: int, token: int) -> Array:

@@ -53,9 +53,15 @@ def test_everything_is_undone():
         torch.device("npu")
 
 
-def test_a_second_install_is_refused(installed):
-    with pytest.raises(RuntimeError, match=r"is installed already: undo\(\) it first"):
-        veriep.testing.install()
+def test_a_second_install_has_the_same_options(installed):
+    assert veriep.testing.install() is installed
+    with pytest.raises(RuntimeError, match="is installed already with other options; hint: call install"):
+        veriep.testing.install(order="loose")
+    with veriep.testing.install():
+        pass
+    # The block has not taken it from others.
+    assert veriep.testing.install() is installed
+    installed.undo()
 
 
 def test_a_real_torch_npu_is_left_alone(tmp_path, monkeypatch):

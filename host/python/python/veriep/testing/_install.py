@@ -21,12 +21,17 @@ class Installed:
     def __init__(self, devices: Sequence[str], options: dict[str, Any]) -> None:
         self.devices, self.options = tuple(devices), options
         self._stack = contextlib.ExitStack()
+        # Who has asked for it, and how many ``with`` blocks it is in.
+        self._asked, self._blocks = 1, 0
 
     def __enter__(self) -> Installed:
+        self._asked, self._blocks = self._asked - 1, self._blocks + 1
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.undo()
+        self._blocks -= 1
+        if self._asked + self._blocks == 0:
+            self.undo()
 
     def undo(self) -> None:
         """Restores everything. A second call does nothing."""
@@ -48,14 +53,12 @@ def install(*, devices: Sequence[str] | None = None, **options: Any) -> Installe
     ``torch_npu``, such as a mock, that one is given the operators.
 
     Raises:
-        RuntimeError: there is a real ``torch_npu``, or the double is in place already, or "cuda" is asked for and a CUDA
-            device is visible.
+        RuntimeError: there is a real ``torch_npu``, or the double is in place already with other arguments, or "cuda" is asked
+            for and a CUDA device is visible.
     """
     global _current
     import torch
 
-    if _current is not None:
-        raise RuntimeError("veriep.testing: is installed already: undo() it first")
     if _is_real(sys.modules.get("torch_npu")):
         raise RuntimeError(
             "torch_npu: is installed here: the double never takes its place; hint: use an environment without it"
@@ -71,6 +74,13 @@ def install(*, devices: Sequence[str] | None = None, **options: Any) -> Installe
             "devices: 'cuda': a CUDA device is visible, and is not taken for the CPU; hint: CUDA_VISIBLE_DEVICES=''"
         )
 
+    if _current is not None:
+        if (_current.devices, _current.options) == (tuple(devices), options):
+            _current._asked += 1
+            return _current
+        raise RuntimeError(
+            "veriep.testing: is installed already with other options; hint: call install() once, in conftest.py"
+        )
     installed = Installed(devices, options)
     with contextlib.ExitStack() as stack:
         before = _domains.set_defaults(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -15,12 +16,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from .._errors import Gone, Mismatch, Timeout
 from .._group import Group
+from .._shape import Shape
 from ..torch_npu import _domains
 from . import _install
 from ._faults import Faults, Injector
@@ -114,6 +116,10 @@ class Ranks:
         self.size, self.threads, self.start, self.distributed = size, threads, start, distributed
         self.faults, self.timeout = faults or Faults(), timeout
         self.plan = self.faults.plan(size)
+        known = [option.name for option in fields(_domains.Options)]
+        for name in options:
+            if name not in known:
+                raise TypeError(f"{name}: ranks have no such option: must be one of {', '.join(known)}")
         self.options = replace(_domains.Options(deadline=60.0), **options)
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -146,6 +152,9 @@ class Ranks:
             if isinstance(outcome.error, kind):
                 # Of two that differ, the one that asks for a new shape knows more.
                 return order, outcome.rank - self.size * ("is the first to use a shape" in str(outcome.error))
+        # Collectives of torch.distributed see no more than that another rank is gone.
+        if isinstance(outcome.error, RuntimeError) and "Connection " in str(outcome.error):
+            return 6, outcome.at
         return 0, outcome.at
 
     def outcomes(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Outcome]:
@@ -166,13 +175,15 @@ class Meeting:
         with contextlib.suppress(FileNotFoundError):
             (self._folder / f"{how}-{rank}").touch()
 
-    def waits(self, rank: int, timeout: float) -> None:
+    def waits(self, rank: int, timeout: float, shape: dict[str, Any]) -> None:
         """Waits until all ranks have come to make their first group.
 
         Raises:
             Gone: one has failed or ended.
             Timeout: one has not come.
+            Mismatch: one has come with another shape.
         """
+        (self._folder / f"shape-{rank}").write_text(json.dumps(shape))
         (self._folder / f"joins-{rank}").touch()
         until = time.monotonic() + timeout
         while True:
@@ -180,7 +191,7 @@ class Meeting:
             ways = {name: self._marks(name) for name in ("failed", "ended")}
             missing = sorted(set(range(self._size)) - self._marks("joins"))
             if not missing:
-                return
+                return self._compare(rank, shape)
             for how, ranks in ways.items():
                 for gone in ranks & set(missing):
                     entry = dict(process=gone, ranks=[gone], how=how, round=None, operator=None)
@@ -192,6 +203,19 @@ class Meeting:
                 ]
                 raise Timeout(f"ranks {names} of {self._size} did not join within {timeout:g} s", entries)
             time.sleep(0.002)
+
+    def _compare(self, rank: int, shape: dict[str, Any]) -> None:
+        for other in range(self._size):
+            theirs = json.loads((self._folder / f"shape-{other}").read_text())
+            names = [name for name in shape if theirs.get(name) != shape[name]]
+            if names:
+                one, another = (
+                    ", ".join(f"{name} = {of.get(name)}" for name in names) for of in (theirs, shape)
+                )
+                raise Mismatch(
+                    f"rank {other} called dispatch with {one}, rank {rank} with {another}: "
+                    "every rank must call the same operators in the same order"
+                )
 
     def _marks(self, name: str) -> set[int]:
         return {int(mark.name.split("-")[-1]) for mark in self._folder.glob(f"{name}-*")}
@@ -235,7 +259,12 @@ class _Work:
         def join(number: int, **how: Any) -> Group:
             if number == 0:
                 # Later ones are compared with the other ranks' calls of this one.
-                self.meeting.waits(rank, how["join_timeout"])
+                options = self.ranks.options.of_group()
+                shape = {name: how[name] for name in sorted(how) if name not in {"beside", *options}}
+                if self.ranks.options.limits == "product":
+                    # What breaks rules is refused before others are waited for; groups have the memory that they need.
+                    Shape(ep_world_size=self.ranks.size, **{"hccl_buffsize_mb": 50000, **shape})
+                self.meeting.waits(rank, how["join_timeout"], shape)
             return Group(rank, self.ranks.size, self.folder / f"group-{number}", **how)
 
         watch = Injector(self.ranks.plan, rank, die).watch
@@ -377,7 +406,9 @@ def _distributed(work: _Work, rank: int, domain: _domains.Domain) -> Iterator[No
         yield
     finally:
         _domains.unregister_all()
-        dist.destroy_process_group()
+        # The function may have done so itself.
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _pickled(outcome: Outcome) -> bytes:
@@ -387,7 +418,11 @@ def _pickled(outcome: Outcome) -> bytes:
         pickle.loads(data)
     except Exception as error:
         seen, outcome.value = outcome.error, None
-        outcome.error = RankError(f"{type(seen).__name__}: {seen}") if seen else error
+        returned = RankError(
+            f"what the function returned cannot go from process to process: {error}; "
+            "hint: return plain values or tensors, or use threads=True"
+        )
+        outcome.error = RankError(f"{type(seen).__name__}: {seen}") if seen else returned
         data = pickle.dumps(outcome)
     return data
 

@@ -75,14 +75,29 @@ class Batches:
                     return batch
                 raise ValueError(f"{name}: is not what dispatch returned: its words have been changed")
         named = [batch for batch in self._kept if batch.is_named_by(token)]
-        if len(named) == 1:
+        had_the_same = any(
+            shape == token.shape and self._begins(token, content) for shape, content in self._past
+        )
+        if named and not token.size:
+            # Tensors of no token are all alike; batches are combined in order.
+            return next((batch for batch in named if batch.is_open), named[-1])
+        if len(named) == 1 and not had_the_same:
             return named[0]
+        if len(named) == 1:
+            raise ValueError(
+                f"{name}: is a copy, and a batch that has been combined had the same words; "
+                "hint: pass what dispatch returned itself"
+            )
         if named:
             numbers = ", ".join(str(batch.number) for batch in named)
             raise ValueError(
                 f"{name}: is a copy, and batches {numbers} have the same words; hint: pass what dispatch returned itself"
             )
-        if any(shape == token.shape and self._begins(token, content) for shape, content in self._past):
+        if had_the_same and self._is_loose:
+            raise ValueError(
+                f"{name}: its batch is too old: of a loose group the last {_AGAIN} batches are kept"
+            )
+        if had_the_same:
             raise ValueError(
                 f"{name}: its batch has been combined already; hint: order='loose' lets a batch be combined again"
             )

@@ -116,7 +116,9 @@ def dispatch(operator: Operator, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     x = _taken("x", a.x, 2, ("bfloat16", "float16"))
     ids = _taken("expert_ids", a.expert_ids, 2, ("int32",))
     (n, h), k = x.shape, ids.shape[1]
-    mask = _optional("x_active_mask", a.x_active_mask, (1, 2), ("bool",))
+    if len(ids) != n:
+        raise TypeError(f"expert_ids: shape {list(ids.shape)}: must be [{n}, K], a row for each token of x")
+    mask = _mask(a.x_active_mask, n, k)
     scales = _optional("scales", a.scales, (2,), ("float32",))
     _optional("expert_scales", a.expert_scales, (2,), ("float32",), (n, k))
     _check_ids(domain.options, ids, mask)
@@ -183,6 +185,8 @@ def combine(operator: Operator, *args: Any, **kwargs: Any) -> Any:
     group, rows = batch.group, batch.handle.rows
     kind = (group.dtype.name,)
     y = _taken("expand_x", a.expand_x, 2, kind)
+    if y.shape[1] != group.h:
+        raise TypeError(f"expand_x: shape {list(y.shape)}: must be [rows, {group.h}]")
     if len(y) < rows:
         raise ValueError(f"expand_x: {len(y)} rows: must be at least {rows}, those that dispatch received")
     y = y[:rows]
@@ -220,7 +224,8 @@ def _config(
         )
     if has_mask and a.global_bs not in (0, least) and options.limits == "product":
         raise ValueError(
-            f"global_bs = {a.global_bs}: must be 0 or BS * ep_world_size = {least} with x_active_mask; hint: global_bs = 0"
+            f"global_bs = {a.global_bs}: must be 0 with x_active_mask, and all ranks must have the same BS; "
+            "hint: pad each batch to the largest one, mask the padding and leave global_bs out"
         )
     config = dict(
         moe_expert_num=a.moe_expert_num,
@@ -241,6 +246,25 @@ def _config(
         # For its rules alone: a live group takes the memory that it needs.
         Shape(ep_world_size=ranks, hccl_buffsize_mb=int(window), **config)
     return config
+
+
+def _mask(value: Any, n: int, k: int) -> Array | None:
+    """A mask of tokens, all active ones first, or of pairs."""
+    import numpy as np
+
+    mask = _optional("x_active_mask", value, (1, 2), ("bool",))
+    if mask is None:
+        return None
+    if mask.shape not in ((n,), (n, k)):
+        raise TypeError(f"x_active_mask: shape {list(mask.shape)}: must be [{n}] or [{n}, {k}]")
+    if mask.ndim == 1:
+        behind = np.flatnonzero(mask[1:] & ~mask[:-1])
+        if len(behind):
+            raise ValueError(
+                f"x_active_mask[{behind[0] + 1}] = True behind a False: active tokens must come first; "
+                "hint: a mask [BS, K] leaves any pairs out"
+            )
+    return mask
 
 
 def _check_ids(options: _domains.Options, ids: Array, mask: Array | None) -> None:
