@@ -398,3 +398,29 @@ def test_a_join_that_failed_is_no_call(tmp_path):
         return True
 
     assert all_ranks(first, run) == [True, True]
+
+
+def test_a_rank_that_is_too_far_ahead_names_those_who_are_behind():
+    first = veriep.Group.local(**TINY, deadline=1)
+    groups = [first] + [veriep.Group.local(**TINY, beside=first, deadline=1) for _ in range(17)]
+    case, done = made(TINY), threading.Event()
+
+    def run(one):
+        x, ids, weights = sent(case, one.rank)
+        given = (x[:0], ids[:0], weights[:0]) if one.rank else (x, ids, weights)
+        received = [(group[one.rank], group[one.rank].dispatch(*given)) for group in groups for _ in range(2)]
+        if one.rank == 0:
+            # Behind, until the other has given up.
+            done.wait(30)
+            return None
+        try:
+            # Without tokens, combine waits for nothing.
+            for group, of in received:
+                group.combine(of.x, of.handle)
+        finally:
+            done.set()
+
+    _, error = all_ranks(first, run)
+    assert isinstance(error, veriep.Timeout), error
+    assert "ranks [0] have not made a call that rank 1 is far ahead of" in str(error)
+    assert [(missing["what"], missing["source_rank"]) for missing in error.missing] == [("call", 0)]

@@ -5,10 +5,11 @@ use crate::backend::Backend;
 use crate::driver::rank::Operator;
 use crate::driver::schedule::Schedule;
 use crate::driver::{Failure, Hang};
-use crate::error::Error;
+use crate::error::{Error, Missing};
 use crate::group;
-use crate::world::{Called, Departed, Gone, Phase};
+use crate::world::{Announced, Called, Departed, Gone, Phase, World};
 use core::time::Duration;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 use veriep_core::inputs::Inputs;
@@ -21,8 +22,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// Behind a death, until others that came with it have been seen, too.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// An operator of a batch.
-pub(super) struct Run {
+/// An operator of a batch, and what it reads.
+pub(super) struct Run<'a> {
     pub(super) operator: protocol::Operator,
     pub(super) layer: usize,
     pub(super) slot: usize,
@@ -31,6 +32,26 @@ pub(super) struct Run {
     pub(super) called: usize,
     /// A number of the tensors that all ranks give alike.
     pub(super) common: u64,
+    pub(super) inputs: &'a Inputs<'a>,
+    pub(super) operands: &'a Operands<'a>,
+}
+
+impl Run<'_> {
+    /// The operator as calls are compared.
+    const fn call(&self) -> Called {
+        match self.operator {
+            protocol::Operator::Dispatch => Called::Dispatch,
+            protocol::Operator::Combine => Called::Combine,
+        }
+    }
+
+    /// Its number among those of its batch.
+    const fn nth(&self) -> usize {
+        match self.operator {
+            protocol::Operator::Dispatch => 0,
+            protocol::Operator::Combine => 1,
+        }
+    }
 }
 
 /// Why an operator was given up.
@@ -39,6 +60,38 @@ enum Why {
     Gone,
     Late,
     Interrupted,
+}
+
+/// Looks, while a member waits, for a reason to give up.
+struct Look<'a> {
+    world: Arc<World>,
+    deadline: Duration,
+    /// The number of the operator that the member is in.
+    operator: u64,
+    /// Its call, once others can see that.
+    announced: Option<Announced>,
+    goes_on: GoesOn<'a>,
+    /// When the caller was asked last.
+    asked: Instant,
+    why: Option<Why>,
+}
+
+impl Look<'_> {
+    /// Whether the member goes on waiting, after such a time in which no rank has moved.
+    fn goes_on(&mut self, idle: Duration) -> bool {
+        let mismatch = self.announced.as_ref().and_then(Announced::mismatch);
+        if let Some(line) = mismatch {
+            self.why = Some(Why::Mismatch(line));
+        } else if !self.world.gone_before(self.operator).is_empty() {
+            self.why = Some(Why::Gone);
+        } else if self.world.is_stopped() || idle >= self.deadline {
+            self.why = Some(Why::Late);
+        } else if self.asked.elapsed() >= ASKS {
+            self.asked = Instant::now();
+            self.why = (!(self.goes_on)()).then_some(Why::Interrupted);
+        }
+        self.why.is_none()
+    }
 }
 
 /// The operators of a batch, for names.
@@ -50,47 +103,25 @@ impl Member {
     pub(super) fn run<B: Backend>(
         &mut self,
         backend: &B,
-        run: &Run,
-        (inputs, operands): (&Inputs<'_>, &Operands<'_>),
+        run: &Run<'_>,
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
-        let Run { operator, layer, slot, batch, called: number, common } = *run;
-        let (called, nth) = match operator {
-            protocol::Operator::Dispatch => (Called::Dispatch, 0),
-            protocol::Operator::Combine => (Called::Combine, 1),
+        let next = self.operators + 1;
+        let mut look = Look {
+            world: self.world.clone(),
+            deadline: self.plan.deadline,
+            operator: next,
+            announced: None,
+            goes_on,
+            asked: Instant::now(),
+            why: None,
         };
-        self.wait_for_room(goes_on)?;
-        let announced = self.calls.announce(self.plan.call(called, layer, number, common));
-        self.world.begin_operator(batch, nth);
-        let (mut why, mut asked) = (None, Instant::now());
-        let Self { plan, world, cores, rank, operators, .. } = self;
-        let next = *operators + 1;
-        let mut look = |idle| {
-            if let Some(line) = announced.mismatch() {
-                why = Some(Why::Mismatch(line));
-            } else if !world.gone_before(next).is_empty() {
-                why = Some(Why::Gone);
-            } else if world.is_stopped() || idle >= plan.deadline {
-                why = Some(Why::Late);
-            } else if asked.elapsed() >= ASKS {
-                asked = Instant::now();
-                why = (!goes_on()).then_some(Why::Interrupted);
-            }
-            why.is_none()
-        };
-        let work = Operator {
-            shape: plan.shape_of(layer),
-            options: &plan.options,
-            backend,
-            world,
-            rank: *rank,
-            operator,
-            batch: outputs_of(layer, slot),
-            inputs,
-            operands,
-        };
-        let ran = if look(Duration::ZERO) { cores[layer].run(&work, &mut look) } else { Ok(()) };
-        match (why, ran) {
+        let since = Instant::now();
+        while !self.calls.have_room() && look.goes_on(since.elapsed()) {
+            thread::sleep(TICK);
+        }
+        let ran = if look.why.is_none() { self.run_announced(backend, run, &mut look) } else { Ok(()) };
+        match (look.why, ran) {
             (None, Ok(())) => {
                 self.operators = next;
                 self.world.end_operator();
@@ -105,48 +136,74 @@ impl Member {
             (Some(Why::Interrupted), _) => {
                 Err(self.fails(Error::Interrupted("while others were waited for".to_owned()), Phase::Ended))
             }
-            (Some(Why::Late), Err(Failure::Hang(hang))) => Err(self.late((nth, batch), hang)),
-            (Some(Why::Late), _) => Err(self.late((nth, batch), Hang::default())),
+            (Some(Why::Late), Err(Failure::Hang(hang))) => Err(self.late(run, hang)),
+            (Some(Why::Late), _) => Err(self.late(run, Hang::default())),
             (None, Err(failure)) => {
-                Err(self.fails(group::of_failure(batch, &round_trip(), &failure), Phase::Ended))
+                Err(self.fails(group::of_failure(run.batch, &round_trip(), &failure), Phase::Ended))
             }
         }
     }
 
-    /// Waits until all ranks are near enough to compare the next call.
-    fn wait_for_room(&mut self, goes_on: GoesOn<'_>) -> Result<(), Error> {
-        let since = Instant::now();
-        while !self.calls.have_room() {
-            let gone = self.world.gone_before(self.operators + 1);
-            if !gone.is_empty() {
-                return Err(self.gone(gone));
-            }
-            if !goes_on() {
-                let interrupted = Error::Interrupted("while others were waited for".to_owned());
-                return Err(self.fails(interrupted, Phase::Ended));
-            }
-            if self.world.is_stopped() || since.elapsed() >= self.plan.deadline {
-                return Err(self.late((0, self.batches), Hang::default()));
-            }
-            thread::sleep(TICK);
+    /// Announces the call and steps the cores.
+    fn run_announced<B: Backend>(
+        &mut self,
+        backend: &B,
+        run: &Run<'_>,
+        look: &mut Look<'_>,
+    ) -> Result<(), Failure> {
+        let Self { plan, world, cores, rank, calls, .. } = self;
+        look.announced = Some(calls.announce(plan.call(run.call(), run.layer, run.called, run.common)));
+        world.begin_operator(run.batch, run.nth());
+        let work = Operator {
+            shape: plan.shape_of(run.layer),
+            options: &plan.options,
+            backend,
+            world,
+            rank: *rank,
+            operator: run.operator,
+            batch: outputs_of(run.layer, run.slot),
+            inputs: run.inputs,
+            operands: run.operands,
+        };
+        if !look.goes_on(Duration::ZERO) {
+            return Ok(());
         }
-        Ok(())
+        cores[run.layer].run(&work, &mut |idle| look.goes_on(idle))
     }
 
-    /// Nobody has moved for the deadline, here or on another rank: some do not run, or all wait for something.
-    fn late(&mut self, (nth, round): (usize, usize), mut hang: Hang) -> Error {
-        let silent =
-            if self.peers.is_some() && !self.world.is_stopped() { self.world.silent() } else { Vec::new() };
+    /// No rank has moved for the deadline: some do not run, or all wait for something.
+    fn late(&mut self, run: &Run<'_>, mut hang: Hang) -> Error {
+        let was_stopped = self.world.is_stopped();
+        let silent = if self.peers.is_some() && !was_stopped { self.world.silent() } else { Vec::new() };
         self.world.stop();
         if !silent.is_empty() {
             return self.gone(silent);
         }
-        if hang.missing.is_empty() {
+        if !hang.missing.is_empty() {
+            hang.missing.iter_mut().for_each(|missing| missing.operator = run.nth());
+            let failure = group::of_failure(run.batch, &round_trip(), &Failure::Hang(hang));
+            return self.fails(failure, Phase::GivenUp);
+        }
+        if was_stopped {
             let line = "the group has ended: another rank has waited for its deadline".to_owned();
             return self.fails(Error::NoProgress { line, missing: Vec::new() }, Phase::GivenUp);
         }
-        hang.missing.iter_mut().for_each(|missing| missing.operator = nth);
-        self.fails(group::of_failure(round, &round_trip(), &Failure::Hang(hang)), Phase::GivenUp)
+        let behind = self.calls.behind();
+        let line = format!(
+            "no progress for {} s: ranks {behind:?} have not made a call that rank {} is far ahead of",
+            self.plan.deadline.as_secs_f64(),
+            self.rank
+        );
+        let missing = |&rank: &usize| Missing {
+            rank: self.rank.0,
+            round: run.batch,
+            operator: run.operator.name(),
+            what: "call",
+            source_rank: Some(rank as u32),
+            ..Missing::default()
+        };
+        let missing = behind.iter().map(missing).collect();
+        self.fails(Error::NoProgress { line, missing }, Phase::GivenUp)
     }
 
     fn gone(&mut self, departed: Vec<Departed>) -> Error {

@@ -14,7 +14,7 @@ pub use plan::{Order, Plan, Terms};
 pub use results::Results;
 pub use tokens::Tokens;
 
-use plan::number_of;
+use plan::{number_of, number_of_floats};
 
 use crate::backend::Backend;
 use crate::backend::shared::SharedMemory;
@@ -26,6 +26,7 @@ use crate::world::{Calls, Peers, Phase, World};
 use crate::{expert, global_rank};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ending::Run;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::process;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use veriep_core::units::{CoreId, ExpertId, RankId};
 
 /// Batches in flight that two partitions of each kind are proved to bear.
 pub const IN_FLIGHT_MAX: usize = 2;
+
 /// A member of a live group.
 #[derive(Debug)]
 pub struct Member {
@@ -248,11 +250,17 @@ impl Member {
         };
         let (plan, memory, batch) = (self.plan.clone(), self.memory.clone(), self.batches);
         let (layer, shape, ep_rank) = (route.layer, plan.shape_of(route.layer), self.ep_rank());
-        let bits = |scales: &[f32]| scales.iter().map(|scale| scale.to_bits()).collect::<Vec<_>>();
-        let common = inputs.scales.map_or(0, |scales| number_of(&bits(scales)));
-        let operator = protocol::Operator::Dispatch;
-        let run = Run { operator, layer, slot, batch, called, common };
-        self.run(&*memory, &run, (inputs, &Operands::default()), goes_on)?;
+        let run = Run {
+            operator: protocol::Operator::Dispatch,
+            layer,
+            slot,
+            batch,
+            called,
+            common: inputs.scales.map_or(0, number_of_floats),
+            inputs,
+            operands: &Operands::default(),
+        };
+        self.run(&*memory, &run, goes_on)?;
         let outputs = outputs_of(layer, slot);
         let fabric = memory.fabric(self.rank, CoreId(0), outputs);
         let read = expert::reading(&*memory, &fabric, self.rank, outputs);
@@ -299,12 +307,11 @@ impl Member {
         let padded = results.padded(shape, self.ep_rank(), &of.route)?;
         let inputs = padded.inputs(&of.route.tensors, results);
         tokens::check(&mut |found| inputs.check_combine(shape, self.ep_rank(), found))?;
-        if plan.order == Order::Strict {
-            let slot = self.make_oldest(of, goes_on)?;
-            return self.give_back(slot, &inputs, y, x_out, goes_on);
-        }
-        // Operators that make it the oldest write where the rows of a batch lie.
-        let y = y.to_vec();
+        let y = match plan.order {
+            Order::Strict => Cow::Borrowed(y),
+            // Operators that make it the oldest write where the rows of a batch lie.
+            Order::Loose => Cow::Owned(y.to_vec()),
+        };
         let slot = self.make_oldest(of, goes_on)?;
         self.give_back(slot, &inputs, &y, x_out, goes_on)
     }
@@ -342,12 +349,19 @@ impl Member {
         let mut returned = core::mem::take(&mut self.slots[slot].returned);
         let operands = Operands { y, ..returned.operands() };
         let common = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
-        let common = number_of(&(common, inputs.shared_expert_x.is_some()));
         let memory = self.memory.clone();
         let memory = memory.with_output(Tensor::XOut, x_out);
-        let operator = protocol::Operator::Combine;
-        let run = Run { operator, layer, slot, batch, called, common };
-        let ran = self.run(&memory, &run, (inputs, &operands), goes_on);
+        let run = Run {
+            operator: protocol::Operator::Combine,
+            layer,
+            slot,
+            batch,
+            called,
+            common: number_of(&(common, inputs.shared_expert_x.is_some())),
+            inputs,
+            operands: &operands,
+        };
+        let ran = self.run(&memory, &run, goes_on);
         // Kept for its room.
         returned.y.clear();
         self.slots[slot].returned = returned;

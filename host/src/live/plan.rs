@@ -299,6 +299,13 @@ pub(super) fn number_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
+/// The same of values that have no hash of their own.
+pub(super) fn number_of_floats(values: &[f32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    values.iter().for_each(|value| hasher.write_u32(value.to_bits()));
+    hasher.finish()
+}
+
 fn of_system(what: &str, e: &io::Error) -> Error {
     Error::Request(format!("{what} of the group: {e}"))
 }

@@ -81,8 +81,9 @@ impl Tokens<'_> {
         expert_ids.resize(bs * k, NO_EXPERT);
         let expert_scales = padded_weights(self.expert_scales, &expert_ids);
         let reads_tokens = shape.copy_expert_num() > 0 || shape.const_expert_num() > 0;
-        let mut x = if n < bs || reads_tokens { self.x.to_vec() } else { Vec::new() };
-        if !x.is_empty() || n < bs {
+        let is_needed = n < bs || reads_tokens;
+        let mut x = if is_needed { self.x.to_vec() } else { Vec::new() };
+        if is_needed {
             x.resize(bs * row, 0);
         }
         let mut tensors = RankTensors { x, expert_ids, expert_scales, mask, ..RankTensors::default() };

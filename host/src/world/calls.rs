@@ -120,15 +120,21 @@ impl Calls {
         Self { world, next: Arc::new(AtomicU64::new(0)) }
     }
 
-    /// Whether the next call can be announced: all others have left the call whose words it takes.
+    /// Whether the next call can be announced.
     #[must_use]
     pub fn have_room(&self) -> bool {
+        self.behind().is_empty()
+    }
+
+    /// The ranks that have not left the call whose words the next one takes.
+    #[must_use]
+    pub fn behind(&self) -> Vec<usize> {
         let next = self.next.load(Ordering::Relaxed) + 1;
-        let has_left = |process| {
+        let is_there = |process| {
             let called = self.world.board.of(process, OfProcess::Called);
-            has_come(called, (next + 1).saturating_sub(CALLS as u64))
+            !has_come(called, (next + 1).saturating_sub(CALLS as u64))
         };
-        (0..self.world.processes()).filter(|&process| process != self.world.me).all(has_left)
+        (0..self.world.processes()).filter(|&process| process != self.world.me && is_there(process)).collect()
     }
 
     /// Says what this process is about to run, once there [is room](Self::have_room).
