@@ -21,7 +21,7 @@ use veriep_core::units::RankId;
 /// Of a layer: `bs`, `k`, `h`, const experts, the types of rows and of received ones, and whether these have scales.
 type About = (u32, u32, u32, u32, [&'static str; 2], bool);
 
-/// What a group is given: a preset, the keys of each layer over it, the words and rows of a map of redundant experts, and
+/// Parameters of a group: a preset, the keys of each layer over it, the words and rows of a map of redundant experts, and
 /// the deadline, order and limits.
 type Given = (Option<String>, Vec<Keys>, Option<(Vec<i32>, usize)>, (f64, String, String));
 

@@ -166,7 +166,6 @@ class Group:
             config["ep_world_size"] = world_size // max(tp, 1)
         is_path = isinstance(rendezvous, (str, os.PathLike))
         place = (os.fspath(rendezvous), None) if is_path else (None, rendezvous)
-        self._is_loose = order == "loose"
         self._begin(
             _native.Member.join(
                 (rank, world_size),
@@ -174,7 +173,8 @@ class Group:
                 _given(preset, layers, config, expert_map, (deadline, order, limits)),
                 _seconds("join_timeout", join_timeout),
                 None if beside is None else beside._member,
-            )
+            ),
+            order,
         )
 
     @classmethod
@@ -227,13 +227,12 @@ class Group:
         given = _given(preset, layers, config, expert_map, (deadline, order, limits))
         for member in _native.Member.local(given, [group._member for group in beside]):
             group = cls.__new__(cls)
-            group._is_loose = order == "loose"
-            group._begin(member)
+            group._begin(member, order)
             groups.append(group)
         return groups
 
-    def _begin(self, member: _native.Member) -> None:
-        self._member = member
+    def _begin(self, member: _native.Member, order: str) -> None:
+        self._member, self._is_loose = member, order == "loose"
         self.rank, self.world_size, layers = member.about()
         self._layers = [_Layer(*layer) for layer in layers]
         first = self._layers[0]

@@ -120,9 +120,9 @@ class Case:
             return rng.random((n, _K)) < 0.6
         return None
 
-    def expected(self, layer: int) -> dict[str, Array]:
-        """What dispatch and combine put out on all ranks, by the names of result files (``rank0.expand_x``, ...)."""
-        tensors, shape = self.tensors(layer), self.keywords()
+    def expected(self, tensors: dict[str, Array]) -> dict[str, Array]:
+        """What dispatch and combine put out on all ranks of these tensors, by the names of result files (``rank0.expand_x``, ...)."""
+        shape = self.keywords()
         dispatched = oracle_dispatch(tensors, **shape)
         returned = {}
         for rank in range(self.world_size):
@@ -154,9 +154,9 @@ class Case:
             start += int(count)
         return results
 
-    def arguments(self, rank: int, layer: int, group_ep: str) -> dict[str, Any]:
+    def _of_dispatch(self, rank: int, tensors: dict[str, Array], group_ep: str) -> dict[str, Any]:
         """The keywords of dispatch on a rank."""
-        tensors, of = self.tensors(layer), f"rank{rank}."
+        of = f"rank{rank}."
         optional = {"scales": tensors.get("scales"), "x_active_mask": tensors.get(of + "x_active_mask")}
         numbers = {name: value for name, value in self.config.items() if name != "dtype"}
         if self._uneven:
@@ -189,84 +189,91 @@ class Case:
         Raises:
             Wrong: a tensor differs: which, where, and from what.
         """
-        held: dict[int, tuple[dict[str, Any], dict[str, Any], Any]] = {}
+        held: dict[int, _Sent] = {}
         for step in self.schedule.split():
             layer = int(step[1:])
             if step[0] == "D":
-                given = self.arguments(rank, layer, group_ep)
-                expected = self.expected(layer)
-                put_out = self._called(rank, layer, dispatch, given, device)
-                y = self._check_dispatch(rank, layer, expected, put_out)
-                held[layer] = given, expected, (put_out, y)
-                continue
-            given, expected, (put_out, y) = held.pop(layer)
-            tensors, of = self.tensors(layer), f"rank{rank}."
-            returned = {
-                **{name: given[name] for name in given if name not in ("x", "scales", "quant_mode")},
-                "expand_x": y,
-                "assist_info_for_combine": put_out[2],
-                "ep_send_counts": put_out[4],
-                "expert_scales": tensors[of + "expert_scales"],
-            }
-            returned.pop("expert_token_nums_type", None)
-            if self._shared_rows:
-                returned["shared_expert_x"] = tensors[of + "shared_expert_x"]
-            if self.config.get("copy_expert_num"):
-                returned["ori_x"] = given["x"]
-            self._check_combine(rank, layer, expected, self._called(rank, layer, combine, returned, device))
+                tensors = self.tensors(layer)
+                given = self._of_dispatch(rank, tensors, group_ep)
+                sent = _Sent(
+                    f"{self.name}: rank {rank}, layer {layer}", rank, tensors, self.expected(tensors)
+                )
+                put_out = _called(sent.where, dispatch, given, device)
+                sent.returned = self._of_combine(sent, given, put_out, self._check_dispatch(sent, put_out))
+                held[layer] = sent
+            else:
+                sent = held.pop(layer)
+                self._check_combine(sent, _called(sent.where, combine, sent.returned, device))
 
-    def _called(
-        self, rank: int, layer: int, operator: Callable[..., Any], given: dict[str, Any], device: str | None
-    ) -> Any:
-        """Calls an operator, which must leave what it is given as it is."""
-        import numpy as np
+    def _of_combine(self, sent: _Sent, given: dict[str, Any], put_out: Any, y: Array) -> dict[str, Any]:
+        """The keywords of combine on a rank."""
+        of_dispatch_alone = ("x", "scales", "quant_mode", "expert_token_nums_type")
+        returned = {
+            **{name: value for name, value in given.items() if name not in of_dispatch_alone},
+            "expand_x": y,
+            "assist_info_for_combine": put_out[2],
+            "ep_send_counts": put_out[4],
+            "expert_scales": sent.own("expert_scales"),
+        }
+        if self._shared_rows:
+            returned["shared_expert_x"] = sent.own("shared_expert_x")
+        if self.config.get("copy_expert_num"):
+            returned["ori_x"] = given["x"]
+        return returned
 
-        passed = _on(given, device)
-        before = {name: np.array(value) for name, value in given.items() if isinstance(value, np.ndarray)}
-        put_out = operator(**passed)
-        for name, value in before.items():
-            after = _array(passed[name])
-            if after.tobytes() != value.tobytes():
-                raise Wrong(f"{self.name}: rank {rank}, layer {layer}: {name}: was written, and is an input")
-        return put_out
-
-    def _check_dispatch(self, rank: int, layer: int, expected: dict[str, Array], put_out: Any) -> Array:
+    def _check_dispatch(self, sent: _Sent, put_out: Any) -> Array:
         """Compares what dispatch has put out, and returns what the experts make of it, with room as large as the rows have."""
         import numpy as np
 
         rows, scales, _, nums, recv_counts, *_ = (None if one is None else _array(one) for one in put_out)
-        of = f"rank{rank}."
-        where = f"{self.name}: rank {rank}, layer {layer}"
-        want = expected[of + "expand_x"]
-        for name, seen in (("expert_token_nums", nums), ("ep_recv_counts", recv_counts)):
-            _compare(where, name, seen, expected[of + name])
-        _compare(where, "expand_x", rows, want)
-        if of + "dynamic_scales" in expected:
-            _compare(where, "dynamic_scales", scales, expected[of + "dynamic_scales"])
+        want = sent.must("expand_x")
+        for name, seen in (("expert_token_nums", nums), ("ep_recv_counts", recv_counts), ("expand_x", rows)):
+            _compare(sent.where, name, seen, sent.must(name))
+        if self.config.get("quant_mode"):
+            _compare(sent.where, "dynamic_scales", scales, sent.must("dynamic_scales"))
         assert rows is not None and nums is not None
-        counts = nums[: len(expected[of + "expert_token_nums"])]
+        counts = nums[: len(sent.must("expert_token_nums"))]
         used = rows[: len(want)]
         values = _values(used, None if scales is None or used.dtype.kind != "i" else scales[: len(used)])
-        results = self.experts(rank, values, counts if self._counts_rows() else _differences(counts))
-        y = np.zeros((len(rows), _H), expected[of + "x_out"].dtype)
+        results = self.experts(sent.rank, values, counts if self._counts_rows() else _differences(counts))
+        y = np.zeros((len(rows), _H), sent.must("x_out").dtype)
         y[: len(used)] = results.astype(y.dtype)
         return y
 
-    def _check_combine(self, rank: int, layer: int, expected: dict[str, Array], put_out: Any) -> None:
+    def _check_combine(self, sent: _Sent, put_out: Any) -> None:
         import numpy as np
 
-        seen, want = _array(put_out), expected[f"rank{rank}.x_out"]
-        mask = self.tensors(layer).get(f"rank{rank}.x_active_mask", np.ones(len(want), bool))
+        seen, want = _array(put_out), sent.must("x_out")
+        mask = sent.tensors.get(f"rank{sent.rank}.x_active_mask", np.ones(len(want), bool))
         active = mask if mask.ndim == 1 else mask.any(axis=1)
-        where = f"{self.name}: rank {rank}, layer {layer}"
         if seen.shape != want.shape:
-            raise Wrong(f"{where}: x_out: shape {list(seen.shape)}: must be {list(want.shape)}")
+            raise Wrong(f"{sent.where}: x_out: shape {list(seen.shape)}: must be {list(want.shape)}")
         for token in np.flatnonzero(active):
-            _compare(where, f"x_out[{token}]", seen[token], want[token])
+            _compare(sent.where, f"x_out[{token}]", seen[token], want[token])
+
+
+@dataclass
+class _Sent:
+    """A layer on one rank, between its dispatch and its combine."""
+
+    where: str
+    """For messages."""
+    rank: int
+    tensors: dict[str, Array]
+    """What all ranks bring."""
+    expected: dict[str, Array]
+    returned: dict[str, Any] = field(default_factory=dict)
+    """The keywords of combine."""
+
+    def own(self, name: str) -> Array:
+        return self.tensors[f"rank{self.rank}.{name}"]
+
+    def must(self, name: str) -> Array:
+        return self.expected[f"rank{self.rank}.{name}"]
 
 
 def cases(world_size: int) -> Iterator[Case]:
-    """All cases for so many ranks, two at least: hold on to the order, which is the same on all ranks."""
+    """All cases for a number of ranks, at least two. All ranks must run them in this order."""
     if world_size < 2:
         raise ValueError(f"world_size = {world_size}: must be at least 2")
     many: dict[str, Any] = {"schedule": "D0 D1 C0 D2 C1 C2"}
@@ -365,6 +372,19 @@ def _differences(ends: Array) -> Array:
     import numpy as np
 
     return np.diff(ends, prepend=0)
+
+
+def _called(where: str, operator: Callable[..., Any], given: dict[str, Any], device: str | None) -> Any:
+    """Calls an operator, which must leave what it is given as it is."""
+    import numpy as np
+
+    passed = _on(given, device)
+    before = {name: np.array(value) for name, value in given.items() if isinstance(value, np.ndarray)}
+    put_out = operator(**passed)
+    for name, value in before.items():
+        if _array(passed[name]).tobytes() != value.tobytes():
+            raise Wrong(f"{where}: {name}: was written, and is an input")
+    return put_out
 
 
 def _on(arguments: dict[str, Any], device: str | None) -> dict[str, Any]:
