@@ -19,8 +19,8 @@ pub(super) const ELSEWHERE: [&str; 6] = ["product", "dtype", "k", "h", "bs", "hc
 /// Arguments without which there is no call.
 pub(super) const REQUIRED: [&str; 2] = ["ep_world_size", "moe_expert_num"];
 
-/// Arguments of a call that decide whether it is valid, and how much memory it needs.
-pub(super) const DECISIVE: [&str; 13] = [
+/// Arguments that dispatch and combine have alike, and that decide whether they are valid.
+const SHARED: [&str; 10] = [
     "ep_world_size",
     "moe_expert_num",
     "tp_world_size",
@@ -30,27 +30,18 @@ pub(super) const DECISIVE: [&str; 13] = [
     "copy_expert_num",
     "const_expert_num",
     "global_bs",
-    "quant_mode",
-    "comm_quant_mode",
     "comm_alg",
-    "expert_token_nums_type",
 ];
 
-/// Arguments that all calls of one group have alike.
-pub(super) const OF_GROUP: [&str; 12] = [
-    "ep_world_size",
-    "moe_expert_num",
-    "tp_world_size",
-    "shared_expert_num",
-    "shared_expert_rank_num",
-    "zero_expert_num",
-    "copy_expert_num",
-    "const_expert_num",
-    "global_bs",
-    "comm_alg",
-    "group_ep",
-    "group_tp",
-];
+/// Returns the arguments of a call that decide whether it is valid, and how much memory it needs.
+pub(super) fn decisive() -> impl Iterator<Item = &'static str> {
+    SHARED.into_iter().chain(["quant_mode", "comm_quant_mode", "expert_token_nums_type"])
+}
+
+/// Returns the arguments that all calls of one group have alike.
+pub(super) fn of_group() -> impl Iterator<Item = &'static str> {
+    SHARED.into_iter().chain(["group_ep", "group_tp"])
+}
 
 /// Returns the tensors that an argument of this name may be, of those on which rules depend.
 pub(super) fn tensor(word: &str) -> Given {

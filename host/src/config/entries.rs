@@ -157,7 +157,7 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
     for (line, piece) in arguments {
         let Some((word, literal)) = call::keyword(piece) else {
             // Any argument may hide there.
-            lacks.extend(call::DECISIVE);
+            lacks.extend(call::decisive());
             not_read.push(cut(piece));
             continue;
         };
@@ -172,7 +172,9 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
             }
             None => {
                 given |= call::tensor(word);
-                lacks.extend(keys::key(word).ok().filter(|key| call::DECISIVE.contains(key)));
+                lacks.extend(
+                    keys::key(word).ok().filter(|key| call::decisive().any(|decisive| decisive == *key)),
+                );
                 not_read.push(short(word));
             }
         }
@@ -208,7 +210,7 @@ fn contradicted(first: &[Entry<'_>], text: &str, start: usize) -> Vec<Fault> {
         let arguments = call::pieces(text, from).filter(|_| known).unwrap_or_default();
         faults.extend(arguments.into_iter().filter_map(|(line, piece)| {
             let (word, literal) = call::keyword(piece)?;
-            let key = keys::key(word).ok().filter(|key| call::OF_GROUP.contains(key))?;
+            let key = keys::key(word).ok().filter(|key| call::of_group().any(|shared| shared == *key))?;
             let value = DeValue::parse(literal).ok()?;
             let (_, entry) = stated.iter().find(|(other, _)| *other == key)?;
             // Values of this type are compared by what they print.
@@ -252,7 +254,7 @@ pub(super) fn is_decisive(key: &str) -> bool {
     // No call has these, and rules or the choice of the algorithm follow from them.
     const OF_TEXTS: [&str; 4] =
         ["op", "expert_shard_type", "hccl_intra_pcie_enable", "hccl_intra_roce_enable"];
-    needed().chain(call::DECISIVE).chain(OF_TEXTS).any(|decisive| decisive == key)
+    needed().chain(call::decisive()).chain(OF_TEXTS).any(|decisive| decisive == key)
 }
 
 /// Makes the configuration of all entries.
