@@ -1,12 +1,13 @@
 //! One round: who sends what, and what the oracle says that dispatch and combine must put out.
 
 use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::layout::record::Triple;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::Operands;
 use veriep_core::reference::Cluster;
 use veriep_core::reference::numerics::add_rows;
 use veriep_core::shape::Shape;
-use veriep_core::units::{RankId, Token};
+use veriep_core::units::RankId;
 
 /// Who sends to which experts, `[rank][token][k]`; a token without experts is inactive.
 pub type Traffic<'a> = &'a [&'a [&'a [i32]]];
@@ -84,7 +85,7 @@ impl Round {
         let of = |&rank: &RankId| {
             // Of a TP domain each rank has a part of the expert: the parts make the result.
             let x_out = cluster.combine(rank, &mut |token, k, row| {
-                let of = |tp| expert_result(&cluster, (rank, token, k), tp);
+                let of = |tp| expert_result(&cluster, Triple { source: rank, token, k }, tp);
                 *row = (1..tp_ranks).map(of).fold(of(0), |sum, other| add_rows(shape.dtype(), &sum, &other));
             });
             // First the rows of the rank, then those of its TP peer.
@@ -92,7 +93,7 @@ impl Round {
             let received = |n| cluster.received(RankId(first + (own + n) % tp_ranks));
             let y = (0..tp_ranks)
                 .flat_map(received)
-                .flat_map(|pair| expert_result(&cluster, pair, own))
+                .flat_map(|(source, token, k)| expert_result(&cluster, Triple { source, token, k }, own))
                 .collect();
             (cluster.dispatch(rank), x_out, y)
         };
@@ -123,7 +124,8 @@ fn bring(shape: &Shape, number: u32, rank: u32, tokens: &[&[i32]]) -> RankRound 
 
 /// What the stand-in expert of a pair, or the part of it that TP rank `tp` has, makes of its token: a factor of its own, exact
 /// in bf16.
-fn expert_result(cluster: &Cluster<'_>, (source, token, k): (RankId, Token, u32), tp: u32) -> Vec<u8> {
+fn expert_result(cluster: &Cluster<'_>, of: Triple, tp: u32) -> Vec<u8> {
+    let Triple { source, token, k } = of;
     let (shape, inputs) = (cluster.shape, &cluster.ranks[source.index()]);
     let expert = inputs.ids(shape, token)[k as usize] as u32 + tp * shape.moe_expert_num();
     let gain = (2 << expert) as f32;
