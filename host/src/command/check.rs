@@ -43,7 +43,7 @@ struct Checked {
     error: Option<Error>,
 }
 
-/// What was judged.
+/// The parts of the input that were judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Judged {
     #[default]

@@ -64,7 +64,7 @@ struct Group {
     case: Option<Case>,
 }
 
-/// What the dumps say if the group had these options.
+/// The ranks as the dumps show them, and the evidence, if the group had these options.
 struct Reading {
     options: dump::Options,
     ranks: Vec<Option<Seen>>,
@@ -81,7 +81,7 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
     report::emit(report, args.from, &group, &readings)
 }
 
-/// What the dumps say under each of these options, the first of them first. Options that contradict the dumps are left out.
+/// Reads the dumps under each of these options, in this order. Options that contradict the dumps are left out.
 ///
 /// # Errors
 /// All of them contradict the dumps; the error is that of the first.
@@ -208,8 +208,7 @@ fn options(args: &DiagnoseArgs) -> Result<(dump::Options, Vec<&'static str>), Er
     Ok((options, asked.into_iter().filter(is_open).map(|(name, _)| name).collect()))
 }
 
-/// Refuses what the arguments say otherwise than a file beside the dumps: the dumps would be read as those of another group, in
-/// which no word is missing.
+/// Refuses arguments that contradict a file beside the dumps: read as those of another group, the dumps may lack no word.
 fn must_agree(file: &Path, stated: &toml::Table, asked: &toml::Table) -> Result<(), Error> {
     let Some((key, value)) = stated.iter().find(|(key, value)| asked.get(*key) != Some(value)) else {
         return Ok(());

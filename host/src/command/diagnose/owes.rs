@@ -25,9 +25,9 @@ pub(super) struct Seen {
     pub(super) heard: BTreeSet<u32>,
     /// Ranks of which it has words of the dispatch that it is in.
     pub(super) told: BTreeSet<u32>,
-    /// Where it lacks flags in a dispatch and has others: whether some of those that it lacks are its own.
+    /// Whether it lacks some of its own flags; none unless it lacks some flags of a dispatch and has others.
     pub(super) lacks_own_flags: Option<bool>,
-    /// What in its memory cannot be, if the configuration, the case and the other dumps are right.
+    /// Contents of its memory that contradict the configuration, the case or the other dumps.
     pub(super) contradictions: Vec<String>,
     /// Whether it may lack results that no dump tells of: those that memory shows are all there, or none is.
     pub(super) may_lack_results: bool,
