@@ -1,7 +1,7 @@
 //! `veriep conform`: records of every protocol pass; with one event left out, told twice or told too early they do not, where the
 //! contract forbids it.
 
-use crate::common::{fails, json, text};
+use crate::common::{fails, json, text, tier};
 use std::collections::HashSet;
 use tempfile::tempdir;
 use veriep::config::Bs;
@@ -117,7 +117,7 @@ impl Record {
 
 #[test]
 fn a_record_with_one_event_changed_is_refused() {
-    for (run, needed) in RUNS {
+    for (run, needed) in RUNS.into_iter().step_by(tier(3, 1)) {
         let record = record(run);
         let refused = |what: &str, kind: &str, change: &dyn Fn(usize) -> Option<Guard>| {
             for at in record.some(kind) {

@@ -1,6 +1,6 @@
 //! `simulate`: what the sources say of times comes out of runs in virtual time.
 
-use crate::common::{fails, json, text, veriep};
+use crate::common::{fails, json, text, tier, veriep};
 use serde_json::Value;
 use tempfile::tempdir;
 
@@ -48,7 +48,8 @@ fn free_runs_take_as_long_as_seed_001_says() {
 #[test]
 fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
     let mut combine = Vec::new();
-    for cores in [8, 40] {
+    let cores: &[u32] = tier(&[8], &[8, 40]);
+    for cores in cores {
         let said = [2, 3].map(|stage| {
             simulate(&format!("--preset a2-hier-64 --stage {stage} --set aiv_num={cores} {DECODE}"))
         });
@@ -57,14 +58,18 @@ fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
         assert!(three[0] <= 0.9 * two[0], "{cores} cores: {three:?} {two:?}");
         combine.push([two[1], three[1]]);
     }
-    for stage in 0..2 {
-        assert!(combine[1][stage] <= combine[0][stage], "more cores make combine slower: {combine:?}");
+    for pair in combine.windows(2) {
+        assert!(
+            (0..2).all(|stage| pair[1][stage] <= pair[0][stage]),
+            "more cores make combine slower: {combine:?}"
+        );
     }
 }
 
 #[test]
 fn jitter_does_not_hide_what_the_third_stage_gains() {
-    for (seed, cores) in [(1, 24), (2, 8)] {
+    let runs: &[(u64, u32)] = tier(&[(2, 8)], &[(1, 24), (2, 8)]);
+    for (seed, cores) in runs {
         let [two, three] = [2, 3].map(|stage| {
             let set = format!("--set aiv_num={cores} --jitter 20 --seed {seed}");
             slowest(&format!("--preset a2-hier-64 --stage {stage} {set} {DECODE}"))
@@ -74,6 +79,7 @@ fn jitter_does_not_hide_what_the_third_stage_gains() {
 }
 
 #[test]
+#[ignore = "thorough: .ci/prove runs it"]
 fn the_hierarchy_gains_more_with_more_tokens_and_less_with_more_ranks() {
     // Microseconds by which it is faster than the full mesh, bandwidth alone.
     let gains = |ranks: u32, tokens: u32| {
@@ -114,7 +120,9 @@ fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
     ] {
         let said = simulate(line);
         assert_eq!(said["checked"], true, "{line}");
-        assert_eq!(said, simulate(line), "{line}: another run of the same seed differs");
+        if line.contains("--skew") || tier(false, true) {
+            assert_eq!(said, simulate(line), "{line}: another run of the same seed differs");
+        }
         let weightless = simulate(&format!("{line} --rows weightless"));
         let [real, weightless] = [&said, &weightless].map(|said| said["end_us"].as_f64().unwrap());
         assert!(near(weightless, real, 0.2), "{line}: {weightless} us without rows, {real} us with them");
@@ -124,15 +132,16 @@ fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
 #[test]
 fn few_words_are_looked_at_for_each_step_that_moves() {
     let decode = "--preset deepseek-v3-decode --cluster a3 --set aiv_num=48 --rows weightless";
-    for line in [
-        &format!("--preset a2-64 --set aiv_num=40 {DECODE}"),
+    let lines = [
         decode,
+        &format!("{decode} --receive direct"),
         &format!("{decode} --flags separate"),
         &format!("{decode} --receive in-place"),
-        &format!("{decode} --receive direct"),
         &format!("{decode} --set comm_alg=fullmesh_v2"),
+        &format!("--preset a2-64 --set aiv_num=40 {DECODE}"),
         "--preset a3-288 --set bs=4 --set aiv_num=24 --cluster a3 --rows weightless",
-    ] {
+    ];
+    for line in &lines[..tier(2, lines.len())] {
         let said = simulate(line);
         assert!(looked_at_few_words(&said), "{line}: {}", said["words_per_step"]);
     }
@@ -167,7 +176,8 @@ fn rows_that_are_copied_serially_take_twice_as_long_on_a_core() {
 fn wire_and_agent_cross_where_a_window_takes_as_long_as_its_task() {
     // Without other costs and latencies: 63 windows of 16 tokens take 86 us, 1.37 us each.
     let wire = |tokens: u32| 86.1 / 16.0 * f64::from(tokens);
-    for (task, crossing) in [(1.0, 12), (1.5, 18), (2.0, 24)] {
+    let tasks: &[(f64, u32)] = tier(&[(1.0, 12)], &[(1.0, 12), (1.5, 18), (2.0, 24)]);
+    for &(task, crossing) in tasks {
         let combine = |tokens: u32| {
             let set = format!("{DECODE} --set bs={tokens} --cost agent_task_ns={}", 1000.0 * task);
             slowest(&format!("--preset a2-64 {set} {BARE}"))[1]
@@ -179,6 +189,7 @@ fn wire_and_agent_cross_where_a_window_takes_as_long_as_its_task() {
 }
 
 #[test]
+#[ignore = "thorough: .ci/prove runs it"]
 fn the_old_way_takes_longer_and_grows_with_the_number_of_ranks() {
     let old = |line: &str| {
         let said = simulate(&format!("{line} --cluster a2 --rows weightless --against old-way"));
@@ -242,7 +253,7 @@ fn a_late_rank_is_waited_for_and_formula_and_free_run_are_bounds() {
 #[test]
 fn the_critical_path_begins_at_the_rank_that_was_late() {
     for (preset, stage) in [("a2-hier-16 --stage 3", "3"), ("a2-hier-16 --stage 2", "2")] {
-        for rank in 0..16 {
+        for rank in (0..16).step_by(tier(11, 1)) {
             let said = simulate(&format!(
                 "--preset {preset} --set h=1024 --cluster a2 --rows weightless --straggler {rank}:40"
             ));
@@ -275,6 +286,7 @@ fn staggered_cores_send_to_fewer_receivers_at_once() {
 }
 
 #[test]
+#[ignore = "thorough: .ci/prove runs it"]
 fn the_split_and_the_order_of_before_are_slower() {
     let [before, now] = ["--shared even --order plain", "--shared all-in --order staggered"].map(|split| {
         simulate(&format!("--preset a3-288 --set bs=16 --cluster a3 --rows weightless {split}"))
@@ -287,6 +299,7 @@ fn the_split_and_the_order_of_before_are_slower() {
 }
 
 #[test]
+#[ignore = "thorough: .ci/prove runs it"]
 fn an_offset_spreads_writes_over_ports() {
     let of = |preset: &str, by: &str| {
         let line = format!("--preset {preset} --set aiv_num=24 --cluster a3 --free --rows weightless");
