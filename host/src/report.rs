@@ -310,6 +310,33 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     table.trim_fmt()
 }
 
+/// A column of a table: its title, and the text of a row in it.
+pub struct Column<'t, R> {
+    title: &'t str,
+    cell: &'t dyn Fn(&R) -> String,
+}
+
+pub fn column<'t, R>(title: &'t str, cell: &'t dyn Fn(&R) -> String) -> Column<'t, R> {
+    Column { title, cell }
+}
+
+/// A table of rows of one type.
+pub fn table_of<'r, R: 'r>(of: &[Column<'_, R>], rows: impl IntoIterator<Item = &'r R>) -> String {
+    let header: Vec<_> = of.iter().map(|column| column.title).collect();
+    let row = |row: &'r R| of.iter().map(|column| (column.cell)(row)).collect();
+    columns(&header, &rows.into_iter().map(row).collect::<Vec<_>>())
+}
+
+/// The text of a measured number.
+pub fn decimals(number: f64) -> String {
+    format!("{number:.2}")
+}
+
+/// The text of what may be missing.
+pub fn or_dash(value: Option<impl core::fmt::Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 /// Returns fields of an object as rows for [`pairs`]. Their names are as in [`objects`].
 fn fields<'n>(item: &Value, names: &[&'n str]) -> Vec<(&'n str, String)> {
     names.iter().map(|name| titled(name)).map(|(title, field)| (title, cell(item, field))).collect()

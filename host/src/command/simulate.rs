@@ -16,14 +16,15 @@ use crate::simulate::timed::{Paces, WHOLE};
 use crate::simulate::{self, Outcome, Plan, Wakes, old_way};
 use core::ops::RangeInclusive;
 use indicatif::BinaryBytes;
-use serde_json::Value;
 use std::path::PathBuf;
 use veriep_core::shape::Product;
 use veriep_core::sim::chooser::Dice;
 use veriep_core::sim::storage::group_sizes;
 
 mod grid;
-mod told;
+mod report;
+
+use report::{Against, against, slowest};
 
 /// Bytes of rows up to which they are kept unless the request says otherwise.
 const REAL_MAX: u64 = 1 << 30;
@@ -86,7 +87,7 @@ impl Request {
         let outcome = simulate::run(&self.plan, &self.cluster, self.rows, log.clone())?;
         record::end(&args.record, log, |timeline| {
             timeline.links.clone_from(&outcome.busy);
-            (outcome.path.clone(), told::about(args, self, &outcome))
+            (outcome.path.clone(), report::about(args, self, &outcome))
         })?;
         Ok(outcome)
     }
@@ -106,19 +107,19 @@ impl Other {
         }))
     }
 
-    fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<Value, Error> {
+    fn compared(&self, name: &str, request: &Request, outcome: &Outcome) -> Result<Against, Error> {
         let here = &outcome.took;
         Ok(match &self.0 {
-            Some(other) => told::compare(name, here, &request.times_on(other)?.took, &Default::default()),
+            Some(other) => against(name, here, &request.times_on(other)?.took, &Default::default()),
             None => {
                 let old = old_way::run(&request.plan.case, &request.cluster, &request.plan.paces);
-                told::compare(name, here, &old.took, &old.parts)
+                against(name, here, &old.took, &old.parts)
             }
         })
     }
 }
 
-pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error> {
+pub(super) fn run(args: &SimulateArgs, out: &mut Report) -> Result<(), Error> {
     let [events, trace, html] = args.record.files();
     let clusters = [Some(&args.cluster), args.against.as_ref()].into_iter().flatten().map(PathBuf::from);
     let read: Vec<_> = inputs(&args.config).into_iter().chain(clusters).collect();
@@ -146,35 +147,33 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
         true => None,
         false => Some(request.times_on(&request.cluster.free())?).filter(|free| !free.cut),
     };
-    let mut told = told::tell(args, &request, &outcome, free.as_ref());
+    let mut simulated = report::simulated(args, &request, &outcome, free.as_ref());
     let (mut done, all) = (usize::from(!outcome.cut), points.len() * args.seeds as usize);
     if let (Some(other), false) = (&against, outcome.cut) {
-        told["against"] = other.compared(args.against.as_deref().unwrap_or(""), &request, &outcome)?;
+        let name = args.against.as_deref().unwrap_or("");
+        simulated.against = Some(other.compared(name, &request, &outcome)?);
     }
     if points.len() > 1 || args.seeds > 1 {
         let mut took = vec![Vec::new(); points.len()];
         if !outcome.cut {
-            took[0].push(told::slowest(&outcome.took));
+            took[0].push(slowest(&outcome.took));
         }
         let first = request.bytes();
         drop(request);
         run_rest(args, &points, first, |number, seed, outcome| {
             csv.add(&points[number], seed, outcome);
             if !outcome.cut {
-                took[number].push(told::slowest(&outcome.took));
+                took[number].push(slowest(&outcome.took));
                 done += 1;
             }
         })?;
-        let grid: Vec<_> =
-            points.iter().zip(&took).flat_map(|(point, took)| told::point(point, took)).collect();
-        if !grid.is_empty() {
-            told["grid"] = grid.into();
-        }
+        simulated.grid =
+            points.iter().zip(&took).flat_map(|(point, took)| report::grid_rows(point, took)).collect();
     }
     csv.finish()?;
     let cut = || Error::Interrupted(format!("after {done} of {all} simulations"));
     let verdict = if done < all && interrupt::is_asked() { Err(cut()) } else { Ok(()) };
-    report.conclude(&told, told::table, verdict)
+    out.conclude(&simulated, report::table, verdict)
 }
 
 /// Runs all simulations of a grid but the first, and calls `ended` with the number of the point, the seed and the outcome of

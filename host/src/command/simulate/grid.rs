@@ -78,7 +78,7 @@ impl Csv {
         let Self(Some(lines)) = self else { return };
         let values: Vec<_> = point.values.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let values = values.join(" ");
-        for (operator, name) in super::told::OPERATORS.into_iter().enumerate() {
+        for (operator, name) in super::report::OPERATORS.into_iter().enumerate() {
             // A rank that was cut off has not ended.
             let ended = outcome.took[operator].iter().enumerate().filter(|(_, took)| **took > 0);
             for (rank, took) in ended {
