@@ -8,10 +8,11 @@ use crate::config::Config;
 use crate::error::{Error, Problem, one_line};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, cell, items, objects, pairs};
-use serde_json::{Value, json};
+use crate::report::{Report, column, or_dash, pairs, table_of};
+use serde::Serialize;
 use std::path::Path;
 use veriep_core::layout::map;
+use veriep_core::layout::state::Partition;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Given, Limits, Shape};
@@ -44,68 +45,133 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
         Error::Request(format!("--rank {named}: must be in [0, {last}]{more}"))
     })?;
     let choices = choices(&shape, &args.mode)?;
-    let mut layout = draw(&shape, choices, &name, rank);
-    layout["rank"] = named.0.into();
-    report.emit(&layout, table)
+    report.emit(&layout(&shape, choices, name, Ranks { named, now: rank }), table)
 }
 
-fn draw(shape: &Shape, choices: Choices, config: &str, rank: RankId) -> Value {
-    let ep_rank = global_rank::ep_rank(shape, rank);
-    let areas = map::areas(shape, choices.mode(), ep_rank).map(|area| {
-        json!({
-            "region": area.start.region.name(),
-            "partition": area.partition.map(veriep_core::layout::state::Partition::index),
-            "name": area.name,
-            "offset": area.start.offset,
-            "size": area.size(),
-            "count": area.count,
-            "stride": area.stride,
-            "slot": area.slot,
-        })
+/// The memory of a rank. Offsets and sizes are bytes.
+#[derive(Debug, Serialize)]
+struct Layout {
+    ok: bool,
+    config: String,
+    rank: u32,
+    places: &'static str,
+    areas: Vec<Area>,
+    record: Vec<Field>,
+    combine_row: Vec<Field>,
+    outputs: Vec<Output>,
+}
+
+#[derive(Debug, Serialize)]
+struct Area {
+    region: &'static str,
+    partition: Option<u32>,
+    name: &'static str,
+    offset: u64,
+    size: u64,
+    count: u64,
+    stride: u64,
+    slot: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Field {
+    name: &'static str,
+    offset: u64,
+    size: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Output {
+    tensor: &'static str,
+    capacity: u64,
+}
+
+/// A rank by its name, and by its number among those that are left.
+#[derive(Clone, Copy)]
+struct Ranks {
+    named: RankId,
+    now: RankId,
+}
+
+fn layout(shape: &Shape, choices: Choices, config: String, rank: Ranks) -> Layout {
+    let ep_rank = global_rank::ep_rank(shape, rank.now);
+    let areas = map::areas(shape, choices.mode(), ep_rank).map(|area| Area {
+        region: area.start.region.name(),
+        partition: area.partition.map(Partition::index),
+        name: area.name,
+        offset: area.start.offset,
+        size: area.size(),
+        count: area.count,
+        stride: area.stride,
+        slot: area.slot,
     });
     // Rows that are placed directly travel in neither record.
     let field = |field: map::Field| {
         let map::Field { name, offset, size } = field;
-        (!choices.receive.is_direct()).then(|| json!({"name": name, "offset": offset, "size": size}))
+        (!choices.receive.is_direct()).then_some(Field { name, offset, size })
     };
     let output = |(tensor, capacity): (Tensor, u64)| {
         let has = capacity > 0 && (choices.receive.keeps_rows() || !IN_PLACE.contains(&tensor));
-        has.then(|| json!({"tensor": tensor.name(), "capacity": capacity}))
+        has.then_some(Output { tensor: tensor.name(), capacity })
     };
-    json!({
-        "ok": true,
-        "config": config,
-        "places": "veriep",
-        "areas": areas.collect::<Vec<_>>(),
-        "record": map::record_fields(shape).filter_map(field).collect::<Vec<_>>(),
-        "combine_row": map::combine_fields(shape).filter_map(field).collect::<Vec<_>>(),
-        "outputs": map::outputs(shape, ep_rank).filter_map(output).collect::<Vec<_>>(),
-    })
+    Layout {
+        ok: true,
+        config,
+        rank: rank.named.0,
+        places: "veriep",
+        areas: areas.collect(),
+        record: map::record_fields(shape).filter_map(field).collect(),
+        combine_row: map::combine_fields(shape).filter_map(field).collect(),
+        outputs: map::outputs(shape, ep_rank).filter_map(output).collect(),
+    }
 }
 
-fn table(layout: &Value) -> String {
-    let fields = |title: &str, field: &str| match items(layout, field) {
-        [] => String::new(),
-        fields => format!("{title}\n{}\n\n", objects(&["field=name", "offset", "size"], fields)),
-    };
+fn table(layout: &Layout) -> String {
     // In blocks there are flags between the bytes of a field.
-    let record = if items(layout, "record").iter().any(|field| field["name"] == "block") {
+    let record = if layout.record.iter().any(|field| field.name == "block") {
         "token record: a stream that blocks cut; offsets are in memory, sizes count its bytes"
     } else {
         "token record"
     };
-    let outputs = items(layout, "outputs").iter();
-    let outputs: Vec<_> = outputs
-        .map(|output| (output["tensor"].as_str().unwrap_or_default(), cell(output, "capacity")))
-        .collect();
-    let columns = ["region", "partition", "area=name", "offset", "size", "count", "stride", "slot"];
+    let outputs = layout.outputs.iter().map(|output| (output.tensor, output.capacity.to_string()));
     format!(
         "rank {} of {}, in bytes; {PLACES}\n\n{}\n\n{}{}outputs, capacity\n{}",
-        layout["rank"],
-        one_line(&cell(layout, "config")),
-        objects(&columns, items(layout, "areas")),
-        fields(record, "record"),
-        fields("combine row", "combine_row"),
-        pairs(&outputs)
+        layout.rank,
+        one_line(&layout.config),
+        of_areas(&layout.areas),
+        of_fields(record, &layout.record),
+        of_fields("combine row", &layout.combine_row),
+        pairs(&outputs.collect::<Vec<_>>())
     )
+}
+
+fn of_areas(areas: &[Area]) -> String {
+    table_of(
+        &[
+            column("region", &|area: &Area| area.region.to_owned()),
+            column("partition", &|area| or_dash(area.partition)),
+            column("area", &|area| area.name.to_owned()),
+            column("offset", &|area| area.offset.to_string()),
+            column("size", &|area| area.size.to_string()),
+            column("count", &|area| area.count.to_string()),
+            column("stride", &|area| area.stride.to_string()),
+            column("slot", &|area| area.slot.to_string()),
+        ],
+        areas,
+    )
+}
+
+fn of_fields(title: &str, fields: &[Field]) -> String {
+    if fields.is_empty() {
+        return String::new();
+    }
+    let table = table_of(
+        &[
+            column("field", &|field: &Field| field.name.to_owned()),
+            column("offset", &|field| field.offset.to_string()),
+            column("size", &|field| field.size.to_string()),
+        ],
+        fields,
+    );
+    format!("{title}\n{table}\n\n")
 }
