@@ -2,6 +2,7 @@
 
 mod bench;
 mod explain;
+mod help;
 mod inject;
 mod plan;
 mod run;
@@ -9,6 +10,8 @@ mod simulate;
 
 pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 pub use explain::explain;
+pub use help::command;
+use help::{INPUT, OPTIONS, OUTPUT, PROTOCOL};
 pub use inject::Faults;
 pub use plan::{PlanArgs, SharedArg};
 #[cfg(target_os = "linux")]
@@ -25,26 +28,28 @@ use crate::presets;
 use crate::report::Format;
 use crate::result;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use core::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::shape::Release;
 
 /// Run, check and debug Mixture-of-Experts dispatch and combine (Ascend A2/A3) without an NPU.
-///
-/// Exit status: 0 yes, fine; 1 no, a result is wrong or a schedule unsafe; 2 the request, configuration or input is
-/// invalid; 3 no progress before the deadline; 4 unknown, no verdict within the bounds. Of several the worst wins, in the
-/// order 2, 3, 1, 4, 0.
 #[derive(Debug, Parser)]
-#[command(name = "veriep", version)]
+#[command(name = "veriep", version, disable_help_flag = true)]
 pub struct Cli {
     /// Format of the report on stdout.
-    #[arg(long, global = true, value_enum, default_value_t)]
+    #[arg(long, global = true, help_heading = OPTIONS, value_enum, default_value_t)]
     pub format: Format,
-    /// Print the whole report of a subcommand that judges, which else has ten lines; JSON always has everything.
-    #[arg(short, long, global = true)]
+    /// Print the whole report of a subcommand that judges, and not its first ten lines.
+    #[arg(short, long, global = true, help_heading = OPTIONS)]
     pub verbose: bool,
+    /// Print no report and no notes: only errors, and the exit status.
+    #[arg(short, long, global = true, help_heading = OPTIONS, conflicts_with_all = ["verbose", "format"])]
+    pub quiet: bool,
+    /// Print this help.
+    #[arg(short, long, global = true, help_heading = OPTIONS, action = ArgAction::HelpShort)]
+    help: Option<bool>,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -133,16 +138,16 @@ pub struct ConfigArgs {
     #[arg(value_name = "CONFIG|CASE", conflicts_with_all = ["preset", "config"])]
     pub path: Option<PathBuf>,
     /// A named configuration.
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES), help_heading = INPUT)]
     pub preset: Option<String>,
     /// A configuration file, or the config.toml of a case folder.
-    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    #[arg(long, value_name = "FILE", conflicts_with = "preset", help_heading = INPUT)]
     pub config: Option<PathBuf>,
     /// Override one key of the configuration; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = INPUT)]
     pub set: Vec<String>,
     /// The operators whose rules and sizes apply; by default the configuration's release, else the newest.
-    #[arg(long, value_name = "NAME", ignore_case = true, value_parser = releases())]
+    #[arg(long, value_name = "NAME", ignore_case = true, value_parser = releases(), help_heading = INPUT)]
     pub release: Option<Release>,
 }
 
@@ -160,25 +165,25 @@ fn releases() -> impl TypedValueParser<Value = Release> {
 #[derive(Args, Clone, Debug)]
 pub struct TensorArgs {
     /// How tokens choose experts; by default the preset's own choice, else uniform.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = INPUT)]
     pub routing: Option<Routing>,
     /// Make active masks.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = INPUT)]
     pub mask: MaskKind,
     /// Make smooth scales; needs quant_mode = 2.
-    #[arg(long)]
+    #[arg(long, help_heading = INPUT)]
     pub smooth_scales: bool,
     /// Make shared_expert_x on all ranks; needs shared_expert_rank_num = 0.
-    #[arg(long)]
+    #[arg(long, help_heading = INPUT)]
     pub shared_expert_x: bool,
     /// Draw values on which a wrong order of summation, fused multiply-add and wrong rounding differ.
-    #[arg(long)]
+    #[arg(long, help_heading = INPUT)]
     pub hard: bool,
     /// Make an expert_map: N logical experts, of which the physical ones are replicas.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = INPUT)]
     pub logical_experts: Option<u32>,
     /// Make an elastic_info: a domain without these ranks, in an order drawn from the seed.
-    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    #[arg(long, value_name = "RANKS", value_delimiter = ',', help_heading = INPUT)]
     pub dead: Vec<u32>,
 }
 
@@ -333,40 +338,40 @@ pub struct ScheduleArgs {
     #[arg(value_name = "SEQ")]
     pub operators: String,
     /// Product whose protocol is searched.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub product: ProductArg,
     /// Partitions of each kind, or of dispatch and of combine (A3); halves of the windows (A2).
-    #[arg(long, value_name = "P|P,Q", value_delimiter = ',', num_args = 1..=2, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(long, value_name = "P|P,Q", value_delimiter = ',', num_args = 1..=2, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8), help_heading = PROTOCOL)]
     pub partitions: Vec<u32>,
     /// Number of ranks, with one core each.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4))]
+    #[arg(long = "ep", alias = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4), help_heading = PROTOCOL)]
     pub ranks: u32,
     /// Search the A2 hierarchy instead of the full mesh.
-    #[arg(long)]
+    #[arg(long, help_heading = PROTOCOL)]
     pub hierarchy: bool,
     /// Ranks of a server in the hierarchy; by default half of the ranks, or 1 if their number is odd.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4), help_heading = PROTOCOL)]
     pub server_ranks: Option<u32>,
     /// How often the order runs. By default without bound, or once if it leaves a dispatch uncombined.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = PROTOCOL)]
     pub rounds: Option<u32>,
     /// What is searched; by default the machines, but the windows for three or more ranks of the A2 full mesh.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = PROTOCOL)]
     pub model: Option<ModelArg>,
     /// Where experts find received rows.
-    #[arg(long, value_parser = receive(), default_value = "copy")]
+    #[arg(long, value_parser = receive(), default_value = "copy", help_heading = PROTOCOL)]
     pub receive: Receive,
     /// Where experts leave their results (with --receive direct).
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub experts: ExpertsArg,
     /// Stop the search after this many states (about 1 KiB each).
     #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(STATES_MAX)))]
     pub states: u32,
     /// Write the calls of the shortest counterexample as JSON lines, after a header line.
-    #[arg(long, value_name = "FILE.jsonl")]
+    #[arg(long, value_name = "FILE.jsonl", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Draw the shortest counterexample as messages between ranks and memories, as a page for any browser.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, value_name = "FILE.html", help_heading = OUTPUT)]
     pub html: Option<PathBuf>,
 }
 
@@ -386,13 +391,13 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Folder to write.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub out: PathBuf,
     /// Ranks whose shares are written: all, or a list.
     #[arg(long, value_name = "all|RANK,...", default_value = "all")]
     pub ranks: String,
     /// Prefix of the names in the header.
-    #[arg(long, value_name = "NAME", default_value = "veriep", value_parser = identifier)]
+    #[arg(long, value_name = "NAME", default_value = "veriep", value_parser = identifier, help_heading = OUTPUT)]
     pub prefix: String,
     #[command(flatten)]
     pub mode: ModeArgs,
@@ -408,19 +413,19 @@ fn identifier(text: &str) -> Result<String, String> {
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ModeArgs {
     /// Where experts find received rows.
-    #[arg(long, value_parser = receive(), default_value = "copy")]
+    #[arg(long, value_parser = receive(), default_value = "copy", help_heading = PROTOCOL)]
     pub receive: Receive,
     /// Where experts leave their results (with --receive direct).
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub experts: ExpertsArg,
     /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = PROTOCOL)]
     pub flags: Option<FlagsArg>,
     /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3), help_heading = PROTOCOL)]
     pub stage: Option<u32>,
     /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
-    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true, help_heading = PROTOCOL)]
     pub port_offset: i64,
 }
 
@@ -431,16 +436,16 @@ pub struct GenArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of all random values.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, help_heading = INPUT)]
     pub seed: u64,
     /// Folder to write.
-    #[arg(long, value_name = "CASE")]
+    #[arg(short, long, value_name = "CASE", help_heading = OUTPUT)]
     pub out: PathBuf,
     /// Replace a case that is there, or write beside other files.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub force: bool,
     /// Also write expected.safetensors: the oracle's answer.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub expected: bool,
 }
 
@@ -453,10 +458,10 @@ pub struct CompareArgs {
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
     /// Override one key of the case's configuration; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = INPUT)]
     pub set: Vec<String>,
     /// Tensors without a rank in their names are of this one, and it alone is judged.
-    #[arg(long, value_name = "RANK", conflicts_with = "ranks")]
+    #[arg(long, value_name = "RANK", conflicts_with = "ranks", help_heading = INPUT)]
     pub rank: Option<u32>,
     #[command(flatten)]
     pub asked: Asked,
@@ -496,38 +501,38 @@ pub struct DiagnoseArgs {
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Which operators the group ran.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = INPUT)]
     pub from: Layout,
     /// A configuration file.
-    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    #[arg(long, value_name = "FILE", conflicts_with = "preset", help_heading = INPUT)]
     pub config: Option<PathBuf>,
     /// A named configuration.
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES), help_heading = INPUT)]
     pub preset: Option<String>,
     /// Give a key that config.toml in the folder leaves out; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = INPUT)]
     pub set: Vec<String>,
     /// A case with the batch that hangs, whose expert_ids say which rank returns which result.
-    #[arg(long, value_name = "CASE")]
+    #[arg(long, value_name = "CASE", help_heading = INPUT)]
     pub case: Option<PathBuf>,
     /// Where experts found received rows. This option and those below are needed only where options.toml in the folder does
     /// not say it.
-    #[arg(long, value_parser = receive())]
+    #[arg(long, value_parser = receive(), help_heading = PROTOCOL)]
     pub receive: Option<Receive>,
     /// Whether the count of a dispatch came with its flag or ahead of it (plain layout).
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = PROTOCOL)]
     pub flags: Option<FlagsArg>,
     /// Who sent to other servers in the hierarchy: 2 the agent, 3 the cores.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3), help_heading = PROTOCOL)]
     pub stage: Option<u32>,
     /// Shift each block of records by BYTES x (source rank + owner rank).
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, help_heading = PROTOCOL)]
     pub port_offset: Option<i64>,
     /// Where experts left their results.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = PROTOCOL)]
     pub experts: Option<ExpertsArg>,
     /// How many batches were in flight: N dispatches, then their combines.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = PROTOCOL)]
     pub in_flight: Option<u32>,
 }
 
@@ -539,10 +544,10 @@ pub struct GoldenArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of a case in memory.
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, help_heading = INPUT)]
     pub seed: u64,
     /// The result file to write.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub out: PathBuf,
 }
 
@@ -565,18 +570,18 @@ pub struct CheckArgs {
     #[arg(required_unless_present = "preset", conflicts_with = "preset", value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
     /// A named configuration.
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES), help_heading = INPUT)]
     pub preset: Option<String>,
     /// Override one key of every configuration; may be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE", help_heading = INPUT)]
     pub set: Vec<String>,
     /// The operators whose rules and sizes apply; by default the configuration's release, else the newest.
-    #[arg(long, value_name = "NAME", ignore_case = true, value_parser = releases())]
+    #[arg(long, value_name = "NAME", ignore_case = true, value_parser = releases(), help_heading = INPUT)]
     pub release: Option<Release>,
     #[command(flatten)]
     pub mode: ModeArgs,
     /// Batches in flight; 2 (DDCC) demands more of several layers.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2), help_heading = PROTOCOL)]
     pub in_flight: u32,
 }
 
@@ -596,13 +601,13 @@ pub struct InspectArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct RecordArgs {
     /// Write the events as JSON lines, after a header line.
-    #[arg(long, value_name = "FILE.jsonl")]
+    #[arg(long, value_name = "FILE.jsonl", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Write the events as Chrome trace-event JSON, for Perfetto and chrome://tracing.
-    #[arg(long, value_name = "FILE.json")]
+    #[arg(long, value_name = "FILE.json", help_heading = OUTPUT)]
     pub trace: Option<PathBuf>,
     /// Write a timeline as one page for any browser.
-    #[arg(long, value_name = "FILE.html")]
+    #[arg(long, value_name = "FILE.html", help_heading = OUTPUT)]
     pub html: Option<PathBuf>,
 }
 

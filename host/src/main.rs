@@ -3,7 +3,7 @@
 #[cfg(unix)]
 mod unix;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use std::process::ExitCode;
 use veriep::cli::{self, Cli};
 use veriep::command;
@@ -12,7 +12,11 @@ use veriep::report::Report;
 fn main() -> ExitCode {
     #[cfg(unix)]
     unix::refuse_by_errors();
-    let cli = match Cli::try_parse() {
+    let matches = match cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return ExitCode::from(cli::explain(&error)),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(cli::explain(&error)),
     };
@@ -33,7 +37,9 @@ fn main() -> ExitCode {
     if cli.verb.dumps() {
         unix::note_dumps();
     }
-    let mut report = Report::new(cli.format).of(cli.verbose, cli.verb.judges());
+    let name = matches.subcommand_name().unwrap_or_default();
+    let report = Report::new(cli.format).of(name, cli.verb.judges());
+    let mut report = report.verbose(cli.verbose).quiet(cli.quiet);
     match command::dispatch(cli.verb, &mut report) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(report.fail(&error)),

@@ -35,7 +35,11 @@ pub enum Format {
 /// The report of one verb: at most one object or table.
 #[derive(Debug)]
 pub struct Report {
+    /// The subcommand, which the schema of its JSON names; empty before it is known.
+    name: String,
     format: Format,
+    /// Whether nothing but errors is printed.
+    quiet: bool,
     /// Whether tables are printed whole.
     verbose: bool,
     /// Whether the subcommand judges, so that its report begins with a verdict.
@@ -62,6 +66,17 @@ struct Failure<'a> {
     record: Option<&'a Path>,
 }
 
+/// What stdout gets as JSON.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    schema: String,
+    /// Null of a subcommand that judges nothing; one that judges has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<Option<Verdict>>,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
 /// The report of a subcommand that judges: the verdict, then everything else.
 #[derive(Serialize)]
 struct Judged<'a, T> {
@@ -73,13 +88,29 @@ struct Judged<'a, T> {
 
 impl Report {
     pub const fn new(format: Format) -> Self {
-        Self { format, verbose: false, judges: false, emitted: false, record: None }
+        let name = String::new();
+        Self { name, format, quiet: false, verbose: false, judges: false, emitted: false, record: None }
     }
 
-    /// Whether tables are printed whole, and whether the subcommand judges.
+    /// Of which subcommand it is, and whether that judges.
     #[must_use]
-    pub fn of(self, verbose: bool, judges: bool) -> Self {
-        Self { verbose, judges, ..self }
+    pub fn of(self, name: &str, judges: bool) -> Self {
+        Self { name: name.to_owned(), judges, ..self }
+    }
+
+    /// Whether tables are printed whole.
+    #[must_use]
+    pub fn verbose(self, verbose: bool) -> Self {
+        Self { verbose, ..self }
+    }
+
+    /// Whether nothing but errors is printed. Notes are silenced for the whole process.
+    #[must_use]
+    pub fn quiet(self, quiet: bool) -> Self {
+        if quiet {
+            crate::stderr::silence_notes();
+        }
+        Self { quiet, ..self }
     }
 
     /// Whether tables are printed whole.
@@ -97,9 +128,12 @@ impl Report {
     /// Stdout cannot be written; a reader that has closed it is no error.
     pub fn emit<T: Serialize>(&mut self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Error> {
         self.emitted = true;
+        if self.quiet {
+            return Ok(());
+        }
         let mut text = match self.format {
             Format::Table => table(value),
-            Format::Json => serde_json::to_string_pretty(value)
+            Format::Json => serde_json::to_string_pretty(&self.document(value))
                 .map_err(|e| Error::Wrong(format!("report: not representable as JSON: {e}")))?,
         };
         text.push('\n');
@@ -110,6 +144,12 @@ impl Report {
             }
             _ => Ok(()),
         }
+    }
+
+    fn document<'a, T>(&self, value: &'a T) -> Document<'a, T> {
+        let name = if self.name.is_empty() { "veriep" } else { &self.name };
+        let verdict = (!self.judges).then_some(None);
+        Document { schema: format!("veriep.report.{name}/1"), verdict, value }
     }
 
     /// Prints the result and passes its outcome on. If stdout cannot be written, an outcome that is an error stays, and stderr

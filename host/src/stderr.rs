@@ -2,6 +2,7 @@
 
 use crate::error::one_line;
 use anstyle::AnsiColor;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::Write;
 
 /// A word in a colour, which stays on its way to what is no terminal.
@@ -15,7 +16,18 @@ pub fn complain(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{}: {line}", styled(AnsiColor::Red, "error"));
 }
 
+/// Whether the user wants errors alone.
+static ARE_NOTES_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Prints no more notes.
+pub fn silence_notes() {
+    ARE_NOTES_SILENT.store(true, Ordering::Relaxed);
+}
+
 /// A line for people on stderr, whatever names it has in it.
 pub fn note(line: &str) {
+    if ARE_NOTES_SILENT.load(Ordering::Relaxed) {
+        return;
+    }
     let _ = writeln!(std::io::stderr().lock(), "{}", one_line(line));
 }

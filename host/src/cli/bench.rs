@@ -1,5 +1,6 @@
 //! What `veriep bench` can be asked.
 
+use super::help::{BACKEND, INPUT, OUTPUT, PROTOCOL};
 use super::{ConfigArgs, ExpertsArg, number, receive};
 use crate::generate::Routing;
 use crate::vector::Unit;
@@ -95,31 +96,31 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Values of ep_world_size; by default the configuration's, or 2,8 without one.
-    #[arg(long, value_name = "R,...", value_delimiter = ',')]
+    #[arg(long, value_name = "R,...", value_delimiter = ',', help_heading = INPUT)]
     pub ep: Vec<u32>,
     /// Values of bs; by default the configuration's, or 16,64,128 without one.
-    #[arg(long, value_name = "BS,...", value_delimiter = ',')]
+    #[arg(long, value_name = "BS,...", value_delimiter = ',', help_heading = INPUT)]
     pub bs: Vec<u32>,
     /// Where experts find received rows.
-    #[arg(long, value_parser = receive(), value_delimiter = ',', default_value = "copy")]
+    #[arg(long, value_parser = receive(), value_delimiter = ',', default_value = "copy", help_heading = PROTOCOL)]
     pub receive: Vec<Receive>,
     /// Where experts leave their results (with --receive direct); several are measured by turns.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "apart")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "apart", help_heading = PROTOCOL)]
     pub experts: Vec<ExpertsArg>,
     /// Where the machines run; several are measured by turns.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "threads")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "threads", help_heading = BACKEND)]
     pub backend: Vec<LiveArg>,
     /// With mpi: no process shares memory with another one, so that everything goes through the MPI.
-    #[arg(long)]
+    #[arg(long, help_heading = BACKEND)]
     pub all_far: bool,
     /// How rows are copied; several are measured by turns.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto", help_heading = BACKEND)]
     pub row_copy: Vec<RowCopyArg>,
     /// Values of quant_mode, measured by turns; by default the configuration's.
-    #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',', help_heading = INPUT)]
     pub quant_mode: Vec<u32>,
     /// Values of aiv_num, measured by turns; by default the configuration's.
-    #[arg(long, value_name = "CORES,...", value_delimiter = ',')]
+    #[arg(long, value_name = "CORES,...", value_delimiter = ',', help_heading = INPUT)]
     pub aiv_num: Vec<u32>,
     /// Turns of each system. Systems are measured one after the other, in short blocks.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -140,24 +141,24 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FOLDER")]
     pub baselines: Option<PathBuf>,
     /// Write the report to a file, as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub export: Option<PathBuf>,
-    /// Print what has changed since an earlier report, which --export has written.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, alias = "export", value_name = "FILE", help_heading = OUTPUT)]
+    pub out: Option<PathBuf>,
+    /// Print what has changed since an earlier report, which --out has written.
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub compare: Option<PathBuf>,
     /// How tokens choose experts; by default the preset's own choice, else uniform.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = INPUT)]
     pub routing: Option<Routing>,
     /// Seed of all tensors.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, help_heading = INPUT)]
     pub seed: u64,
     /// What computes on rows.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = BACKEND)]
     pub vector: Unit,
     /// Worker threads; by default one per processor.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = BACKEND)]
     pub threads: Option<u32>,
     /// Give up when nothing has moved, or a baseline has not ended, for this time; 60 by default.
-    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6))]
+    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), help_heading = BACKEND)]
     pub deadline: Option<f64>,
 }

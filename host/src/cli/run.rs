@@ -1,5 +1,6 @@
 //! What `veriep run` can be asked.
 
+use super::help::{BACKEND, FAULTS, INPUT, OUTPUT, PROTOCOL};
 use super::{BackendArg, ConfigArgs, ModeArgs, OrderArg, RecordArgs, RowCopyArg, TensorArgs, number};
 use crate::driver::threads::Spread;
 use crate::vector::Unit;
@@ -14,61 +15,61 @@ pub struct RunArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Write the result of the last round.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub out: Option<PathBuf>,
     /// Write the memory of all ranks when the run hangs or ends, and on SIGUSR2; `diagnose` reads it (Linux).
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub dump: Option<PathBuf>,
     /// What runs the ranks: threads, processes, MPI, or a scheduler in one thread.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = BACKEND)]
     pub backend: BackendArg,
     /// Number of rounds, rounded up to whole schedules.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = INPUT)]
     pub rounds: u32,
     /// Order of operators; a C combines the oldest D that has no C of its own.
-    #[arg(long, value_name = "SEQ", default_value = "DC")]
+    #[arg(long, value_name = "SEQ", default_value = "DC", help_heading = INPUT)]
     pub schedule: String,
     /// Schedules run back to back between two checks. By default 1 where time is measured, else as many as memory allows.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = INPUT)]
     pub chain: Option<u32>,
     /// Seed of a case made in memory, and of the scheduler of lockstep and weak.
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, help_heading = INPUT)]
     pub seed: u64,
     /// Give up when nothing has moved for this time; 60 by default (threads, processes, mpi).
-    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true, help_heading = BACKEND)]
     pub deadline: Option<f64>,
     /// Do not compare with the oracle.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub no_check: bool,
     /// Order in which a core sends its items.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub order: OrderArg,
     #[command(flatten)]
     pub mode: ModeArgs,
     /// What computes on rows; results are the same.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = BACKEND)]
     pub vector: Unit,
     /// How rows are copied (threads, processes, mpi); auto by default.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = BACKEND)]
     pub row_copy: Option<RowCopyArg>,
     /// Number of processes, each for neighbouring ranks. By default the smaller of ranks and processors (processes), or as
     /// many as were started (mpi).
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = BACKEND)]
     pub processes: Option<u32>,
     /// Share no memory between processes, even on one machine (mpi).
-    #[arg(long)]
+    #[arg(long, help_heading = BACKEND)]
     pub all_far: bool,
     /// Worker threads of each process; by default one per processor in all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = BACKEND)]
     pub threads: Option<u32>,
     /// Which worker polls which core; ranks by default.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = BACKEND)]
     pub spread: Option<Spread>,
     /// Make a rank misbehave, to see the report. silent=RANK: it never publishes to another rank. silent=RANK:WHAT: only its
     /// counts, tokens, grants, blocks, rows, tp or ends are lost. killed=RANK:N: its process dies in place of write number N
     /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes, mpi). In a hierarchy
     /// twice=RANK: it sends everything to other servers twice; astray=RANK: it also forwards to a rank that does not need it.
-    #[arg(long, value_name = "FAULT")]
+    #[arg(long, value_name = "FAULT", help_heading = FAULTS)]
     pub inject: Option<String>,
     #[command(flatten)]
     pub record: RecordArgs,

@@ -1,5 +1,6 @@
 //! The options of `veriep simulate`.
 
+use super::help::{BACKEND, FAULTS, INPUT, OUTPUT, PROTOCOL};
 use super::{ConfigArgs, ModeArgs, OrderArg, RecordArgs, SharedArg, TensorArgs, number};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -21,63 +22,63 @@ pub struct SimulateArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Links and costs: a built-in cluster or a TOML file.
-    #[arg(long, value_name = "a2|a3|FILE")]
+    #[arg(long, value_name = "a2|a3|FILE", help_heading = INPUT)]
     pub cluster: String,
     /// Override a key of the cluster's links; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = INPUT)]
     pub link: Vec<String>,
     /// Override a key of the cluster's costs; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = INPUT)]
     pub cost: Vec<String>,
     /// Bandwidth only: all latencies and costs are 0.
-    #[arg(long)]
+    #[arg(long, help_heading = INPUT)]
     pub free: bool,
     /// Order in which a core sends its items.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub order: OrderArg,
     #[command(flatten)]
     pub mode: ModeArgs,
     /// How tokens are spread over the replicas of a shared expert; `even` redirects links only.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub shared: SharedArg,
     /// Operators of a round, DC or DDCC.
-    #[arg(long, value_name = "SEQ", default_value = "DC")]
+    #[arg(long, value_name = "SEQ", default_value = "DC", help_heading = INPUT)]
     pub schedule: String,
     /// Number of rounds; times are those of the last one.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = INPUT)]
     pub rounds: u32,
     /// Ranks begin up to this many microseconds late, drawn from the seed.
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number(0.0..=1e6))]
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number(0.0..=1e6), help_heading = FAULTS)]
     pub skew: f64,
     /// A rank begins this many microseconds late; may be repeated.
-    #[arg(long, value_name = "RANK:US")]
+    #[arg(long, value_name = "RANK:US", help_heading = FAULTS)]
     pub straggler: Vec<String>,
     /// Multiply all costs of a rank; may be repeated.
-    #[arg(long, value_name = "RANK:FACTOR")]
+    #[arg(long, value_name = "RANK:FACTOR", help_heading = FAULTS)]
     pub slow: Vec<String>,
     /// Each step takes longer by up to this many percent, drawn from the seed.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = number(0.0..=1000.0))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = number(0.0..=1000.0), help_heading = FAULTS)]
     pub jitter: f64,
     /// Seed of a case made in memory, of skew and of jitter.
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, help_heading = INPUT)]
     pub seed: u64,
     /// Repeat with N seeds, from --seed on, and print quartiles.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = INPUT)]
     pub seeds: u32,
     /// Repeat with each of these values of a key of the links, the costs or the configuration. Several sweeps are combined.
-    #[arg(long, value_name = "KEY=A,B,C")]
+    #[arg(long, value_name = "KEY=A,B,C", help_heading = INPUT)]
     pub sweep: Vec<String>,
     /// Repeat on another cluster, with bandwidth only, or as it was done before (old-way), and compare the times.
-    #[arg(long, value_name = "a2|a3|FILE|free|old-way")]
+    #[arg(long, value_name = "a2|a3|FILE|free|old-way", help_heading = INPUT)]
     pub against: Option<String>,
     /// Whether rows are kept; by default if they fit 1 GiB.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = BACKEND)]
     pub rows: Option<RowsArg>,
     /// The number of events after which the simulation gives up, and says which ports have carried most.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub events_max: u64,
+    #[arg(long, alias = "events-max", value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = BACKEND)]
+    pub limit: u64,
     /// Write a table of when each rank began and ended each operator, of all runs.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub csv: Option<PathBuf>,
     #[command(flatten)]
     pub record: RecordArgs,

@@ -193,7 +193,7 @@ fn refuse_servers(args: &ScheduleArgs) -> Option<String> {
             Some(format!("--server-ranks {servers}: must be left out without --hierarchy"))
         }
         (true, Some(servers)) if !ranks.is_multiple_of(servers) => {
-            Some(format!("--server-ranks {servers}: must divide --ranks {ranks}"))
+            Some(format!("--server-ranks {servers}: must divide --ep {ranks}"))
         }
         _ => None,
     }

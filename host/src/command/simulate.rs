@@ -62,7 +62,7 @@ impl Request {
             paces,
             split: args.shared.into(),
             wakes: Wakes::default(),
-            events_max: args.events_max,
+            events_max: args.limit,
         };
         Ok(Self { source, plan, cluster, rows })
     }

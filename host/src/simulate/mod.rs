@@ -296,7 +296,7 @@ pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) ->
         let busiest = (0..ranks).max_by_key(bytes).unwrap_or_default();
         let most = bytes(&busiest);
         return Err(Error::Request(format!(
-            "--events-max {}: there are more; after {us} us the ports of rank {busiest} have carried most, {most} bytes",
+            "--limit {}: there are more; after {us} us the ports of rank {busiest} have carried most, {most} bytes",
             timed.events_max
         )));
     }

@@ -189,7 +189,7 @@ fn a_report_is_kept_and_compared_with() {
     let folder = tempdir().unwrap();
     let at = |name: &str| text(&folder.path().join(name)).to_owned();
     let (kept, more) = (at("kept.json"), ["--quant-mode", "0,2"]);
-    let first = tiny(&[&more[..], &["--export", &kept]].concat());
+    let first = tiny(&[&more[..], &["--out", &kept]].concat());
     let file: Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
     assert_eq!(file, first, "what is printed is what is kept");
     // Twice as slow, of other cores, and of another machine.
@@ -222,7 +222,7 @@ fn a_report_is_kept_and_compared_with() {
         assert!(line.contains("none: not a report of veriep bench: ") && line.contains(words), "{line}");
     }
     assert!(fails(2, &[&TINY[..], &["--compare", &at("nowhere")]].concat()).ends_with("nowhere: missing"));
-    let line = fails(2, &[&TINY[..], &["--export", &at("none/report")]].concat());
+    let line = fails(2, &[&TINY[..], &["--out", &at("none/report")]].concat());
     assert!(line.contains("none/report: "), "{line}");
 }
 
@@ -242,7 +242,7 @@ fn a_busy_machine_is_seen_and_marked() {
             });
         }
         let long = ["bench", "--preset", "tiny", "--set", "bs=64", "--iters", "5", "--blocks", "2"];
-        let output = veriep(&[&long[..], &["--export", &kept]].concat());
+        let output = veriep(&[&long[..], &["--out", &kept]].concat());
         end.store(true, Ordering::Relaxed);
         output
     });

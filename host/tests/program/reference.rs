@@ -16,8 +16,9 @@ const INTRODUCTION: &str = "\
 Every subcommand of `veriep` with its options, their defaults and their values. `cargo test -p veriep --test program command_line`
 generates this page from the program's own help and fails when it is stale; `SNAPSHOTS=overwrite` before it writes the page.
 
-Every subcommand takes `--help`, `--format table` (the default) or `--format json`, and `-v`. Those that judge, `check`, `compare`,
-`run`, `diagnose`, `conform` and `schedule`, print their verdict first:
+Every subcommand takes `--help`; `--format table` (the default) or `--format json`; `-v`, which prints the whole report; and `-q`, which
+prints errors alone. JSON has a `schema`, and a `verdict`, which is null where nothing is judged. The subcommands that judge, `check`,
+`compare`, `run`, `diagnose`, `conform` and `schedule`, print their verdict first:
 
 | exit status | means |
 |---|---|
@@ -39,10 +40,12 @@ fn cell(text: &str) -> String {
 fn typed(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let value = names.first().map_or_else(String::new, ToString::to_string);
-    match arg.get_long() {
-        None => value,
-        Some(long) if !arg.get_action().takes_values() => format!("--{long}"),
-        Some(long) => format!("--{long} {value}"),
+    let Some(long) = arg.get_long() else { return value };
+    let short = arg.get_short().map_or_else(String::new, |short| format!("-{short}, "));
+    if arg.get_action().takes_values() {
+        format!("{short}--{long} {value}")
+    } else {
+        format!("{short}--{long}")
     }
 }
 
@@ -63,7 +66,7 @@ fn row(page: &mut String, verb: &str, arg: &Arg, values: &mut Values) {
             let help = value.get_help().map_or_else(String::new, ToString::to_string);
             writeln!(table, "| `{}` | {} |", value.get_name(), cell(&help)).unwrap();
         }
-        let name = typed(arg).split(' ').next().unwrap().to_owned();
+        let name = format!("--{}", arg.get_long().unwrap());
         values.entry((name, table)).or_default().push(verb.to_owned());
     }
 }
@@ -76,8 +79,8 @@ fn page() -> String {
         let about = verb.get_long_about().or_else(|| verb.get_about()).unwrap();
         writeln!(page, "\n## veriep {}\n\n{about}\n", verb.get_name()).unwrap();
         page += "| option | default | |\n|---|---|---|\n";
-        let global = |arg: &&Arg| arg.get_id() != "help" && arg.get_id() != "format";
-        verb.get_arguments().filter(global).for_each(|arg| row(&mut page, verb.get_name(), arg, &mut values));
+        let own = |arg: &&Arg| !arg.is_global_set();
+        verb.get_arguments().filter(own).for_each(|arg| row(&mut page, verb.get_name(), arg, &mut values));
     }
     page += "\n## Values\n";
     for ((option, table), verbs) in values {

@@ -340,7 +340,7 @@ fn nothing_is_written_over_an_input() {
         (&[&lockstep[..], &["--trace", config]].concat(), "is an input of this run: --trace must name"),
         (&[&lockstep[..], &["--events", tensors]].concat(), "is an input of this run"),
         (&["run", case, "--dump", case], "has a config.toml that is of no dump"),
-        (&["bench", case, "--export", config], "is an input of this run"),
+        (&["bench", case, "--out", config], "is an input of this run"),
         (&[&simulate[..], &["a3", "--csv", config]].concat(), "is an input of this run"),
         (&[&simulate[..], &[text(&cluster), "--csv", text(&cluster)]].concat(), "is an input of this run"),
         (&["gen", case, "--seed", "2", "--out", case], "is an input of this run"),

@@ -365,10 +365,9 @@ fn sweeps_and_seeds_tell_each_point_and_its_quartiles() {
     let in_order = points.iter().flat_map(|point| (1..4).map(move |seed| format!("{point},{seed}")));
     assert_eq!(runs, in_order.collect::<Vec<_>>());
     // A simulation that fails ends the grid, and the table has what was before it.
-    let line =
-        format!("--preset tiny --cluster a3 --sweep bs=1,2,64,128 --events-max 2000 --csv {}", text(&csv));
+    let line = format!("--preset tiny --cluster a3 --sweep bs=1,2,64,128 --limit 2000 --csv {}", text(&csv));
     let said = fails(2, &core::iter::once("simulate").chain(line.split_whitespace()).collect::<Vec<_>>());
-    assert!(said.contains("--events-max 2000: there are more"), "{said}");
+    assert!(said.contains("--limit 2000: there are more"), "{said}");
     let lines = std::fs::read_to_string(csv).unwrap();
     let points = lines.lines().skip(1).map(|line| line.split(',').next().unwrap());
     assert_eq!(points.collect::<Vec<_>>(), [["bs=1"; 4], ["bs=2"; 4]].concat());
@@ -463,7 +462,7 @@ fn what_cannot_be_simulated_is_one_line() {
     let by_write = "--preset tiny --cluster a3 --link port_by=write --link ports=4";
     says(preset, by_write, "ports = 4: must be 7, the ways of the hash");
     says(preset, "--preset tiny --cluster a3 --sweep bs", "missing '=': must be KEY=A,B,C");
-    says(preset, "--preset tiny --cluster a3 --events-max 100", "--events-max 100: there are more; after ");
+    says(preset, "--preset tiny --cluster a3 --limit 100", "--limit 100: there are more; after ");
     // Rows of 103 GB, which a machine could have.
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = memory

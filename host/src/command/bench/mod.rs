@@ -177,7 +177,7 @@ fn measure(args: &BenchArgs, report: &mut Report, job: Option<&Job>) -> Result<(
         compared: None,
     };
     // What is kept is what was measured here.
-    if let Some(path) = &args.export {
+    if let Some(path) = &args.out {
         history::export(path, &bench)?;
     }
     bench.compared = earlier.map(|earlier| earlier.beside(&bench)).transpose()?;
@@ -204,8 +204,8 @@ fn asked(args: &BenchArgs, job: Option<&Job>) -> Result<Asked, Error> {
         return Err(Error::Request("--all-far: only --backend mpi has it".to_owned()));
     }
     if job.is_none_or(Job::is_first) {
-        keep_apart(&inputs(&args.config), &[("--export", args.export.as_deref())])?;
-        args.export.iter().try_for_each(|path| check_writable(path))?;
+        keep_apart(&inputs(&args.config), &[("--out", args.out.as_deref())])?;
+        args.out.iter().try_for_each(|path| check_writable(path))?;
     }
     let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
     let source = source(&args.config)?;
