@@ -360,11 +360,83 @@ pub fn column<'t, R>(title: &'t str, cell: &'t dyn Fn(&R) -> String) -> Column<'
     Column { title, cell }
 }
 
+/// Columns that are fields of a row: `columns_of![Row; "title" => field, ..]`.
+macro_rules! columns_of {
+    ($row:ty; $($title:expr => $($field:ident).+),* $(,)?) => {
+        [$($crate::report::column($title, &|row: &$row| $crate::report::Cell::cell(&row.$($field).+))),*]
+    };
+}
+pub(crate) use columns_of;
+
 /// A table of rows of one type.
 pub fn table_of<'r, R: 'r>(of: &[Column<'_, R>], rows: impl IntoIterator<Item = &'r R>) -> String {
     let header: Vec<_> = of.iter().map(|column| column.title).collect();
     let row = |row: &'r R| of.iter().map(|column| (column.cell)(row)).collect();
     columns(&header, &rows.into_iter().map(row).collect::<Vec<_>>())
+}
+
+/// The first rows of a list below a title, and how many more there are.
+pub fn list_of<R>(title: &str, of: &[Column<'_, R>], rows: &[R]) -> String {
+    let mut text = format!("{title}\n{}", table_of(of, rows.iter().take(LINES_MAX)));
+    if rows.len() > LINES_MAX {
+        text.push_str(&format!("\nand {} more; --format json has all", rows.len() - LINES_MAX));
+    }
+    text
+}
+
+/// A value that a table shows.
+pub trait Cell {
+    /// The text in the table.
+    fn cell(&self) -> String;
+}
+
+impl Cell for u32 {
+    fn cell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Cell for u64 {
+    fn cell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Cell for usize {
+    fn cell(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Cell for &str {
+    fn cell(&self) -> String {
+        (*self).to_owned()
+    }
+}
+
+impl Cell for String {
+    fn cell(&self) -> String {
+        self.clone()
+    }
+}
+
+/// Measured, so two decimals.
+impl Cell for f64 {
+    fn cell(&self) -> String {
+        decimals(*self)
+    }
+}
+
+impl<T: Cell> Cell for Option<T> {
+    fn cell(&self) -> String {
+        self.as_ref().map_or_else(|| "-".to_owned(), Cell::cell)
+    }
+}
+
+impl Cell for Vec<u32> {
+    fn cell(&self) -> String {
+        self.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+    }
 }
 
 /// The text of a measured number.

@@ -275,7 +275,7 @@ fn share(shape: &Shape, rank: RankId, core: CoreId) -> Json {
             "slots": ends(&split::slots(shape, ep, core)),
             "streams": ends(&relay::streams(shape, core)),
         }),
-        _ => ranges(shape, &split::work(shape, ep, core)),
+        _ => json!(ranges(shape, &split::work(shape, ep, core))),
     };
     let tokens = ends(&split::tokens(shape, ep, core));
     with(json!({"rank": rank.0, "core": core.0, "tokens": tokens}), more)

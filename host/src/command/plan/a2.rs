@@ -1,11 +1,11 @@
 //! The plan of a rank of the A2 full mesh: what its cores reorder, what its agent posts, what it awaits.
 
 use super::lists::Traffic;
-use super::{known, page};
+use super::{Ends, Head, OfAll, OfRank, known, page};
 use crate::cli::{OrderArg, name_of};
-use crate::report::{cell, lists, pairs};
+use crate::report::{columns_of, list_of, pairs};
 use core::ops::Range;
-use serde_json::{Value, json};
+use serde::Serialize;
 use veriep_core::layout::a2_message::{ELEMENT, Task, task_word};
 use veriep_core::layout::a2_window::{FLAG1, record, row, sent_bytes, tail_flag, window};
 use veriep_core::layout::state::{Operator, Partition};
@@ -29,22 +29,130 @@ struct Maker<'t> {
     cores: Vec<CoreId>,
 }
 
-pub(super) fn of(traffic: &Traffic, order: OrderArg, rank: RankId, cores: Vec<CoreId>) -> Value {
+/// The plan of a rank, or of a core. Offsets are those of one half; operator N uses half N % 2. The operators are null when
+/// experts are not known.
+#[derive(Debug, Serialize)]
+pub(super) struct Plan {
+    order: String,
+    half: u32,
+    rank_window: u64,
+    tasks_per_operator: u32,
+    cores: Vec<Share>,
+    dispatch: Option<Dispatch>,
+    combine: Option<Combine>,
+}
+
+/// What a core works on.
+#[derive(Debug, Serialize)]
+struct Share {
+    core: u32,
+    /// That it reorders in dispatch and sums in combine.
+    tokens: Ends,
+    /// Ranks whose windows it ends, sends and awaits.
+    ranks: Ends,
+    /// Received rows that it reorders in combine.
+    rows: Option<Ends>,
+}
+
+#[derive(Debug, Serialize)]
+struct Dispatch {
+    expert_cumsum: Vec<u32>,
+    /// -1 of a pair that has no slot.
+    expand_idx: Vec<i32>,
+    reorder: Vec<Reorder>,
+    /// By rank: the head of its window.
+    send_status: Vec<Vec<u32>>,
+    tasks: Vec<TaskRecord>,
+    awaits: Vec<Await>,
+    ep_recv_counts: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Combine {
+    reorder: Vec<ReorderRow>,
+    tasks: Vec<TaskRecord>,
+    awaits: Vec<Await>,
+    /// Where the rows of the rank's own tokens lie when they have come back.
+    token_addr: Vec<TokenRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reorder {
+    core: u32,
+    token: u32,
+    k: u32,
+    expert: u32,
+    to: u32,
+    slot: u32,
+    /// Among the rows for `to`.
+    position: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ReorderRow {
+    core: u32,
+    row: u32,
+    to: u32,
+    position: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TaskRecord {
+    core: u32,
+    rows: u32,
+    offset: u64,
+    local_buf: u64,
+    remote_buf: u64,
+    count: u64,
+    data_type: u32,
+    remote_rank_id: u32,
+    bytes: u64,
+}
+
+/// A window that is awaited, in the rank's own WindowsIn.
+#[derive(Debug, Serialize)]
+struct Await {
+    core: u32,
+    from: u32,
+    rows: u32,
+    offset: u64,
+    /// FLAG2 of dispatch, FLAG of combine.
+    flag_offset: u64,
+    /// Of dispatch alone, as is the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counts: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flag1_offset: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct TokenRow {
+    core: u32,
+    token: u32,
+    k: u32,
+    from: u32,
+    position: u32,
+    offset: u64,
+}
+
+pub(super) fn of(traffic: &Traffic, order: OrderArg, rank: RankId, cores: Vec<CoreId>) -> Plan {
     let shape = &traffic.shape;
     let maker = Maker { traffic, shape, rank, order: order.into(), cores };
     let sums = traffic.known.then(|| (sent(traffic, rank), received(traffic, rank)));
     let rows = sums.as_ref().map(|(_, received)| received.last().copied().unwrap_or(0));
-    // Offsets are those of one half; operator N uses half N % 2. Ranges are [start, end). Lists are null when experts are not
-    // known.
-    json!({
-        "order": name_of(order),
-        "half": HALF.index(),
-        "rank_window": shape.rank_window(),
-        "tasks_per_operator": shape.ep_world_size() - 1,
-        "cores": maker.cores.iter().map(|&core| maker.share(core, rows)).collect::<Vec<_>>(),
-        "dispatch": sums.as_ref().map(|(sent, received)| maker.dispatch(sent, received)),
-        "combine": sums.as_ref().map(|(sent, received)| maker.combine(sent, received)),
-    })
+    Plan {
+        order: name_of(order),
+        half: HALF.index(),
+        rank_window: shape.rank_window(),
+        tasks_per_operator: shape.ep_world_size() - 1,
+        cores: maker.cores.iter().map(|&core| maker.share(core, rows)).collect(),
+        dispatch: sums.as_ref().map(|(sent, received)| maker.dispatch(sent, received)),
+        combine: sums.as_ref().map(|(sent, received)| maker.combine(sent, received)),
+    }
 }
 
 /// `expertCumsum` of a rank.
@@ -70,17 +178,14 @@ fn received(traffic: &Traffic, rank: RankId) -> Vec<u32> {
 }
 
 impl Maker<'_> {
-    fn share(&self, core: CoreId, rows: Option<u32>) -> Value {
+    fn share(&self, core: CoreId, rows: Option<u32>) -> Share {
         let (shape, ends) = (self.shape, super::ends);
-        json!({
-            "core": core.0,
-            // That it reorders in dispatch and sums in combine.
-            "tokens": ends(&split::tokens(shape, self.rank, core)),
-            // Whose windows it ends, sends and awaits.
-            "ranks": ends(&split::ranks(shape, core)),
-            // Received rows that it reorders in combine.
-            "rows": rows.map(|rows| ends(&split::rows(shape, rows, core))),
-        })
+        Share {
+            core: core.0,
+            tokens: ends(&split::tokens(shape, self.rank, core)),
+            ranks: ends(&split::ranks(shape, core)),
+            rows: rows.map(|rows| ends(&split::rows(shape, rows, core))),
+        }
     }
 
     /// The core asked for in whose share a rank is.
@@ -93,7 +198,7 @@ impl Maker<'_> {
         window(self.shape, HALF, peer)
     }
 
-    fn dispatch(&self, sent: &[u32], received: &[u32]) -> Value {
+    fn dispatch(&self, sent: &[u32], received: &[u32]) -> Dispatch {
         let shape = self.shape;
         let cumsum = Cumsum { shape, sums: sent };
         let counts = RecvCounts { shape, sums: received };
@@ -109,16 +214,15 @@ impl Maker<'_> {
         });
         let counts_of =
             |from| (0..shape.local_expert_num()).map(|e| counts.rows(e, from)).collect::<Vec<_>>();
-        json!({
-            "expert_cumsum": sent,
-            "expand_idx": expand_idx,
-            "reorder": reorder.collect::<Vec<_>>(),
-            // By peer and by the own rank: the head of its window.
-            "send_status": self.traffic.all_ranks().map(|rank| cumsum.status(rank).to_vec()).collect::<Vec<_>>(),
-            "tasks": self.tasks(Operator::Dispatch, |peer| cumsum.rows_to(peer)),
-            "awaits": self.awaits(Operator::Dispatch, |from| counts.rows_from(from), counts_of),
-            "ep_recv_counts": received,
-        })
+        Dispatch {
+            expert_cumsum: sent.to_vec(),
+            expand_idx,
+            reorder: reorder.collect(),
+            send_status: self.traffic.all_ranks().map(|rank| cumsum.status(rank).to_vec()).collect(),
+            tasks: self.tasks(Operator::Dispatch, |peer| cumsum.rows_to(peer)),
+            awaits: self.awaits(Operator::Dispatch, |from| counts.rows_from(from), counts_of),
+            ep_recv_counts: received.to_vec(),
+        }
     }
 
     /// The pairs of these tokens and their slots.
@@ -129,23 +233,22 @@ impl Maker<'_> {
         (share, slots)
     }
 
-    fn reordered(&self, core: CoreId, cumsum: &Cumsum<'_>, Send { pair, home, slot }: Send) -> Value {
+    fn reordered(&self, core: CoreId, cumsum: &Cumsum<'_>, Send { pair, home, slot }: Send) -> Reorder {
         let position = cumsum.position(home, slot);
-        json!({
-            "core": core.0,
-            "token": pair.token.0,
-            "k": pair.k,
-            "expert": home.rank.0 * self.shape.local_expert_num() + home.local_expert,
-            "to": home.rank.0,
-            "slot": slot,
-            // Among the rows for `to`.
-            "position": position,
-            "offset": self.window(home.rank) + record(self.shape, position),
-            "bytes": self.shape.window_record(),
-        })
+        Reorder {
+            core: core.0,
+            token: pair.token.0,
+            k: pair.k,
+            expert: home.rank.0 * self.shape.local_expert_num() + home.local_expert,
+            to: home.rank.0,
+            slot,
+            position,
+            offset: self.window(home.rank) + record(self.shape, position),
+            bytes: self.shape.window_record(),
+        }
     }
 
-    fn combine(&self, sent: &[u32], received: &[u32]) -> Value {
+    fn combine(&self, sent: &[u32], received: &[u32]) -> Combine {
         let shape = self.shape;
         let cumsum = Cumsum { shape, sums: sent };
         let counts = RecvCounts { shape, sums: received };
@@ -155,7 +258,7 @@ impl Maker<'_> {
                 let (to, position) = counts.source_of(number);
                 let offset = self.window(to) + row(shape, position);
                 let bytes = shape.row_bytes();
-                json!({"core": core.0, "row": number, "to": to.0, "position": position, "offset": offset, "bytes": bytes})
+                ReorderRow { core: core.0, row: number, to: to.0, position, offset, bytes }
             })
         });
         let inputs = self.traffic.inputs(self.rank);
@@ -170,21 +273,18 @@ impl Maker<'_> {
             let position = cumsum.position(home, *slot);
             let offset = self.window(home.rank) + row(shape, position);
             let (token, k, from) = (pair.token.0, pair.k, home.rank.0);
-            Some(
-                json!({"core": core.0, "token": token, "k": k, "from": from, "position": position, "offset": offset}),
-            )
+            Some(TokenRow { core: core.0, token, k, from, position, offset })
         };
-        json!({
-            "reorder": reorder.collect::<Vec<_>>(),
-            "tasks": self.tasks(Operator::Combine, |peer| counts.rows_from(peer)),
-            "awaits": self.awaits(Operator::Combine, |from| cumsum.rows_to(from), |_| Vec::new()),
-            // Where the rows of the own tokens lie when they have come back.
-            "token_addr": self.cores.iter().flat_map(pairs).filter_map(addr).collect::<Vec<_>>(),
-        })
+        Combine {
+            reorder: reorder.collect(),
+            tasks: self.tasks(Operator::Combine, |peer| counts.rows_from(peer)),
+            awaits: self.awaits(Operator::Combine, |from| cumsum.rows_to(from), |_| Vec::new()),
+            token_addr: self.cores.iter().flat_map(pairs).filter_map(addr).collect(),
+        }
     }
 
     /// Task records, in the order of issue.
-    fn tasks(&self, kind: Operator, rows_to: impl Fn(RankId) -> u32) -> Vec<Value> {
+    fn tasks(&self, kind: Operator, rows_to: impl Fn(RankId) -> u32) -> Vec<TaskRecord> {
         let ranks = self.shape.ep_world_size();
         let peers: Vec<_> = (0..ranks).filter(|&peer| peer != self.rank.0).collect();
         let order = self.order.items(0..ranks - 1, self.rank);
@@ -192,49 +292,65 @@ impl Maker<'_> {
             let peer = RankId(*peers.get(i as usize)?);
             let (core, rows) = (self.core_of(peer)?, rows_to(peer));
             let task = Task::new(self.shape, HALF, kind, self.rank, peer, rows);
-            Some(json!({
-                "core": core,
-                "rows": rows,
-                "offset": task_word(HALF, peer, 0).offset,
-                "local_buf": task.local_buf,
-                "remote_buf": task.remote_buf,
-                "count": task.count,
-                "data_type": task.data_type,
-                "remote_rank_id": task.remote_rank_id,
-                "bytes": task.count * ELEMENT,
-            }))
+            Some(TaskRecord {
+                core,
+                rows,
+                offset: task_word(HALF, peer, 0).offset,
+                local_buf: task.local_buf,
+                remote_buf: task.remote_buf,
+                count: task.count,
+                data_type: task.data_type,
+                remote_rank_id: task.remote_rank_id,
+                bytes: task.count * ELEMENT,
+            })
         });
         issued.collect()
     }
 
-    /// Windows that are awaited, in the own WindowsIn.
     fn awaits(
         &self,
         kind: Operator,
         rows_from: impl Fn(RankId) -> u32,
         counts: impl Fn(RankId) -> Vec<u32>,
-    ) -> Vec<Value> {
+    ) -> Vec<Await> {
         let wait = |from: RankId| {
             let (start, rows) = (self.window(from), rows_from(from));
-            let mut wait = json!({
-                "core": self.core_of(from)?,
-                "from": from.0,
-                "rows": rows,
-                "offset": start,
-                // FLAG2 of dispatch, FLAG of combine.
-                "flag_offset": start + tail_flag(self.shape, kind, rows),
-            });
-            if kind == Operator::Dispatch {
-                wait["counts"] = json!(counts(from));
-                wait["flag1_offset"] = json!(start + FLAG1);
-            }
-            Some(wait)
+            let is_dispatch = kind == Operator::Dispatch;
+            Some(Await {
+                core: self.core_of(from)?,
+                from: from.0,
+                rows,
+                offset: start,
+                flag_offset: start + tail_flag(self.shape, kind, rows),
+                counts: is_dispatch.then(|| counts(from)),
+                flag1_offset: is_dispatch.then_some(start + FLAG1),
+            })
         };
         self.traffic.all_ranks().filter_map(wait).collect()
     }
 }
 
-pub(super) fn summary(traffic: &Traffic) -> Value {
+/// All ranks, counted. Tasks carry whole windows, heads and flags included; what a rank sends to itself is in no task.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    rank_window: u64,
+    tasks_per_operator: u32,
+    traffic: Vec<OfOne>,
+}
+
+/// One rank in one round.
+#[derive(Debug, Serialize)]
+struct OfOne {
+    rank: u32,
+    rows_sent: u32,
+    rows_received: u32,
+    rows_to_itself: u32,
+    dispatch_task_bytes: u64,
+    combine_task_bytes: u64,
+    window_bytes_max: u64,
+}
+
+pub(super) fn summary(traffic: &Traffic) -> Summary {
     let shape = &traffic.shape;
     let of_rank = |rank: RankId| {
         let (sent, received) = (sent(traffic, rank), received(traffic, rank));
@@ -249,76 +365,97 @@ pub(super) fn summary(traffic: &Traffic) -> Value {
         let tasks =
             |kind| windows(kind).filter(|&(peer, _)| peer != rank).map(|(_, bytes)| bytes).sum::<u64>();
         let both = [Operator::Dispatch, Operator::Combine].into_iter().flat_map(windows);
-        json!({
-            "rank": rank.0,
-            "rows_sent": sent.last().copied().unwrap_or(0),
-            "rows_received": received.last().copied().unwrap_or(0),
-            "rows_to_itself": cumsum.rows_to(rank),
-            "dispatch_task_bytes": tasks(Operator::Dispatch),
-            "combine_task_bytes": tasks(Operator::Combine),
-            "window_bytes_max": both.map(|(_, bytes)| bytes).max().unwrap_or(0),
-        })
+        OfOne {
+            rank: rank.0,
+            rows_sent: sent.last().copied().unwrap_or(0),
+            rows_received: received.last().copied().unwrap_or(0),
+            rows_to_itself: cumsum.rows_to(rank),
+            dispatch_task_bytes: tasks(Operator::Dispatch),
+            combine_task_bytes: tasks(Operator::Combine),
+            window_bytes_max: both.map(|(_, bytes)| bytes).max().unwrap_or(0),
+        }
     };
-    // Tasks carry whole windows, heads and flags included; what a rank sends to itself is in no task.
-    let of_ranks: Vec<_> = traffic.all_ranks().filter(|_| traffic.known).map(of_rank).collect();
-    json!({
-        "rank_window": shape.rank_window(),
-        "tasks_per_operator": shape.ep_world_size() - 1,
-        "traffic": of_ranks,
-    })
+    Summary {
+        rank_window: shape.rank_window(),
+        tasks_per_operator: shape.ep_world_size() - 1,
+        traffic: traffic.all_ranks().filter(|_| traffic.known).map(of_rank).collect(),
+    }
 }
-
-const TASK: &[&str] =
-    &["core", "to=remote_rank_id", "rows", "record at=offset", "local_buf", "remote_buf", "count", "bytes"];
-const AWAIT: &[&str] =
-    &["core", "from", "rows", "window at=offset", "FLAG1 at=flag1_offset", "last flag at=flag_offset"];
-const LISTS: [(&str, &str, &[&str]); 8] = [
-    ("shares", "cores", &["core", "tokens..", "ranks..", "received rows=rows.."]),
-    (
-        "dispatch reorders",
-        "dispatch.reorder",
-        &["core", "token", "k", "expert", "to", "slot", "position", "offset", "bytes"],
-    ),
-    ("dispatch tasks, in the order of issue", "dispatch.tasks", TASK),
-    ("dispatch awaits", "dispatch.awaits", AWAIT),
-    ("combine reorders", "combine.reorder", &["core", "row", "to", "position", "offset", "bytes"]),
-    ("combine tasks, in the order of issue", "combine.tasks", TASK),
-    ("combine awaits", "combine.awaits", AWAIT),
-    ("combine sums", "combine.token_addr", &["core", "token", "k", "from", "position", "offset"]),
-];
 
 /// The same for people.
-pub(super) fn table(plan: &Value) -> String {
-    let of = |field| cell(plan, field);
+pub(super) fn table(head: &Head, of: &OfRank, plan: &Plan) -> String {
     let more = [
-        ("half of all offsets", of("half")),
-        ("bytes of a window", of("rank_window")),
-        ("tasks", format!("{} per operator, {}", of("tasks_per_operator"), of("order"))),
+        ("half of all offsets", plan.half.to_string()),
+        ("bytes of a window", plan.rank_window.to_string()),
+        ("tasks", format!("{} per operator, {}", plan.tasks_per_operator, plan.order)),
     ];
-    page(plan, more, &LISTS)
+    let shares = columns_of![Share;
+        "core" => core, "tokens" => tokens, "ranks" => ranks, "received rows" => rows,
+    ];
+    let mut lists = vec![list_of("shares", &shares, &plan.cores)];
+    lists.extend(plan.dispatch.iter().flat_map(of_dispatch));
+    lists.extend(plan.combine.iter().flat_map(of_combine));
+    page(head, of, more, lists)
 }
 
-pub(super) fn summary_table(summary: &Value) -> String {
-    let of = |field| cell(summary, field);
-    let about = pairs(&[
-        ("source", of("source")),
-        ("group", format!("{} ranks x {} cores", of("ranks"), of("cores"))),
-        ("experts", known(summary)),
-        ("bytes of a window", of("rank_window")),
-        ("tasks", format!("{} per rank and operator", of("tasks_per_operator"))),
-    ]);
-    let columns: &[&str] = &[
-        "rank",
-        "rows sent=rows_sent",
-        "received=rows_received",
-        "to itself=rows_to_itself",
-        "dispatch tasks B=dispatch_task_bytes",
-        "combine tasks B=combine_task_bytes",
-        "fullest window B=window_bytes_max",
+fn of_dispatch(dispatch: &Dispatch) -> [String; 3] {
+    let reorder = columns_of![Reorder;
+        "core" => core, "token" => token, "k" => k, "expert" => expert, "to" => to, "slot" => slot,
+        "position" => position, "offset" => offset, "bytes" => bytes,
     ];
-    if summary["experts_known"] == true {
-        format!("{about}\n{}", lists(summary, &[("", "traffic", columns)]).concat())
-    } else {
-        about
+    [
+        list_of("dispatch reorders", &reorder, &dispatch.reorder),
+        of_tasks("dispatch tasks, in the order of issue", &dispatch.tasks),
+        of_awaits("dispatch awaits", &dispatch.awaits),
+    ]
+}
+
+fn of_combine(combine: &Combine) -> [String; 4] {
+    let reorder = columns_of![ReorderRow;
+        "core" => core, "row" => row, "to" => to, "position" => position, "offset" => offset, "bytes" => bytes,
+    ];
+    let sums = columns_of![TokenRow;
+        "core" => core, "token" => token, "k" => k, "from" => from, "position" => position, "offset" => offset,
+    ];
+    [
+        list_of("combine reorders", &reorder, &combine.reorder),
+        of_tasks("combine tasks, in the order of issue", &combine.tasks),
+        of_awaits("combine awaits", &combine.awaits),
+        list_of("combine sums", &sums, &combine.token_addr),
+    ]
+}
+
+fn of_tasks(title: &str, tasks: &[TaskRecord]) -> String {
+    let columns = columns_of![TaskRecord;
+        "core" => core, "to" => remote_rank_id, "rows" => rows, "record at" => offset, "local_buf" => local_buf,
+        "remote_buf" => remote_buf, "count" => count, "bytes" => bytes,
+    ];
+    list_of(title, &columns, tasks)
+}
+
+fn of_awaits(title: &str, awaits: &[Await]) -> String {
+    let columns = columns_of![Await;
+        "core" => core, "from" => from, "rows" => rows, "window at" => offset, "FLAG1 at" => flag1_offset,
+        "last flag at" => flag_offset,
+    ];
+    list_of(title, &columns, awaits)
+}
+
+pub(super) fn summary_table(head: &Head, of: &OfAll, summary: &Summary) -> String {
+    let about = pairs(&[
+        ("source", head.source.clone()),
+        ("group", format!("{} ranks x {} cores", of.ranks, of.cores)),
+        ("experts", known(head)),
+        ("bytes of a window", summary.rank_window.to_string()),
+        ("tasks", format!("{} per rank and operator", summary.tasks_per_operator)),
+    ]);
+    if !head.experts_known {
+        return about;
     }
+    let columns = columns_of![OfOne;
+        "rank" => rank, "rows sent" => rows_sent, "received" => rows_received, "to itself" => rows_to_itself,
+        "dispatch tasks B" => dispatch_task_bytes, "combine tasks B" => combine_task_bytes,
+        "fullest window B" => window_bytes_max,
+    ];
+    format!("{about}\n{}", list_of("", &columns, &summary.traffic))
 }

@@ -1,10 +1,10 @@
 //! What the plan of a core has with direct placement: words for ranks in place of slots, and results that are read where
 //! experts left them.
 
-use super::ends;
 use super::lists::Traffic;
 use super::one_core::BARRIER;
-use serde_json::{Value, json};
+use super::{Ends, ends};
+use serde::Serialize;
 use veriep_core::layout::state::{Direct, Partition, results_ready};
 use veriep_core::plan::{route, split};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
@@ -25,18 +25,45 @@ pub(super) const PHASES: [&str; 12] = [
     "writes triples, scales and the row table",
 ];
 
-/// What a core tells other ranks in dispatch, and what it awaits of them; nothing unless rows are placed directly.
-pub(super) fn words(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Value> {
+/// What a core tells other ranks in dispatch, and what it awaits of them.
+#[derive(Debug, Serialize)]
+pub(super) struct Words {
+    pub(super) ranks: Ends,
+    pub(super) tells: Vec<Word>,
+    pub(super) hears: Vec<Word>,
+}
+
+/// What one rank tells another. Offsets are in the state region of the rank that is told.
+#[derive(Debug, Serialize)]
+pub(super) struct Word {
+    pub(super) rank: u32,
+    /// Of the first of the counts, one for each local expert of the rank that is told.
+    pub(super) counts_offset: u64,
+    /// Of the word that covers them.
+    pub(super) counts_word: u64,
+    counts: Option<Vec<u32>>,
+    pub(super) rows: Option<u32>,
+    /// The same of the grants: rows at which those of the rank that is told begin, one for each local expert of the other.
+    pub(super) grants_offset: u64,
+    pub(super) grants_word: u64,
+    grants: Option<Vec<u32>>,
+    pub(super) token_flag_offset: u64,
+}
+
+/// Returns the words of a core, or `None` unless rows are placed directly.
+pub(super) fn words(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Words> {
     let ranks = split::ranks(&traffic.shape, core);
     let others = || ranks.clone().map(|other| traffic.called(rank, RankId(other)));
-    let tells = || others().map(|other| told(traffic, rank, other, other)).collect::<Vec<_>>();
-    let hears = || others().map(|other| told(traffic, other, rank, other)).collect::<Vec<_>>();
-    let words = || json!({"ranks": ends(&ranks), "tells": tells(), "hears": hears()});
+    let words = || Words {
+        ranks: ends(&ranks),
+        tells: others().map(|other| word(traffic, rank, other, other)).collect(),
+        hears: others().map(|other| word(traffic, other, rank, other)).collect(),
+    };
     traffic.choices.receive.is_direct().then(words)
 }
 
-/// What `from` tells `to`, one of which is `other`. Offsets are in the state region of who is told.
-fn told(traffic: &Traffic, from: RankId, to: RankId, other: RankId) -> Value {
+/// What `from` tells `to`, one of which is `other`.
+fn word(traffic: &Traffic, from: RankId, to: RankId, other: RankId) -> Word {
     let shape = &traffic.shape;
     let (source, reader) = (traffic.ep(from), traffic.ep(to));
     let word = |what: Direct| what.word(shape, Partition::P0, source).offset;
@@ -44,23 +71,42 @@ fn told(traffic: &Traffic, from: RankId, to: RankId, other: RankId) -> Value {
     let counts = || (0..shape.local_experts(reader)).map(|expert| traffic.rows_before(to, expert, source));
     let grants = || (0..shape.local_experts(source)).map(|expert| traffic.rows_before(from, expert, reader));
     let known = traffic.known;
-    json!({
-        "rank": traffic.name(other),
-        // Of the first of the counts, one for each local expert of who is told, and of the word that covers them.
-        "counts_offset": entry(Direct::Counts),
-        "counts_word": word(Direct::Counts),
-        "counts": known.then(|| counts().map(|(_, own)| own).collect::<Vec<_>>()),
-        "rows": known.then(|| counts().map(|(_, own)| own).sum::<u32>()),
-        // The same of the grants: rows at which those of who is told begin, one for each local expert of who tells.
-        "grants_offset": entry(Direct::Grants),
-        "grants_word": word(Direct::Grants),
-        "grants": known.then(|| grants().map(|(before, _)| before).collect::<Vec<_>>()),
-        "token_flag_offset": word(Direct::TokenFlags),
-    })
+    Word {
+        rank: traffic.name(other),
+        counts_offset: entry(Direct::Counts),
+        counts_word: word(Direct::Counts),
+        counts: known.then(|| counts().map(|(_, own)| own).collect()),
+        rows: known.then(|| counts().map(|(_, own)| own).sum()),
+        grants_offset: entry(Direct::Grants),
+        grants_word: word(Direct::Grants),
+        grants: known.then(|| grants().map(|(before, _)| before).collect()),
+        token_flag_offset: word(Direct::TokenFlags),
+    }
 }
 
-/// Whom a core tells in combine that results are ready, and which it reads; nothing unless rows are placed directly.
-pub(super) fn pull(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Value> {
+/// What a core tells in combine, that results are ready, and which results it reads.
+#[derive(Debug, Serialize)]
+pub(super) struct Pull {
+    /// Ranks, each with the offset of the word there.
+    pub(super) publishes: Vec<(u32, u64)>,
+    pub(super) reads: Option<Vec<Read>>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Read {
+    pub(super) token: u32,
+    pub(super) k: u32,
+    pub(super) from: u32,
+    pub(super) row: u32,
+    /// In the window of `from`.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    /// Of the word that it awaits, in its rank's own state region.
+    pub(super) flag_offset: u64,
+}
+
+/// Returns what a core does in combine in place of sending rows, or `None` unless rows are placed directly.
+pub(super) fn pull(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Pull> {
     let (shape, own) = (&traffic.shape, traffic.ep(rank));
     let publish =
         |to| (traffic.name(traffic.called(rank, RankId(to))), results_ready(Partition::P0, own).offset);
@@ -68,22 +114,21 @@ pub(super) fn pull(traffic: &Traffic, rank: RankId, core: CoreId) -> Option<Valu
     let read = |pair: Pair| {
         let home = route::home(shape, own, &inputs, pair)?;
         let row = traffic.row(traffic.called(rank, home.rank), own, pair)?;
-        Some(json!({
-            "token": pair.token.0,
-            "k": pair.k,
-            "from": traffic.name(traffic.called(rank, home.rank)),
-            "row": row,
-            // In the window of `from`.
-            "offset": traffic.parts(home.rank).result(row).offset,
-            "bytes": shape.row_bytes(),
-            // Of the word that it awaits, in the own state region.
-            "flag_offset": results_ready(Partition::P0, home.rank).offset,
-        }))
+        Some(Read {
+            token: pair.token.0,
+            k: pair.k,
+            from: traffic.name(traffic.called(rank, home.rank)),
+            row,
+            offset: traffic.parts(home.rank).result(row).offset,
+            bytes: shape.row_bytes(),
+            flag_offset: results_ready(Partition::P0, home.rank).offset,
+        })
     };
     let columns = |token| (0..shape.combine_columns()).map(move |k| Pair { token, k });
-    let reads =
-        || split::tokens(shape, own, core).map(Token).flat_map(columns).filter_map(read).collect::<Vec<_>>();
-    let publishes = || split::ranks(shape, core).map(publish).collect::<Vec<_>>();
-    let pull = || json!({"publishes": publishes(), "reads": traffic.known.then(reads)});
+    let reads = || split::tokens(shape, own, core).map(Token).flat_map(columns).filter_map(read).collect();
+    let pull = || Pull {
+        publishes: split::ranks(shape, core).map(publish).collect(),
+        reads: traffic.known.then(reads),
+    };
     traffic.choices.receive.is_direct().then(pull)
 }

@@ -19,14 +19,14 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{self, Report, cell, pairs};
+use crate::report::{Cell, Report as Out, pairs};
 use core::ops::Range;
 use lists::Traffic;
-use serde_json::{Value, json};
+use serde::Serialize;
 use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
-pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
+pub(super) fn run(args: &PlanArgs, report: &mut Out) -> Result<(), Error> {
     let (traffic, source) = traffic(args)?;
     let (shape, choices) = (&traffic.shape, traffic.choices);
     if choices.receive.is_direct() && args.shared == SharedArg::Even {
@@ -34,17 +34,16 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     }
     let on_a2 = shape.product() == Product::A2;
     let has_servers = shape.protocol() == Protocol::Hierarchy;
-    let all = json!({"ok": true, "source": source, "set": args.config.set, "experts_known": traffic.known});
-    let tell = |head, (plan, table): (Value, fn(&Value) -> String)| {
-        report.emit(&report::with(report::with(all, head), plan), table)
-    };
+    let head = Head { ok: true, source, set: args.config.set.clone(), experts_known: traffic.known };
     let (Some(rank), core) = (args.rank, args.core) else {
-        let summary: (_, fn(&Value) -> _) = match on_a2 {
-            true if has_servers => (servers::summary(&traffic), servers::summary_table),
-            true => (a2::summary(&traffic), a2::summary_table),
-            false => (summary::of(&traffic, args), summary::table),
+        let of = OfAll { ranks: traffic.ranks.len(), cores: shape.aiv_num() };
+        return match on_a2 {
+            true if has_servers => {
+                emit(report, (head, of), servers::summary(&traffic), servers::summary_table)
+            }
+            true => emit(report, (head, of), a2::summary(&traffic), a2::summary_table),
+            false => emit(report, (head, of), summary::of(&traffic, args), summary::table),
         };
-        return tell(json!({"ranks": traffic.ranks.len(), "cores": shape.aiv_num()}), summary);
     };
     let out_of = |option, seen, end: u32, more| {
         Error::Request(format!("{option} {seen}: must be in [0, {}]{more}", end - 1))
@@ -58,14 +57,83 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
         return Err(out_of("--core", core, shape.aiv_num(), ""));
     }
     let cores = || core.map_or_else(|| traffic.cores().collect(), |core| vec![CoreId(core)]);
-    let plan: (_, fn(&Value) -> _) = match core {
-        _ if has_servers => (servers::of(&traffic, args.order, own, cores()), servers::table),
-        _ if on_a2 => (a2::of(&traffic, args.order, own, cores()), a2::table),
-        Some(core) => (one_core::of(&traffic, args, own, CoreId(core)), one_core::table),
-        None => return Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned())),
-    };
-    // `core` is null for all cores of the rank.
-    tell(json!({"rank": traffic.name(own), "core": core}), plan)
+    let of = OfRank { rank: traffic.name(own), core };
+    match core {
+        _ if has_servers => {
+            emit(report, (head, of), servers::of(&traffic, args.order, own, cores()), servers::table)
+        }
+        _ if on_a2 => emit(report, (head, of), a2::of(&traffic, args.order, own, cores()), a2::table),
+        Some(core) => {
+            emit(report, (head, of), one_core::of(&traffic, args, own, CoreId(core)), one_core::table)
+        }
+        None => Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned())),
+    }
+}
+
+/// What every plan begins with.
+#[derive(Debug, Serialize)]
+struct Head {
+    ok: bool,
+    source: String,
+    set: Vec<String>,
+    experts_known: bool,
+}
+
+/// That a plan is of all ranks.
+#[derive(Debug, Serialize)]
+struct OfAll {
+    ranks: usize,
+    /// Of each rank.
+    cores: u32,
+}
+
+/// Whose plan it is.
+#[derive(Debug, Serialize)]
+struct OfRank {
+    rank: u32,
+    /// Null for all cores of the rank.
+    core: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<S, P> {
+    #[serde(flatten)]
+    head: Head,
+    #[serde(flatten)]
+    of: S,
+    #[serde(flatten)]
+    plan: P,
+}
+
+/// A range `[start, end)`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Ends([u32; 2]);
+
+impl Ends {
+    /// The range for people; `none` if it is empty.
+    fn or_none(self) -> String {
+        if self.0[0] == self.0[1] { "none".to_owned() } else { self.cell() }
+    }
+}
+
+impl Cell for Ends {
+    fn cell(&self) -> String {
+        format!("{}..{}", self.0[0], self.0[1])
+    }
+}
+
+/// Bounds of a range, as reports have them.
+pub(super) const fn ends(range: &Range<u32>) -> Ends {
+    Ends([range.start, range.end])
+}
+
+fn emit<S: Serialize, P: Serialize>(
+    out: &mut Out,
+    (head, of): (Head, S),
+    plan: P,
+    table: fn(&Head, &S, &P) -> String,
+) -> Result<(), Error> {
+    out.emit(&Report { head, of, plan }, |report| table(&report.head, &report.of, &report.plan))
 }
 
 /// The routing that the arguments name, and its name.
@@ -121,32 +189,26 @@ fn unknown(shape: &Shape, rank: RankId) -> RankTensors {
     RankTensors { expert_ids: vec![-1; (shape.bs(rank) * shape.k()) as usize], ..RankTensors::default() }
 }
 
-/// What every plan of a rank begins with, and more of the plan, for people: then its lists.
+/// The page of a rank's plan: whose it is, more about it, then its lists.
 fn page<const N: usize>(
-    plan: &Value,
+    head: &Head,
+    of: &OfRank,
     more: [(&'static str, String); N],
-    of: &[(&str, &str, &[&str])],
+    lists: impl IntoIterator<Item = String>,
 ) -> String {
-    let rank = cell(plan, "rank");
-    let whose = plan["core"]
-        .as_u64()
-        .map_or_else(|| format!("rank {rank}"), |core| format!("core {core} of rank {rank}"));
-    let mut about = vec![("source", cell(plan, "source")), ("plan of", whose), ("experts", known(plan))];
+    let whose = of
+        .core
+        .map_or_else(|| format!("rank {}", of.rank), |core| format!("core {core} of rank {}", of.rank));
+    let mut about = vec![("source", head.source.clone()), ("plan of", whose), ("experts", known(head))];
     about.extend(more);
-    let mut parts = vec![pairs(&about)];
-    parts.extend(report::lists(plan, of));
+    let parts: Vec<_> = core::iter::once(pairs(&about)).chain(lists).collect();
     parts.join("\n\n")
 }
 
-fn known(plan: &Value) -> String {
-    if plan["experts_known"] == true { "known" } else { "not known: see --seed" }.to_owned()
+fn known(head: &Head) -> String {
+    if head.experts_known { "known" } else { "not known: see --seed" }.to_owned()
 }
 
-fn experts(plan: &Value) -> String {
-    if plan["experts_known"] == true { "known" } else { "not known: shared experts only" }.to_owned()
-}
-
-/// Bounds of a range, as reports have them.
-pub(super) const fn ends(range: &Range<u32>) -> [u32; 2] {
-    [range.start, range.end]
+fn experts(head: &Head) -> String {
+    if head.experts_known { "known" } else { "not known: shared experts only" }.to_owned()
 }

@@ -1,8 +1,8 @@
 //! Packets by port, with and without the port offset.
 
 use super::lists::{Traffic, Write, Writes, puts};
-use crate::report::{cell, lists};
-use serde_json::{Value, json};
+use crate::report::{columns_of, list_of};
+use serde::Serialize;
 use veriep_core::layout::data::dispatch_record;
 use veriep_core::layout::state::{Partition, dispatch_slot, dispatch_status};
 use veriep_core::placement::Home;
@@ -11,23 +11,58 @@ use veriep_core::plan::route::Send;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
+/// Packets by port.
+#[derive(Debug, Serialize)]
+pub(super) struct Ports {
+    packet_bytes: u64,
+    /// State regions and windows are taken to start at multiples of it.
+    region_align: u64,
+    hash: &'static str,
+    step: u32,
+    without_offset: Vec<Port>,
+    with_offset: Option<Vec<Port>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Port {
+    port: usize,
+    /// Blocks of records, one per source and receiver, whose first packet takes this port.
+    block_starts: u64,
+    /// Words of dispatch that tell a count, one for each source, receiver and expert there.
+    flags: u64,
+    at_step: Packets,
+    all_steps: Packets,
+}
+
+#[derive(Debug, Serialize)]
+struct Packets {
+    heads: u64,
+    packets: u64,
+    bytes: u64,
+}
+
+impl From<Load> for Packets {
+    fn from(Load { heads, packets, bytes }: Load) -> Self {
+        Self { heads, packets, bytes }
+    }
+}
+
 /// Of the dispatch sends that `writes` gives for a layout, and of the blocks of `sources`.
 pub(super) fn of(
     traffic: &Traffic,
     step: u32,
     sources: impl Iterator<Item = RankId> + Clone,
     writes: impl Fn(&Shape) -> Writes<Send>,
-) -> Value {
+) -> Ports {
     let ports = |shape: &Shape| ports(traffic, shape, &writes(shape), step, sources.clone());
-    json!({
-        "packet_bytes": PACKET,
-        // State regions and windows are taken to start at multiples of it.
-        "region_align": REGION_ALIGN,
-        "hash": "((address >> 9) & 0xFFF) % 7",
-        "step": step,
-        "without_offset": ports(&traffic.plain),
-        "with_offset": (traffic.shape.port_offset() > 0).then(|| ports(&traffic.shape)),
-    })
+    Ports {
+        packet_bytes: PACKET,
+        region_align: REGION_ALIGN,
+        hash: "((address >> 9) & 0xFFF) % 7",
+        step,
+        without_offset: ports(&traffic.plain),
+        with_offset: (traffic.shape.port_offset() > 0).then(|| ports(&traffic.shape)),
+    }
 }
 
 fn ports(
@@ -36,7 +71,7 @@ fn ports(
     writes: &Writes<Send>,
     step: u32,
     sources: impl Iterator<Item = RankId>,
-) -> Vec<Value> {
+) -> Vec<Port> {
     // Windows stand in the order of names: who is gone has left a gap.
     let base = |rank| RankId(traffic.name(rank));
     let (mut blocks, mut flags) = ([Load::default(); PORTS], [Load::default(); PORTS]);
@@ -64,34 +99,40 @@ fn ports(
     let cores = || writes.iter().flatten();
     let at_step = loads(&mut cores().filter_map(|list| list.get(step as usize)));
     let all_steps = loads(&mut cores().flatten());
-    let packets = |of: Load| json!({"heads": of.heads, "packets": of.packets, "bytes": of.bytes});
-    let port = |port: usize| {
-        json!({
-            "port": port,
-            // Blocks of records, one per source and receiver, whose first packet takes this port.
-            "block_starts": blocks[port].heads,
-            // Words of dispatch that tell a count, one for each source, receiver and expert there.
-            "flags": flags[port].heads,
-            "at_step": packets(at_step[port]),
-            "all_steps": packets(all_steps[port]),
-        })
+    let port = |port: usize| Port {
+        port,
+        block_starts: blocks[port].heads,
+        flags: flags[port].heads,
+        at_step: at_step[port].into(),
+        all_steps: all_steps[port].into(),
     };
     (0..PORTS).map(port).collect()
 }
 
-pub(super) fn table(ports: &Value, port_offset: &str) -> String {
-    let step = format!("step {}: heads=at_step.heads", cell(ports, "step"));
-    let columns = [
-        "port",
-        "blocks=block_starts",
-        "flags",
-        &step,
-        "packets=at_step.packets",
-        "all: heads=all_steps.heads",
-        "packets=all_steps.packets",
-        "bytes=all_steps.bytes",
-    ];
-    let with = format!("ports of dispatch, port offset {port_offset}");
-    let without = "ports of dispatch, without port offset";
-    lists(ports, &[(without, "without_offset", &columns), (&with, "with_offset", &columns)]).join("\n\n")
+pub(super) fn table(ports: &Ports, port_offset: u64) -> String {
+    let step = format!("step {}: heads", ports.step);
+    let list = |title: &str, ports: &[Port]| {
+        list_of(
+            title,
+            &columns_of![Port;
+                "port" => port,
+                "blocks" => block_starts,
+                "flags" => flags,
+                &step => at_step.heads,
+                "packets" => at_step.packets,
+                "all: heads" => all_steps.heads,
+                "packets" => all_steps.packets,
+                "bytes" => all_steps.bytes,
+            ],
+            ports,
+        )
+    };
+    let mut lists = vec![list("ports of dispatch, without port offset", &ports.without_offset)];
+    lists.extend(
+        ports
+            .with_offset
+            .as_ref()
+            .map(|with| list(&format!("ports of dispatch, port offset {port_offset}"), with)),
+    );
+    lists.join("\n\n")
 }

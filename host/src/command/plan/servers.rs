@@ -2,11 +2,10 @@
 //! which rows it returns, what it sums for whom.
 
 use super::lists::Traffic;
-use super::{known, page};
+use super::{Ends, Head, OfAll, OfRank, known, page};
 use crate::cli::OrderArg;
-use crate::report::{cell, lists, pairs, with};
+use crate::report::{Cell, columns_of, list_of, pairs};
 use serde::Serialize;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use veriep_core::layout::a2_message::{ELEMENT, Task};
 use veriep_core::layout::relay as layout;
@@ -31,26 +30,146 @@ struct Maker<'t> {
     cores: Vec<CoreId>,
 }
 
-pub(super) fn of(traffic: &Traffic, order: OrderArg, rank: RankId, cores: Vec<CoreId>) -> Value {
+/// The plan of a rank, or of a core. Operator n, counted from 1, uses partition (n - 1) % 2 of the relay areas. The operators
+/// are null when experts are not known.
+#[derive(Debug, Serialize)]
+pub(super) struct Plan {
+    stage: u32,
+    server: u32,
+    number: u32,
+    /// By server: the rank through which this one reaches it, and which reaches this one.
+    relays: Vec<u32>,
+    partition: u32,
+    cores: Vec<Share>,
+    dispatch: Option<Dispatch>,
+    combine: Option<Combine>,
+}
+
+/// What a core works on.
+#[derive(Debug, Serialize)]
+struct Share {
+    core: u32,
+    /// Servers whose streams it issues.
+    streams: Ends,
+    /// That it sums in combine.
+    tokens: Ends,
+    /// Slots (local expert, source) that it copies out in dispatch.
+    slots: Ends,
+    /// Received rows that it returns in combine.
+    rows: Option<Ends>,
+}
+
+#[derive(Debug, Serialize)]
+struct Dispatch {
+    sends: Vec<Crossing>,
+    forwards: Vec<Forwarded>,
+    /// Absent where cores send themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tasks: Vec<Posted>,
+}
+
+#[derive(Debug, Serialize)]
+struct Combine {
+    returns: Vec<Return>,
+    /// That this rank makes as a relay, for itself included: which rows come from where.
+    sums: Vec<Sum>,
+    /// Own tokens: whose sums are added, in this order.
+    tokens: Vec<Total>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tasks: Vec<Posted>,
+}
+
+/// A token that goes to another server.
+#[derive(Debug, Serialize)]
+struct Crossing {
+    core: u32,
+    token: u32,
+    server: u32,
+    to: u32,
+    /// Rows that it becomes there.
+    pairs: u32,
+    /// Its number in the stream.
+    record: u32,
+    /// In the relay area of `to`.
+    offset: u64,
+    bytes: u64,
+}
+
+/// A row that the rank forwards inside its server.
+#[derive(Debug, Serialize)]
+struct Forwarded {
+    core: u32,
+    source: u32,
+    token: u32,
+    k: u32,
+    to: u32,
+    local_expert: u32,
+    slot: u32,
+    position: u32,
+    pairs: u32,
+    /// In the near area of `to`.
+    offset: u64,
+}
+
+/// A row that goes back to the relay it came from.
+#[derive(Debug, Serialize)]
+struct Return {
+    core: u32,
+    row: u32,
+    source: u32,
+    token: u32,
+    position: u32,
+    pairs: u32,
+    /// The relay, in whose near area it goes.
+    to: u32,
+    offset: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Sum {
+    core: u32,
+    to: u32,
+    token: u32,
+    /// Near ranks by position, k ascending.
+    from: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct Total {
+    core: u32,
+    token: u32,
+    servers: Vec<u32>,
+    /// Ranks that send the sums; that of its own server the rank makes itself.
+    from: Vec<u32>,
+}
+
+/// What the agent posts: one task for each other server.
+#[derive(Debug, Serialize)]
+struct Posted {
+    to: u32,
+    records: u32,
+    local_buf: u64,
+    remote_buf: u64,
+    bytes: u64,
+}
+
+pub(super) fn of(traffic: &Traffic, order: OrderArg, rank: RankId, cores: Vec<CoreId>) -> Plan {
     let shape = &traffic.shape;
     let (server, number) = shape.server_of(rank);
     let stage = traffic.choices.stage;
     let maker = Maker { traffic, shape, rank, server, stage, order: order.into(), cores };
     let received = traffic.known.then(|| maker.received());
     let rows = received.as_ref().map(|rows| rows.len() as u32);
-    // Operator n, counted from 1, uses partition (n - 1) % 2 of the relay areas. Ranges are [start, end). Lists are null when
-    // experts are not known.
-    json!({
-        "stage": if stage == Stage::Two { 2 } else { 3 },
-        "server": server,
-        "number": number,
-        // By server: the rank through which this one reaches it, and which reaches this one.
-        "relays": (0..shape.servers()).map(|server| shape.relay(rank, server).0).collect::<Vec<_>>(),
-        "partition": PARTITION.index(),
-        "cores": maker.cores.iter().map(|&core| maker.share(core, rows)).collect::<Vec<_>>(),
-        "dispatch": traffic.known.then(|| maker.dispatch()),
-        "combine": received.map(|rows| maker.combine(&rows)),
-    })
+    Plan {
+        stage: if stage == Stage::Two { 2 } else { 3 },
+        server,
+        number,
+        relays: (0..shape.servers()).map(|server| shape.relay(rank, server).0).collect(),
+        partition: PARTITION.index(),
+        cores: maker.cores.iter().map(|&core| maker.share(core, rows)).collect(),
+        dispatch: traffic.known.then(|| maker.dispatch()),
+        combine: received.map(|rows| maker.combine(&rows)),
+    }
 }
 
 /// A row that a rank receives: of which source's token, and its place in the sum.
@@ -66,19 +185,15 @@ impl Maker<'_> {
         self.traffic.inputs(rank).expert_ids
     }
 
-    fn share(&self, core: CoreId, rows: Option<u32>) -> Value {
+    fn share(&self, core: CoreId, rows: Option<u32>) -> Share {
         let (shape, ends) = (self.shape, super::ends);
-        json!({
-            "core": core.0,
-            // Servers whose streams it issues.
-            "streams": ends(&relay::streams(shape, core)),
-            // That it sums in combine.
-            "tokens": ends(&split::tokens(shape, self.rank, core)),
-            // Slots (local expert, source) that it copies out in dispatch.
-            "slots": ends(&split::slots(shape, self.rank, core)),
-            // Received rows that it returns in combine.
-            "rows": rows.map(|rows| ends(&split::rows(shape, rows, core))),
-        })
+        Share {
+            core: core.0,
+            streams: ends(&relay::streams(shape, core)),
+            tokens: ends(&split::tokens(shape, self.rank, core)),
+            slots: ends(&split::slots(shape, self.rank, core)),
+            rows: rows.map(|rows| ends(&split::rows(shape, rows, core))),
+        }
     }
 
     /// The core asked for that has the stream of a server.
@@ -95,29 +210,28 @@ impl Maker<'_> {
         }
     }
 
-    fn dispatch(&self) -> Value {
+    fn dispatch(&self) -> Dispatch {
         let shape = self.shape;
         let mut records = vec![0; shape.servers() as usize];
         let sends = relay::across(shape, self.rank, self.ids(self.rank)).filter_map(|crossing| {
             let next = &mut records[crossing.server as usize];
             let record = core::mem::replace(next, *next + 1);
-            Some(json!({
-                "core": self.stream_core(crossing.server)?,
-                "token": crossing.token.0,
-                "server": crossing.server,
-                "to": shape.relay(self.rank, crossing.server).0,
-                // Rows that it becomes there.
-                "pairs": crossing.pairs,
-                // Its number in the stream.
-                "record": record,
-                // In the relay area of `to`.
-                "offset": self.record(Operator::Dispatch, record),
-                "bytes": layout::token_bytes(shape),
-            }))
+            Some(Crossing {
+                core: self.stream_core(crossing.server)?,
+                token: crossing.token.0,
+                server: crossing.server,
+                to: shape.relay(self.rank, crossing.server).0,
+                pairs: crossing.pairs,
+                record,
+                offset: self.record(Operator::Dispatch, record),
+                bytes: layout::token_bytes(shape),
+            })
         });
-        let sends: Vec<_> = sends.collect();
-        let dispatch = json!({"sends": sends, "forwards": self.forwards()});
-        with(dispatch, self.tasks(Operator::Dispatch, &records))
+        Dispatch {
+            sends: sends.collect(),
+            forwards: self.forwards(),
+            tasks: self.tasks(Operator::Dispatch, &records),
+        }
     }
 
     /// By source of its streams: what the relay forwards.
@@ -128,7 +242,7 @@ impl Maker<'_> {
     }
 
     /// Rows to near ranks, those of own tokens included, in the order of each stream.
-    fn forwards(&self) -> Vec<Value> {
+    fn forwards(&self) -> Vec<Forwarded> {
         let shape = self.shape;
         let of_stream = |server| {
             let mut counts = BTreeMap::<(RankId, u32), u32>::new();
@@ -138,20 +252,17 @@ impl Maker<'_> {
                 let next = counts.entry((home.rank, home.local_expert)).or_default();
                 let slot = core::mem::replace(next, *next + 1);
                 let core = relay::forwarder(shape, server, home);
-                self.cores.contains(&core).then(|| {
-                    json!({
-                        "core": core.0,
-                        "source": source.0,
-                        "token": token.0,
-                        "k": k,
-                        "to": home.rank.0,
-                        "local_expert": home.local_expert,
-                        "slot": slot,
-                        "position": part.position,
-                        "pairs": part.pairs,
-                        // In the near area of `to`.
-                        "offset": layout::dispatch_slot(shape, home.local_expert, source, slot).offset,
-                    })
+                self.cores.contains(&core).then(|| Forwarded {
+                    core: core.0,
+                    source: source.0,
+                    token: token.0,
+                    k,
+                    to: home.rank.0,
+                    local_expert: home.local_expert,
+                    slot,
+                    position: part.position,
+                    pairs: part.pairs,
+                    offset: layout::dispatch_slot(shape, home.local_expert, source, slot).offset,
                 })
             });
             rows.collect::<Vec<_>>()
@@ -174,23 +285,22 @@ impl Maker<'_> {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    fn combine(&self, rows: &[Row]) -> Value {
+    fn combine(&self, rows: &[Row]) -> Combine {
         let shape = self.shape;
         let returns = self.cores.iter().flat_map(|&core| {
             split::rows(shape, rows.len() as u32, core).filter_map(move |row| {
                 let &Row { source, token, part } = rows.get(row as usize)?;
                 let (server, number) = shape.server_of(source);
-                Some(json!({
-                    "core": core.0,
-                    "row": row,
-                    "source": source.0,
-                    "token": token.0,
-                    "position": part.position,
-                    "pairs": part.pairs,
-                    // The relay, in whose near area it goes.
-                    "to": shape.rank_on(self.server, number).0,
-                    "offset": layout::combine_slot(shape, server, token, part.position).offset,
-                }))
+                Some(Return {
+                    core: core.0,
+                    row,
+                    source: source.0,
+                    token: token.0,
+                    position: part.position,
+                    pairs: part.pairs,
+                    to: shape.rank_on(self.server, number).0,
+                    offset: layout::combine_slot(shape, server, token, part.position).offset,
+                })
             })
         });
         let mut records = vec![0; shape.servers() as usize];
@@ -205,19 +315,16 @@ impl Maker<'_> {
             sums.into_iter().filter_map(move |(token, from)| {
                 let own = server == self.server;
                 let core = if own { self.token_core(token) } else { self.stream_core(server) };
-                // Near ranks by position, k ascending.
-                Some(json!({"core": core?, "to": to, "token": token, "from": from}))
+                Some(Sum { core: core?, to, token, from })
             })
         });
-        let sums: Vec<_> = sums.collect();
-        let combine = json!({
-            "returns": returns.collect::<Vec<_>>(),
-            // That this rank makes as a relay, for itself included: which rows come from where.
-            "sums": sums,
-            // Own tokens: whose sums are added, in this order.
-            "tokens": self.totals(),
-        });
-        with(combine, self.tasks(Operator::Combine, &records))
+        let sums = sums.collect();
+        Combine {
+            returns: returns.collect(),
+            sums,
+            tokens: self.totals(),
+            tasks: self.tasks(Operator::Combine, &records),
+        }
     }
 
     fn token_core(&self, token: u32) -> Option<u32> {
@@ -225,23 +332,22 @@ impl Maker<'_> {
         self.cores.iter().find(holds).map(|core| core.0)
     }
 
-    fn totals(&self) -> Vec<Value> {
+    fn totals(&self) -> Vec<Total> {
         let (shape, ids) = (self.shape, self.ids(self.rank));
         let of_token = |token: u32| {
             let k = shape.k();
             let row = ids.get((token * k) as usize..((token + 1) * k) as usize)?;
             let servers: Vec<_> = (0..shape.servers()).filter(|&s| relay::pairs(shape, row, s) > 0).collect();
-            // Who sends the sums; the own server's the rank makes itself.
-            let from: Vec<_> = servers.iter().map(|&server| shape.relay(self.rank, server).0).collect();
-            Some(json!({"core": self.token_core(token)?, "token": token, "servers": servers, "from": from}))
+            let from = servers.iter().map(|&server| shape.relay(self.rank, server).0).collect();
+            Some(Total { core: self.token_core(token)?, token, servers, from })
         };
         (0..shape.bs(self.rank)).filter_map(of_token).collect()
     }
 
     /// What the agent posts, if there is one: one task for each other server, with so many records.
-    fn tasks(&self, kind: Operator, records: &[u32]) -> Value {
+    fn tasks(&self, kind: Operator, records: &[u32]) -> Vec<Posted> {
         if self.stage == Stage::Three {
-            return json!({});
+            return Vec::new();
         }
         let others = self.shape.servers() - 1;
         let issued = self.order.items(0..others, RankId(self.server)).filter_map(|i| {
@@ -249,22 +355,28 @@ impl Maker<'_> {
             let records = *records.get(server as usize)?;
             let task = Task::stream(self.shape, (PARTITION, kind), self.rank, server, records);
             self.stream_core(server)?;
-            Some(json!({
-                "to": task.remote_rank_id,
-                "records": records,
-                "local_buf": task.local_buf,
-                "remote_buf": task.remote_buf,
-                "bytes": task.count * ELEMENT,
-            }))
+            Some(Posted {
+                to: task.remote_rank_id,
+                records,
+                local_buf: task.local_buf,
+                remote_buf: task.remote_buf,
+                bytes: task.count * ELEMENT,
+            })
         });
-        let issued: Vec<_> = issued.collect();
-        if issued.is_empty() { json!({}) } else { json!({"tasks": issued}) }
+        issued.collect()
     }
 }
 
+/// All ranks, counted.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    servers: u32,
+    traffic: Vec<OfOne>,
+}
+
 /// One rank in one round. Sums take the way of tokens back, rows that of forwarded rows.
-#[derive(Clone, Default, Serialize)]
-struct OfRank {
+#[derive(Clone, Debug, Default, Serialize)]
+struct OfOne {
     rank: u32,
     /// Own tokens to other servers, once for each.
     tokens_across: u64,
@@ -279,9 +391,9 @@ struct OfRank {
     rows_received: u64,
 }
 
-pub(super) fn summary(traffic: &Traffic) -> Value {
+pub(super) fn summary(traffic: &Traffic) -> Summary {
     let shape = &traffic.shape;
-    let of = |rank: RankId| OfRank { rank: rank.0, ..OfRank::default() };
+    let of = |rank: RankId| OfOne { rank: rank.0, ..OfOne::default() };
     let mut ranks: Vec<_> = traffic.all_ranks().filter(|_| traffic.known).map(of).collect();
     for rank in traffic.all_ranks().filter(|_| traffic.known) {
         let ids = traffic.inputs(rank).expert_ids;
@@ -299,72 +411,81 @@ pub(super) fn summary(traffic: &Traffic) -> Value {
             ranks[to.index()].rows_received += 1;
         }
     }
-    json!({"servers": shape.servers(), "traffic": ranks})
+    Summary { servers: shape.servers(), traffic: ranks }
 }
-
-const TASK: &[&str] = &["to", "records", "local_buf", "remote_buf", "bytes"];
-const FORWARD: &[&str] = &[
-    "core",
-    "source",
-    "token",
-    "k",
-    "to",
-    "local expert=local_expert",
-    "slot",
-    "position",
-    "of=pairs",
-    "offset",
-];
-const LISTS: [(&str, &str, &[&str]); 8] = [
-    ("shares", "cores", &["core", "servers=streams..", "tokens..", "slots..", "received rows=rows.."]),
-    (
-        "dispatch sends to other servers",
-        "dispatch.sends",
-        &["core", "token", "server", "to", "pairs", "record", "offset", "bytes"],
-    ),
-    ("dispatch forwards inside the server", "dispatch.forwards", FORWARD),
-    ("dispatch tasks, in the order of issue", "dispatch.tasks", TASK),
-    (
-        "combine returns inside the server",
-        "combine.returns",
-        &["core", "row", "source", "token", "position", "of=pairs", "to", "offset"],
-    ),
-    ("combine sums inside the server", "combine.sums", &["core", "to", "token", "rows of ranks=from"]),
-    ("combine sums own tokens", "combine.tokens", &["core", "token", "servers", "from"]),
-    ("combine tasks, in the order of issue", "combine.tasks", TASK),
-];
 
 /// The same for people.
-pub(super) fn table(plan: &Value) -> String {
-    let of = |field| cell(plan, field);
+pub(super) fn table(head: &Head, of: &OfRank, plan: &Plan) -> String {
     let more = [
-        ("stage", of("stage")),
-        ("place", format!("server {}, number {} there", of("server"), of("number"))),
-        ("relays by server", of("relays")),
-        ("partition of all offsets", of("partition")),
+        ("stage", plan.stage.to_string()),
+        ("place", format!("server {}, number {} there", plan.server, plan.number)),
+        ("relays by server", plan.relays.cell()),
+        ("partition of all offsets", plan.partition.to_string()),
     ];
-    page(plan, more, &LISTS)
+    let shares = columns_of![Share;
+        "core" => core, "servers" => streams, "tokens" => tokens, "slots" => slots, "received rows" => rows,
+    ];
+    let mut lists = vec![list_of("shares", &shares, &plan.cores)];
+    lists.extend(plan.dispatch.iter().flat_map(of_dispatch));
+    lists.extend(plan.combine.iter().flat_map(of_combine));
+    page(head, of, more, lists)
 }
 
-pub(super) fn summary_table(summary: &Value) -> String {
-    let of = |field| cell(summary, field);
-    let about = pairs(&[
-        ("source", of("source")),
-        ("group", format!("{} ranks on {} servers x {} cores", of("ranks"), of("servers"), of("cores"))),
-        ("experts", known(summary)),
-    ]);
-    let columns: &[&str] = &[
-        "rank",
-        "tokens across=tokens_across",
-        "their rows B=across_bytes",
-        "tokens relayed=tokens_relayed",
-        "rows forwarded=rows_forwarded",
-        "these rows B=inside_bytes",
-        "rows received=rows_received",
+fn of_dispatch(dispatch: &Dispatch) -> Vec<String> {
+    let sends = columns_of![Crossing;
+        "core" => core, "token" => token, "server" => server, "to" => to, "pairs" => pairs, "record" => record,
+        "offset" => offset, "bytes" => bytes,
     ];
-    if summary["experts_known"] == true {
-        format!("{about}\n{}", lists(summary, &[("", "traffic", columns)]).concat())
-    } else {
-        about
+    let forwards = columns_of![Forwarded;
+        "core" => core, "source" => source, "token" => token, "k" => k, "to" => to,
+        "local expert" => local_expert, "slot" => slot, "position" => position, "of" => pairs,
+        "offset" => offset,
+    ];
+    let mut lists = vec![
+        list_of("dispatch sends to other servers", &sends, &dispatch.sends),
+        list_of("dispatch forwards inside the server", &forwards, &dispatch.forwards),
+    ];
+    lists.extend(of_tasks("dispatch tasks, in the order of issue", &dispatch.tasks));
+    lists
+}
+
+fn of_combine(combine: &Combine) -> Vec<String> {
+    let returns = columns_of![Return;
+        "core" => core, "row" => row, "source" => source, "token" => token, "position" => position,
+        "of" => pairs, "to" => to, "offset" => offset,
+    ];
+    let sums = columns_of![Sum; "core" => core, "to" => to, "token" => token, "rows of ranks" => from];
+    let tokens = columns_of![Total; "core" => core, "token" => token, "servers" => servers, "from" => from];
+    let mut lists = vec![
+        list_of("combine returns inside the server", &returns, &combine.returns),
+        list_of("combine sums inside the server", &sums, &combine.sums),
+        list_of("combine sums own tokens", &tokens, &combine.tokens),
+    ];
+    lists.extend(of_tasks("combine tasks, in the order of issue", &combine.tasks));
+    lists
+}
+
+fn of_tasks(title: &str, tasks: &[Posted]) -> Option<String> {
+    let columns = columns_of![Posted;
+        "to" => to, "records" => records, "local_buf" => local_buf, "remote_buf" => remote_buf,
+        "bytes" => bytes,
+    ];
+    (!tasks.is_empty()).then(|| list_of(title, &columns, tasks))
+}
+
+pub(super) fn summary_table(head: &Head, of: &OfAll, summary: &Summary) -> String {
+    let about = pairs(&[
+        ("source", head.source.clone()),
+        ("group", format!("{} ranks on {} servers x {} cores", of.ranks, summary.servers, of.cores)),
+        ("experts", known(head)),
+    ]);
+    if !head.experts_known {
+        return about;
     }
+    let columns = columns_of![OfOne;
+        "rank" => rank, "tokens across" => tokens_across, "their rows B" => across_bytes,
+        "tokens relayed" => tokens_relayed, "rows forwarded" => rows_forwarded,
+        "these rows B" => inside_bytes, "rows received" => rows_received,
+    ];
+    format!("{about}\n{}", list_of("", &columns, &summary.traffic))
 }

@@ -1,10 +1,10 @@
 //! The plan of all ranks, counted: what receivers get, how many send to one at a time, by which ports.
 
 use super::lists::{Traffic, Writes, incasts};
-use super::{experts, ports};
+use super::{Head, OfAll, experts, ports};
 use crate::cli::{OrderArg, PlanArgs, SharedArg, name_of};
-use crate::report::{cell, columns, listed, lists, pairs, with};
-use serde_json::{Value, json};
+use crate::report::{columns, columns_of, list_of, pairs};
+use serde::Serialize;
 use veriep_core::plan::incast::Incast;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::shape::Shape;
@@ -15,7 +15,68 @@ const ORDERS: [OrderArg; 3] = [OrderArg::Plain, OrderArg::Staggered, OrderArg::S
 const ORDERS_OF_COMBINE: [OrderArg; 4] =
     [OrderArg::Plain, OrderArg::Staggered, OrderArg::Destinations, OrderArg::Stride];
 
-pub(super) fn of(traffic: &Traffic, args: &PlanArgs) -> Value {
+/// What all ranks do, counted.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    receive: &'static str,
+    order: String,
+    shared: String,
+    port_offset: u64,
+    dispatch: Vec<Receiver>,
+    /// Null unless experts are known, the split is the one that runs, and rows are sent back.
+    combine: Option<Vec<Receiver>>,
+    incast: Vec<OfOrder>,
+    shared_experts: Vec<SharedExperts>,
+    ports: Option<ports::Ports>,
+}
+
+/// What a rank gets: of how many ranks, how many rows and bytes.
+#[derive(Clone, Debug, Serialize)]
+struct Receiver {
+    rank: u32,
+    sources: u32,
+    rows: u64,
+    bytes: u64,
+}
+
+/// The most ranks that send to one receiver at a step; the mean over the receivers that anybody sends to; those receivers.
+#[derive(Debug, Serialize)]
+struct Numbers {
+    max: u32,
+    mean: f64,
+    receivers: f64,
+}
+
+/// The incast of an operator under an order.
+#[derive(Debug, Serialize)]
+struct OfOrder {
+    operator: &'static str,
+    order: String,
+    steps: usize,
+    per_step: Vec<Numbers>,
+    #[serde(flatten)]
+    all: Numbers,
+}
+
+/// What shared-expert ranks get under a split and an order.
+#[derive(Debug, Serialize)]
+struct SharedExperts {
+    split: String,
+    order: String,
+    sources_max: u32,
+    at_once_max: u32,
+    ranks: Vec<SharedRank>,
+}
+
+/// Ranks that send to it over the operator, and the most that do at the same step.
+#[derive(Debug, Serialize)]
+struct SharedRank {
+    rank: u32,
+    sources: u32,
+    at_once: u32,
+}
+
+pub(super) fn of(traffic: &Traffic, args: &PlanArgs) -> Summary {
     let shape = &traffic.shape;
     let (order, shared) = (args.order.into(), args.shared.into());
     let dispatch = |order: OrderArg| traffic.all_dispatch(shape, order.into(), shared);
@@ -33,21 +94,20 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs) -> Value {
             traffic.all_dispatch(layout, order, shared)
         })
     };
-    json!({
-        "receive": receive.name(),
-        "order": name_of(args.order),
-        "shared": name_of(args.shared),
-        "port_offset": shape.port_offset(),
-        "dispatch": receivers(traffic, &dispatch(args.order)),
-        // Null unless experts are known, the split is the one that runs, and rows are sent back.
-        "combine": combine,
-        "incast": incast,
-        "shared_experts": if receive.is_direct() { vec![] } else { shared_experts(traffic) },
-        "ports": (!receive.is_direct()).then(ports),
-    })
+    Summary {
+        receive: receive.name(),
+        order: name_of(args.order),
+        shared: name_of(args.shared),
+        port_offset: shape.port_offset(),
+        dispatch: receivers(traffic, &dispatch(args.order)),
+        combine,
+        incast,
+        shared_experts: if receive.is_direct() { vec![] } else { shared_experts(traffic) },
+        ports: (!receive.is_direct()).then(ports),
+    }
 }
 
-/// What each rank gets: of how many ranks, how many rows and bytes.
+/// By rank: of how many ranks, how many rows and bytes.
 fn tally<T>(writes: &Writes<T>) -> Vec<(u32, u64, u64)> {
     let mut all = vec![(0, 0, 0); writes.len()];
     for cores in writes {
@@ -62,32 +122,33 @@ fn tally<T>(writes: &Writes<T>) -> Vec<(u32, u64, u64)> {
     all
 }
 
-fn receivers<T>(traffic: &Traffic, writes: &Writes<T>) -> Vec<Value> {
-    let of = |(rank, (sources, rows, bytes))| json!({"rank": traffic.name(rank), "sources": sources, "rows": rows, "bytes": bytes});
+fn receivers<T>(traffic: &Traffic, writes: &Writes<T>) -> Vec<Receiver> {
+    let of = |(rank, (sources, rows, bytes))| Receiver { rank: traffic.name(rank), sources, rows, bytes };
     traffic.all_ranks().zip(tally(writes)).map(of).collect()
 }
 
-/// The most ranks that send to one receiver at a step; the mean over the receivers that anybody sends to; those receivers.
-fn numbers(incast: Incast, steps: usize) -> Value {
+fn numbers(incast: Incast, steps: usize) -> Numbers {
     let receivers = incast.receivers as f64;
-    json!({
-        "max": incast.max,
-        "mean": if incast.receivers == 0 { 0.0 } else { incast.links as f64 / receivers },
-        "receivers": if steps == 0 { 0.0 } else { receivers / steps as f64 },
-    })
+    Numbers {
+        max: incast.max,
+        mean: if incast.receivers == 0 { 0.0 } else { incast.links as f64 / receivers },
+        receivers: if steps == 0 { 0.0 } else { receivers / steps as f64 },
+    }
 }
 
-/// The incast of an operator under an order.
-fn of_order(operator: &str, order: OrderArg, steps: &[Incast]) -> Value {
+fn of_order(operator: &'static str, order: OrderArg, steps: &[Incast]) -> OfOrder {
     let sum = steps.iter().fold(Incast::default(), |sum, &step| sum.and(step));
-    let per_step: Vec<_> = steps.iter().map(|&step| numbers(step, 1)).collect();
-    let of =
-        json!({"operator": operator, "order": name_of(order), "steps": steps.len(), "per_step": per_step});
-    with(of, numbers(sum, steps.len()))
+    OfOrder {
+        operator,
+        order: name_of(order),
+        steps: steps.len(),
+        per_step: steps.iter().map(|&step| numbers(step, 1)).collect(),
+        all: numbers(sum, steps.len()),
+    }
 }
 
 /// What shared-expert ranks get: both splits under both orders, since the old split went with the plain order.
-fn shared_experts(traffic: &Traffic) -> Vec<Value> {
+fn shared_experts(traffic: &Traffic) -> Vec<SharedExperts> {
     let shape = &traffic.shape;
     if shape.shared_expert_rank_num() == 0 {
         return Vec::new();
@@ -97,17 +158,19 @@ fn shared_experts(traffic: &Traffic) -> Vec<Value> {
         writes.iter_mut().flatten().for_each(|list| list.retain(|write| write.what.pair.k >= shape.k()));
         let tally = tally(&writes);
         let holds = |&rank: &RankId| traffic.ep(rank).0 < shape.shared_expert_rank_num();
-        // Ranks that send to it over the operator, and the most that do at the same step.
-        let of_rank = |rank: RankId| (traffic.name(rank), tally[rank.index()].0, at_once(&writes, rank));
+        let of_rank = |rank: RankId| SharedRank {
+            rank: traffic.name(rank),
+            sources: tally[rank.index()].0,
+            at_once: at_once(&writes, rank),
+        };
         let ranks: Vec<_> = traffic.all_ranks().filter(holds).map(of_rank).collect();
-        let named = |&(rank, sources, at_once): &(u32, u32, u32)| json!({"rank": rank, "sources": sources, "at_once": at_once});
-        json!({
-            "split": name_of(split),
-            "order": name_of(order),
-            "sources_max": ranks.iter().map(|&(_, sources, _)| sources).max().unwrap_or(0),
-            "at_once_max": ranks.iter().map(|&(.., at_once)| at_once).max().unwrap_or(0),
-            "ranks": ranks.iter().map(named).collect::<Vec<_>>(),
-        })
+        SharedExperts {
+            split: name_of(split),
+            order: name_of(order),
+            sources_max: ranks.iter().map(|rank| rank.sources).max().unwrap_or(0),
+            at_once_max: ranks.iter().map(|rank| rank.at_once).max().unwrap_or(0),
+            ranks,
+        }
     };
     let splits = [SharedArg::Even, SharedArg::AllIn];
     let orders = [OrderArg::Plain, OrderArg::Staggered];
@@ -124,45 +187,51 @@ fn at_once<T>(writes: &Writes<T>, to: RankId) -> u32 {
     (0..steps).map(at).max().unwrap_or(0)
 }
 
-pub(super) fn table(summary: &Value) -> String {
-    let of = |field| cell(summary, field);
+pub(super) fn table(head: &Head, of: &OfAll, summary: &Summary) -> String {
     let about = pairs(&[
-        ("source", of("source")),
-        ("group", format!("{} ranks x {} cores", of("ranks"), of("cores"))),
-        ("experts", experts(summary)),
-        ("receive", of("receive")),
-        ("order", of("order")),
-        ("shared experts", of("shared")),
-        ("port offset", of("port_offset")),
+        ("source", head.source.clone()),
+        ("group", format!("{} ranks x {} cores", of.ranks, of.cores)),
+        ("experts", experts(head)),
+        ("receive", summary.receive.to_owned()),
+        ("order", summary.order.clone()),
+        ("shared experts", summary.shared.clone()),
+        ("port offset", summary.port_offset.to_string()),
     ]);
     let mut parts = vec![about];
-    for (title, field) in [("received in dispatch", "dispatch"), ("received in combine", "combine")] {
-        let Some(all) = summary[field].as_array() else { continue };
-        let all: Vec<_> = all.iter().filter(|receiver| receiver["rows"] != 0).cloned().collect();
-        parts.push(listed(title, &["rank", "from ranks=sources", "rows", "bytes"], &all));
+    let both = [
+        ("received in dispatch", Some(&summary.dispatch)),
+        ("received in combine", summary.combine.as_ref()),
+    ];
+    for (title, receivers) in both {
+        let Some(receivers) = receivers else { continue };
+        let some: Vec<_> = receivers.iter().filter(|receiver| receiver.rows != 0).cloned().collect();
+        let columns =
+            columns_of![Receiver; "rank" => rank, "from ranks" => sources, "rows" => rows, "bytes" => bytes];
+        parts.push(list_of(title, &columns, &some));
     }
-    parts.push(incast_table(summary["incast"].as_array().map_or(&[], Vec::as_slice)));
-    if summary["shared_experts"] != json!([]) {
-        let columns: &[&str] =
-            &["split", "order", "ranks that send to one=sources_max", "at the same step=at_once_max"];
-        parts.extend(lists(summary, &[("shared-expert ranks", "shared_experts", columns)]));
+    parts.push(incast_table(&summary.incast));
+    if !summary.shared_experts.is_empty() {
+        let columns = columns_of![SharedExperts;
+            "split" => split,
+            "order" => order,
+            "ranks that send to one" => sources_max,
+            "at the same step" => at_once_max,
+        ];
+        parts.push(list_of("shared-expert ranks", &columns, &summary.shared_experts));
     }
-    if !summary["ports"].is_null() {
-        parts.push(ports::table(&summary["ports"], &of("port_offset")));
-    }
+    parts.extend(summary.ports.as_ref().map(|ports| ports::table(ports, summary.port_offset)));
     parts.join("\n\n")
 }
 
-fn incast_table(all: &[Value]) -> String {
-    let row = |of: &Value, step: String, numbers: &Value| {
-        let [mean, receivers] = ["mean", "receivers"].map(|field| numbers[field].as_f64().unwrap_or(0.0));
-        let numbers = [cell(numbers, "max"), format!("{mean:.2}"), format!("{receivers:.1}")];
-        [cell(of, "operator"), cell(of, "order"), step].into_iter().chain(numbers).collect::<Vec<_>>()
+fn incast_table(all: &[OfOrder]) -> String {
+    let row = |of: &OfOrder, step: String, Numbers { max, mean, receivers }: &Numbers| {
+        let numbers = [max.to_string(), format!("{mean:.2}"), format!("{receivers:.1}")];
+        [of.operator.to_owned(), of.order.clone(), step].into_iter().chain(numbers).collect::<Vec<_>>()
     };
     let rows = all.iter().flat_map(|of| {
-        let steps = of["per_step"].as_array().into_iter().flatten().take(3).enumerate();
-        let first = steps.map(|(i, numbers)| row(of, i.to_string(), numbers));
-        first.chain([row(of, format!("all {}", cell(of, "steps")), of)])
+        let first = of.per_step.iter().take(3).enumerate();
+        let first = first.map(|(i, numbers)| row(of, i.to_string(), numbers));
+        first.chain([row(of, format!("all {}", of.steps), &of.all)])
     });
     let head = ["operator", "order", "step", "max", "mean", "receivers"];
     let rows: Vec<_> = rows.collect();

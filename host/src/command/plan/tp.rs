@@ -1,9 +1,9 @@
 //! What a core exchanges with the core of its number on the TP peer.
 
-use super::ends;
 use super::lists::Traffic;
+use super::{Ends, ends};
 use core::ops::Range;
-use serde_json::{Value, json};
+use serde::Serialize;
 use veriep_core::layout::record::sent_bytes;
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::layout::tp;
@@ -12,12 +12,30 @@ use veriep_core::plan::returns::Received;
 use veriep_core::plan::split;
 use veriep_core::units::{CoreId, RankId};
 
+/// What a core puts at its TP peer and awaits of it.
+#[derive(Debug, Serialize)]
+pub(super) struct Exchange {
+    pub(super) peer: u32,
+    /// Rows that it puts, by their numbers at the peer's. In dispatch those that it has copied out itself; in combine a share
+    /// of those that belong to the peer.
+    pub(super) rows: Option<Ends>,
+    /// Of the first of them, in the TP window of the peer.
+    pub(super) offset: Option<u64>,
+    pub(super) stride: u64,
+    bytes: u64,
+    /// Of flag and number of rows, in the TP state of the peer; the core's own are at the same offset.
+    pub(super) slot_offset: u64,
+    /// Of the first row's number, there.
+    first_row_offset: u64,
+    pub(super) awaits_rows: Option<Ends>,
+}
+
 pub(super) fn dispatch(
     traffic: &Traffic,
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
-) -> Option<Value> {
+) -> Option<Exchange> {
     let (shape, peer) = (&traffic.shape, traffic.peer(rank)?);
     // Rows are in the order of slots.
     let copied = |rows: &[Received]| {
@@ -36,7 +54,7 @@ pub(super) fn combine(
     rank: RankId,
     core: CoreId,
     received: Option<&[Received]>,
-) -> Option<Value> {
+) -> Option<Exchange> {
     let (shape, peer) = (&traffic.shape, traffic.peer(rank)?);
     let share = |rows: usize| split::rows(shape, rows as u32, core);
     let known = received.map(|own| (share(traffic.received(peer).len()), share(own.len())));
@@ -53,21 +71,16 @@ fn exchange(
     known: Option<(Range<u32>, Range<u32>)>,
     at: &dyn Fn(u32) -> Place,
     bytes: u64,
-) -> Value {
+) -> Exchange {
     let slot = tp::slot(kind, Partition::P0, core);
-    json!({
-        "peer": traffic.name(peer),
-        // Rows that it puts, by their numbers at the peer's. In dispatch those that it has copied out itself; in combine a share
-        // of those that belong to the peer.
-        "rows": known.as_ref().map(|(puts, _)| ends(puts)),
-        // Of the first of them, in the TP window of the peer.
-        "offset": known.as_ref().map(|(puts, _)| at(puts.start).offset),
-        "stride": at(1).offset - at(0).offset,
-        "bytes": bytes,
-        // Of flag and number of rows, and of the first row's number, in the TP state of the peer; the own ones are at the same
-        // offsets.
-        "slot_offset": slot.offset,
-        "first_row_offset": tp::first_row(slot).offset,
-        "awaits_rows": known.as_ref().map(|(_, awaits)| ends(awaits)),
-    })
+    Exchange {
+        peer: traffic.name(peer),
+        rows: known.as_ref().map(|(puts, _)| ends(puts)),
+        offset: known.as_ref().map(|(puts, _)| at(puts.start).offset),
+        stride: at(1).offset - at(0).offset,
+        bytes,
+        slot_offset: slot.offset,
+        first_row_offset: tp::first_row(slot).offset,
+        awaits_rows: known.as_ref().map(|(_, awaits)| ends(awaits)),
+    }
 }

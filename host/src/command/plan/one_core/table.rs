@@ -1,139 +1,148 @@
 //! The plan of one core for people.
 
-use super::super::{experts, ports};
-use crate::report::{at, cell, lists, pairs};
-use serde_json::Value;
+use super::super::tp::Exchange;
+use super::super::{Ends, Head, OfRank, direct, experts, ports};
+use super::{Await, AwaitRow, Blocks, Combine, Dispatch, Plan, Publish, Return, Send};
+use crate::report::{Cell, Column, column, columns_of, list_of, pairs};
 
-const SEND: &[&str] = &["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
-const SEND_ROW: &[&str] =
-    &["step", "token", "k", "expert", "to", "row", "offset", "bytes", "info offset=info_offset"];
-const WORDS: &[&str] = &[
-    "rank",
-    "rows",
-    "counts=counts_offset",
-    "their word=counts_word",
-    "grants=grants_offset",
-    "their word=grants_word",
-    "token flag=token_flag_offset",
-];
-const PUBLISH: &[&str] = &[
-    "destination",
-    "rank=to",
-    "local expert=local_expert",
-    "offset",
-    "count",
-    "token flag=token_flag_offset",
-];
-const AWAIT: &[&str] =
-    &["slot", "local expert=local_expert", "from", "offset", "count", "token flag=token_flag_offset"];
-const RETURN: &[&str] = &["step", "row", "to", "token", "k", "offset", "bytes", "flag offset=flag_offset"];
-const READ: &[&str] = &["token", "k", "from", "row", "offset", "bytes", "flag offset=flag_offset"];
-
-pub(in crate::command::plan) fn table(plan: &Value) -> String {
-    let of = |field| cell(plan, field);
-    let range = |field| match at(plan, field).and_then(Value::as_array).map(Vec::as_slice) {
-        Some([start, end]) if start == end => "none".to_owned(),
-        Some(_) => cell(plan, &format!("{field}..")),
-        None => "not known".to_owned(),
-    };
-    let is = |field: &str| at(plan, field).is_some_and(|value| !value.is_null());
-    let order = |field| ("  in this order", rotated(at(plan, field)));
-    let (in_blocks, direct) = (is("dispatch.blocks"), is("dispatch.words"));
-    let mut about = vec![
-        ("source", of("source")),
-        ("core", format!("{} of rank {}", of("core"), of("rank"))),
-        ("experts", experts(plan)),
-        ("receive", format!("{}, experts {}", of("receive"), of("experts"))),
-        ("order", of("order")),
-        ("shared experts", of("shared")),
-        ("port offset", of("port_offset")),
-        ("flags", of("dispatch.flags")),
-        ("writes expand_idx of pairs", range("dispatch.index_pairs")),
-    ];
-    about.extend(match in_blocks {
-        false => [("sends (token, k) pairs", range("dispatch.moe_pairs")), order("dispatch.moe_order")],
-        true => [("sends to MoE experts", range("dispatch.experts")), order("dispatch.expert_order")],
-    });
-    about.extend([
-        ("sends (token, shared) pairs", range("dispatch.shared_pairs")),
-        order("dispatch.shared_order"),
-    ]);
-    about.extend(match direct {
-        false => vec![
-            ("publishes to destinations", range("dispatch.destinations")),
-            ("awaits and copies out slots", range("dispatch.slots")),
-            ("returns rows", range("combine.rows")),
-        ],
-        true => vec![("tells and hears ranks", range("dispatch.words.ranks"))],
-    });
-    about.push(("awaits and sums tokens", range("combine.tokens")));
-    about.extend(in_blocks.then(|| ("blocks of a record", blocks(&plan["dispatch"]["blocks"]))));
-    for (title, exchange) in [("dispatch: lends peer", "dispatch"), ("combine: lends peer", "combine")] {
-        about.extend(is(&format!("{exchange}.tp")).then(|| (title, lent(&plan[exchange]["tp"]))));
-    }
-    let phases = plan["dispatch"]["phases"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let phases: Vec<_> = (1..).zip(phases).map(|(i, phase)| format!(" {i:<2} {phase}")).collect();
-    let mut parts = vec![pairs(&about), format!("dispatch, in this order\n{}", phases.join("\n"))];
-    // Only separate flags have words of their own behind the records.
-    let flagged = |columns: &'static [&'static str]| {
-        &columns[..columns.len() - usize::from(plan["dispatch"]["flags"] != "separate")]
-    };
-    parts.extend(match direct {
-        false => lists(
-            plan,
-            &[
-                ("dispatch sends", "dispatch.sends", SEND),
-                ("dispatch publishes", "dispatch.publishes", flagged(PUBLISH)),
-                ("dispatch awaits", "dispatch.awaits", flagged(AWAIT)),
-            ],
-        ),
-        true => lists(
-            plan,
-            &[
-                ("dispatch sends", "dispatch.sends", SEND_ROW),
-                ("dispatch tells", "dispatch.words.tells", WORDS),
-                ("dispatch hears", "dispatch.words.hears", WORDS),
-            ],
-        ),
-    });
-    parts.extend(lists(
-        plan,
-        &[
-            ("combine sends and publishes", "combine.sends", RETURN),
-            ("combine awaits", "combine.awaits", &["token", "k", "from", "offset"]),
-            ("combine publishes: results are ready", "combine.pull.publishes", &["to=0", "offset=1"]),
-            ("combine awaits and reads", "combine.pull.reads", READ),
-        ],
-    ));
-    if is("ports") {
-        let ports = ports::table(&plan["ports"], &of("port_offset"));
-        parts.push(format!("all cores of rank {}: {ports}", of("rank")));
-    }
+pub(in crate::command::plan) fn table(head: &Head, of: &OfRank, plan: &Plan) -> String {
+    let phases = (1..).zip(&plan.dispatch.phases).map(|(i, phase)| format!(" {i:<2} {phase}"));
+    let phases: Vec<_> = phases.collect();
+    let mut parts =
+        vec![pairs(&about(head, of, plan)), format!("dispatch, in this order\n{}", phases.join("\n"))];
+    parts.extend(of_dispatch(&plan.dispatch));
+    parts.extend(of_combine(&plan.combine));
+    parts.extend(
+        plan.ports
+            .as_ref()
+            .map(|ports| format!("all cores of rank {}: {}", of.rank, ports::table(ports, plan.port_offset))),
+    );
     parts.join("\n\n")
 }
 
-fn blocks(blocks: &Value) -> String {
-    let of = |field| cell(blocks, field);
-    let [count, bytes, last, stride, flag] =
-        ["count", "bytes", "bytes_of_last", "stride", "flag_offset"].map(of);
-    format!("{count} x {bytes} B (last {last}) every {stride} B, flag at +{flag}")
+fn about(head: &Head, of: &OfRank, plan: &Plan) -> Vec<(&'static str, String)> {
+    let (dispatch, combine) = (&plan.dispatch, &plan.combine);
+    let ranges = &dispatch.ranges;
+    let mut about = vec![
+        ("source", head.source.clone()),
+        ("core", format!("{} of rank {}", of.core.cell(), of.rank)),
+        ("experts", experts(head)),
+        ("receive", format!("{}, experts {}", plan.receive, plan.experts)),
+        ("order", plan.order.clone()),
+        ("shared experts", plan.shared.clone()),
+        ("port offset", plan.port_offset.to_string()),
+        ("flags", dispatch.flags.to_owned()),
+        ("writes expand_idx of pairs", ranges.index_pairs.or_none()),
+    ];
+    about.extend(match dispatch.blocks {
+        None => [("sends (token, k) pairs", ranges.moe_pairs.or_none()), in_order(&dispatch.moe_order)],
+        Some(_) => [("sends to MoE experts", ranges.experts.or_none()), in_order(&dispatch.expert_order)],
+    });
+    about.push(("sends (token, shared) pairs", ranges.shared_pairs.or_none()));
+    about.push(in_order(&dispatch.shared_order));
+    match &dispatch.words {
+        None => about.extend([
+            ("publishes to destinations", ranges.destinations.or_none()),
+            ("awaits and copies out slots", ranges.slots.or_none()),
+            ("returns rows", combine.rows.map_or_else(|| "not known".to_owned(), Ends::or_none)),
+        ]),
+        Some(words) => about.push(("tells and hears ranks", words.ranks.or_none())),
+    }
+    about.push(("awaits and sums tokens", combine.tokens.or_none()));
+    about.extend(dispatch.blocks.as_ref().map(|blocks| ("blocks of a record", of_blocks(blocks))));
+    about.extend(dispatch.tp.as_ref().map(|exchange| ("dispatch: lends peer", lent(exchange))));
+    about.extend(combine.tp.as_ref().map(|exchange| ("combine: lends peer", lent(exchange))));
+    about
 }
 
-fn lent(exchange: &Value) -> String {
-    let of = |field| cell(exchange, field);
-    let (peer, slot) = (of("peer"), of("slot_offset"));
-    if exchange["rows"].is_null() {
-        return format!("rank {peer}, slot at {slot}");
+fn of_dispatch(dispatch: &Dispatch) -> Vec<String> {
+    let Some(words) = &dispatch.words else {
+        let sends = columns_of![Send;
+            "step" => step, "token" => token, "k" => k, "expert" => expert, "to" => to, "slot" => slot,
+            "offset" => offset, "bytes" => bytes,
+        ];
+        // Only separate flags have words of their own behind the records.
+        let are_separate = dispatch.flags == "separate";
+        let publishes = columns_of![Publish;
+            "destination" => destination, "rank" => to, "local expert" => local_expert, "offset" => offset,
+            "count" => count, "token flag" => token_flag_offset,
+        ];
+        let awaits = columns_of![Await;
+            "slot" => slot, "local expert" => local_expert, "from" => from, "offset" => offset,
+            "count" => count, "token flag" => token_flag_offset,
+        ];
+        return vec![
+            list_of("dispatch sends", &sends, &dispatch.sends),
+            list_of("dispatch publishes", all_but(!are_separate, &publishes), &dispatch.publishes),
+            list_of("dispatch awaits", all_but(!are_separate, &awaits), &dispatch.awaits),
+        ];
+    };
+    let sends = columns_of![Send;
+        "step" => step, "token" => token, "k" => k, "expert" => expert, "to" => to, "row" => row,
+        "offset" => offset, "bytes" => bytes, "info offset" => info_offset,
+    ];
+    let of_words = columns_of![direct::Word;
+        "rank" => rank, "rows" => rows, "counts" => counts_offset, "their word" => counts_word,
+        "grants" => grants_offset, "their word" => grants_word, "token flag" => token_flag_offset,
+    ];
+    vec![
+        list_of("dispatch sends", &sends, &dispatch.sends),
+        list_of("dispatch tells", &of_words, &words.tells),
+        list_of("dispatch hears", &of_words, &words.hears),
+    ]
+}
+
+/// The columns, perhaps without the last one.
+fn all_but<'c, 't, R>(last: bool, columns: &'c [Column<'t, R>]) -> &'c [Column<'t, R>] {
+    &columns[..columns.len() - usize::from(last)]
+}
+
+fn of_combine(combine: &Combine) -> Vec<String> {
+    let mut lists = Vec::new();
+    if let Some(sends) = &combine.sends {
+        let columns = columns_of![Return;
+            "step" => step, "row" => row, "to" => to, "token" => token, "k" => k, "offset" => offset,
+            "bytes" => bytes, "flag offset" => flag_offset,
+        ];
+        lists.push(list_of("combine sends and publishes", &columns, sends));
     }
-    let [rows, offset, stride, gets] = ["rows..", "offset", "stride", "awaits_rows.."].map(of);
+    if let Some(awaits) = &combine.awaits {
+        let columns = columns_of![AwaitRow; "token" => token, "k" => k, "from" => from, "offset" => offset];
+        lists.push(list_of("combine awaits", &columns, awaits));
+    }
+    let Some(pull) = &combine.pull else { return lists };
+    let columns = [
+        column("to", &|(to, _): &(u32, u64)| to.to_string()),
+        column("offset", &|(_, offset): &(u32, u64)| offset.to_string()),
+    ];
+    lists.push(list_of("combine publishes: results are ready", &columns, &pull.publishes));
+    if let Some(reads) = &pull.reads {
+        let columns = columns_of![direct::Read;
+            "token" => token, "k" => k, "from" => from, "row" => row, "offset" => offset, "bytes" => bytes,
+            "flag offset" => flag_offset,
+        ];
+        lists.push(list_of("combine awaits and reads", &columns, reads));
+    }
+    lists
+}
+
+fn of_blocks(blocks: &Blocks) -> String {
+    let Blocks { count, stride, bytes, bytes_of_last, flag_offset } = blocks;
+    format!("{count} x {bytes} B (last {bytes_of_last}) every {stride} B, flag at +{flag_offset}")
+}
+
+fn lent(exchange: &Exchange) -> String {
+    let Exchange { peer, rows, offset, stride, slot_offset: slot, awaits_rows, .. } = exchange;
+    let (Some(rows), Some(offset), Some(gets)) = (rows, offset, awaits_rows) else {
+        return format!("rank {peer}, slot at {slot}");
+    };
+    let (rows, gets) = (rows.cell(), gets.cell());
     format!("rank {peer} rows {rows} at {offset} + {stride} i, slot {slot}; gets {gets}")
 }
 
 /// A rotated range, in short.
-fn rotated(order: Option<&Value>) -> String {
-    let order: Vec<u64> =
-        order.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_u64).collect();
-    match (order.first(), order.last()) {
+fn in_order(order: &[u32]) -> (&'static str, String) {
+    let order = match (order.first(), order.last()) {
         (Some(first), Some(last)) if first > last => {
             let (low, high) = (order.iter().min(), order.iter().max());
             let [low, high] = [low, high].map(|n| n.copied().unwrap_or(0));
@@ -141,5 +150,6 @@ fn rotated(order: Option<&Value>) -> String {
         }
         (Some(first), Some(last)) => format!("{first}..{}", last + 1),
         _ => "-".to_owned(),
-    }
+    };
+    ("  in this order", order)
 }
