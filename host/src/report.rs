@@ -7,7 +7,7 @@ use crate::world::Gone;
 use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -314,23 +314,6 @@ fn every(period: Duration, ended: &Receiver<()>, tell: impl Fn()) {
     }
 }
 
-/// A report whose fields, unlike those of a [`Value`], keep their order.
-#[derive(Clone, Debug)]
-pub struct Fields(pub Vec<(&'static str, Value)>);
-
-impl Fields {
-    /// Returns some fields as rows for [`pairs`].
-    pub fn rows<'n>(&self, names: &[&'n str]) -> Vec<(&'n str, String)> {
-        fields(&self.0.iter().cloned().collect(), names)
-    }
-}
-
-impl Serialize for Fields {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
 /// A two-column table without borders. Values may be names that a user chose.
 pub fn pairs(rows: &[(&str, String)]) -> String {
     let mut table = plain_table();
@@ -449,11 +432,6 @@ pub fn or_dash(value: Option<impl core::fmt::Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Returns fields of an object as rows for [`pairs`]. Their names are as in [`objects`].
-fn fields<'n>(item: &Value, names: &[&'n str]) -> Vec<(&'n str, String)> {
-    names.iter().map(|name| titled(name)).map(|(title, field)| (title, cell(item, field))).collect()
-}
-
 /// Returns the title of a field, and its name.
 fn titled(name: &str) -> (&str, &str) {
     name.split_once('=').unwrap_or((name, name))
@@ -466,23 +444,6 @@ pub fn objects<'v>(columns: &[&str], items: impl IntoIterator<Item = &'v Value>)
     let header: Vec<_> = of.iter().map(|(title, _)| title.trim_end_matches('.')).collect();
     let row = |item| of.iter().map(|(_, field)| cell(item, field)).collect();
     self::columns(&header, &items.into_iter().map(row).collect::<Vec<_>>())
-}
-
-/// The same of the first of them, and how many were cut.
-pub fn listed(title: &str, columns: &[&str], items: &[Value]) -> String {
-    let mut text = format!("{title}\n{}", objects(columns, items.iter().take(LINES_MAX)));
-    if items.len() > LINES_MAX {
-        text.push_str(&format!("\nand {} more; --format json has all", items.len() - LINES_MAX));
-    }
-    text
-}
-
-/// The lists that a report has of these: each with its title, its field and its columns.
-pub fn lists(report: &Value, of: &[(&str, &str, &[&str])]) -> Vec<String> {
-    let list = |&(title, field, columns): &(&str, &str, &[&str])| {
-        Some(listed(title, columns, at(report, field)?.as_array()?))
-    };
-    of.iter().filter_map(list).collect()
 }
 
 /// A field, or a field of a field.

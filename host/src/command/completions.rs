@@ -2,14 +2,21 @@
 
 use crate::cli::{Cli, CompletionsArgs};
 use crate::error::Error;
-use crate::report::{Fields, Report};
+use crate::report::Report;
 use clap::CommandFactory;
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+struct Completions {
+    ok: bool,
+    shell: String,
+    script: String,
+}
 
 pub(super) fn run(args: &CompletionsArgs, report: &mut Report) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "veriep", &mut script);
     let script = String::from_utf8_lossy(&script).trim_end().to_owned();
-    let shell = args.shell.to_string();
-    let told = Fields(vec![("ok", true.into()), ("shell", shell.into()), ("script", script.as_str().into())]);
-    report.emit(&told, |_| script.clone())
+    let completions = Completions { ok: true, shell: args.shell.to_string(), script };
+    report.emit(&completions, |completions| completions.script.clone())
 }

@@ -6,8 +6,38 @@ use crate::cli::{GenArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::expected::Expected;
-use crate::report::{Fields, Report, note, pairs, progress};
+use crate::report::{Report, note, pairs, progress};
+use serde::Serialize;
 use std::path::Path;
+
+/// The case that was made.
+#[derive(Debug, Serialize)]
+struct Made<'a> {
+    ok: bool,
+    case: String,
+    source: String,
+    set: &'a [String],
+    routing: String,
+    seed: u64,
+    ranks: usize,
+    tokens: usize,
+    bytes: u64,
+}
+
+impl Made<'_> {
+    fn table(&self) -> String {
+        let mut rows = vec![("case", self.case.clone()), ("source", self.source.clone())];
+        rows.extend(self.set.iter().map(|assignment| ("set", assignment.clone())));
+        rows.extend([
+            ("routing", self.routing.clone()),
+            ("seed", self.seed.to_string()),
+            ("ranks", self.ranks.to_string()),
+            ("tokens", self.tokens.to_string()),
+            ("bytes", self.bytes.to_string()),
+        ]);
+        pairs(&rows)
+    }
+}
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     if args.out.is_dir() {
@@ -24,22 +54,18 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
         .unwrap_or_default();
     let k = case.shape.k() as usize;
     let tokens: usize = case.ranks.iter().map(|rank| rank.expert_ids.len() / k).sum();
-    let made = Fields(vec![
-        ("ok", true.into()),
-        ("case", args.out.display().to_string().into()),
-        ("source", source.name.into()),
-        ("set", args.config.set.clone().into()),
-        ("routing", name_of(source.routing).into()),
-        ("seed", args.seed.into()),
-        ("ranks", case.ranks.len().into()),
-        ("tokens", tokens.into()),
-        ("bytes", bytes.into()),
-    ]);
-    report.emit(&made, |made| {
-        let set = args.config.set.iter().map(|assignment| ("set", assignment.clone()));
-        let rest = made.rows(&["routing", "seed", "ranks", "tokens", "bytes"]);
-        pairs(&[made.rows(&["case", "source"]), set.collect(), rest].concat())
-    })
+    let made = Made {
+        ok: true,
+        case: args.out.display().to_string(),
+        source: source.name,
+        set: &args.config.set,
+        routing: name_of(source.routing),
+        seed: args.seed,
+        ranks: case.ranks.len(),
+        tokens,
+        bytes,
+    };
+    report.emit(&made, Made::table)
 }
 
 /// Whether `out` may become a case: absent, empty, or forced.

@@ -6,9 +6,31 @@ use crate::case::returned_file;
 use crate::cli::GoldenArgs;
 use crate::error::Error;
 use crate::expected::Expected;
-use crate::report::{Fields, Report, pairs};
+use crate::report::{Report, pairs};
 use crate::store::write_tensors;
+use serde::Serialize;
 use std::path::Path;
+
+/// The result that was written.
+#[derive(Debug, Serialize)]
+struct Written {
+    ok: bool,
+    source: String,
+    result: String,
+    ranks: usize,
+    tensors: usize,
+}
+
+impl Written {
+    fn table(&self) -> String {
+        pairs(&[
+            ("source", self.source.clone()),
+            ("result", self.result.clone()),
+            ("ranks", self.ranks.to_string()),
+            ("tensors", self.tensors.to_string()),
+        ])
+    }
+}
 
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
     check_writable(&args.out)?;
@@ -28,13 +50,13 @@ pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
     let expected =
         folder.map_or_else(|| Ok(Expected::of(&case)), |folder| Expected::of_folder(&case, folder))?;
     let tensors = expected.tensors()?;
-    let written = Fields(vec![
-        ("ok", true.into()),
-        ("source", source.into()),
-        ("result", args.out.display().to_string().into()),
-        ("ranks", case.ranks.len().into()),
-        ("tensors", tensors.len().into()),
-    ]);
+    let written = Written {
+        ok: true,
+        source,
+        result: args.out.display().to_string(),
+        ranks: case.ranks.len(),
+        tensors: tensors.len(),
+    };
     write_tensors(&args.out, tensors)?;
-    report.emit(&written, |written| pairs(&written.rows(&["source", "result", "ranks", "tensors"])))
+    report.emit(&written, Written::table)
 }

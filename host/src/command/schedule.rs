@@ -10,9 +10,10 @@ use crate::events::log::Log;
 use crate::events::witness::Calls;
 use crate::events::{Sinks, Unit, story};
 use crate::interrupt;
-use crate::report::{Fields, Report, SHORT, note, progress};
+use crate::report::{Report, SHORT, note, progress};
 use crate::verdict::Judgement;
 use indicatif::ProgressBar;
+use serde::Serialize;
 use std::sync::OnceLock;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_verify::schedule::{Answer, Product, Question, Subject, Timeline, Traffic, Witness, answer};
@@ -41,7 +42,7 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
         tell(args, &question, &answer, &calls)?;
     }
     let (judgement, verbose) = (judgement(&question, &answer), report.is_verbose());
-    report.judge(&judgement, &fields(&question, &answer), |_| text(&question, &answer, verbose))
+    report.judge(&judgement, &searched(&question, &answer), |_| text(&question, &answer, verbose))
 }
 
 /// What the answer says, within which bound.
@@ -235,39 +236,59 @@ fn count_and_ask() -> bool {
     interrupt::is_asked()
 }
 
-fn fields(question: &Question, answer: &Answer) -> Fields {
-    let product = match question.product {
-        Product::A3 => "a3",
-        Product::A2 | Product::Hierarchy => "a2",
-    };
-    let model = match question.subject {
-        Subject::Machines => "machines",
-        Subject::Windows => "windows",
-    };
-    Fields(vec![
-        ("states", answer.states.into()),
-        ("traffic_matrices", answer.traffic_matrices.into()),
-        // The traffic that the search allowed, in the words of CLAIMS.md.
-        ("traffic", answer.traffic.name().into()),
-        ("complete", answer.complete.into()),
-        ("counterexample", answer.counterexample.clone().into()),
-        ("operators", question.operators.clone().into()),
-        ("product", product.into()),
-        ("model", model.into()),
-        ("receive", question.receive.name().into()),
-        // Whether experts overwrite.
-        ("overwrite", question.receive.overwrites().into()),
-        ("partitions", partitions(question).into()),
-        ("ranks", question.ranks.into()),
-        // The cores of each rank.
-        ("cores", 1.into()),
-        ("tokens", 1.into()),
-        ("experts", 1.into()),
-        // The ranks of a server in the hierarchy. It is null if there are no servers.
-        ("server_ranks", server_ranks(question).into()),
-        // It is null if rounds repeat for ever.
-        ("rounds", question.rounds.into()),
-    ])
+/// What was searched, and what was found.
+#[derive(Debug, Serialize)]
+struct Searched<'a> {
+    states: usize,
+    traffic_matrices: usize,
+    /// The traffic that the search allowed, in the words of CLAIMS.md.
+    traffic: &'static str,
+    complete: bool,
+    counterexample: &'a [String],
+    operators: &'a str,
+    product: &'static str,
+    model: &'static str,
+    receive: &'static str,
+    /// Whether experts overwrite.
+    overwrite: bool,
+    partitions: &'a [u32],
+    ranks: u32,
+    /// Of each rank.
+    cores: u32,
+    tokens: u32,
+    experts: u32,
+    /// The ranks of a server in the hierarchy; null if there are no servers.
+    server_ranks: Option<u32>,
+    /// Null if rounds repeat without end.
+    rounds: Option<u32>,
+}
+
+fn searched<'a>(question: &'a Question, answer: &'a Answer) -> Searched<'a> {
+    Searched {
+        states: answer.states,
+        traffic_matrices: answer.traffic_matrices,
+        traffic: answer.traffic.name(),
+        complete: answer.complete,
+        counterexample: &answer.counterexample,
+        operators: &question.operators,
+        product: match question.product {
+            Product::A3 => "a3",
+            Product::A2 | Product::Hierarchy => "a2",
+        },
+        model: match question.subject {
+            Subject::Machines => "machines",
+            Subject::Windows => "windows",
+        },
+        receive: question.receive.name(),
+        overwrite: question.receive.overwrites(),
+        partitions: partitions(question),
+        ranks: question.ranks,
+        cores: 1,
+        tokens: 1,
+        experts: 1,
+        server_ranks: server_ranks(question),
+        rounds: question.rounds,
+    }
 }
 
 /// Returns the numbers of partitions of dispatch and of combine, or one number if both are equal.

@@ -11,8 +11,9 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Fields, Report, pairs, with};
+use crate::report::{Report, pairs, with};
 use core::ops::Range;
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 use std::io::Write as _;
 use std::path::Path;
@@ -60,20 +61,38 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(case) = &case {
         files.push(routing::write(&args.out, case, &|rank| ranks.contains(&rank))?.to_owned());
     }
-    let written = Fields(vec![
-        ("ok", true.into()),
-        ("config", source.name.into()),
-        ("folder", args.out.display().to_string().into()),
-        ("files", files.clone().into()),
-        ("maps", exported.maps.len().into()),
-        ("events", events(&exported.shape, exported.choices.mode()).count().into()),
-    ]);
-    report.emit(&written, |written| {
-        let files = vec![("files", files.join(", "))];
-        pairs(
-            &[written.rows(&["source=config", "folder"]), files, written.rows(&["maps", "events"])].concat(),
-        )
-    })
+    let written = Written {
+        ok: true,
+        config: source.name,
+        folder: args.out.display().to_string(),
+        files,
+        maps: exported.maps.len(),
+        events: events(&exported.shape, exported.choices.mode()).count(),
+    };
+    report.emit(&written, Written::table)
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+struct Written {
+    ok: bool,
+    config: String,
+    folder: String,
+    files: Vec<String>,
+    maps: usize,
+    events: usize,
+}
+
+impl Written {
+    fn table(&self) -> String {
+        pairs(&[
+            ("source", self.config.clone()),
+            ("folder", self.folder.clone()),
+            ("files", self.files.join(", ")),
+            ("maps", self.maps.to_string()),
+            ("events", self.events.to_string()),
+        ])
+    }
 }
 
 fn ranks(shape: &Shape, asked: &str) -> Result<Vec<RankId>, Error> {
