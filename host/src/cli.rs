@@ -79,9 +79,6 @@ pub enum Verb {
     Compare(CompareArgs),
     /// Write the oracle's answer to a case as a result file.
     Golden(GoldenArgs),
-    /// Read the record of a failed run: which processes are gone, and what all cores did last.
-    #[cfg(target_os = "linux")]
-    Inspect(InspectArgs),
     /// Find the ranks that owe words in a group that hangs, from dumps of its memory.
     Diagnose(DiagnoseArgs),
     /// Compile the library that connects `run --backend mpi` to this machine's MPI.
@@ -583,18 +580,6 @@ pub struct CheckArgs {
     /// Batches in flight; 2 (DDCC) demands more of several layers.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2), help_heading = PROTOCOL)]
     pub in_flight: u32,
-}
-
-#[derive(Args, Debug)]
-pub struct InspectArgs {
-    /// Folder of the record.
-    #[arg(value_name = "FOLDER")]
-    pub folder: PathBuf,
-    /// How many of the last events are printed.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub last: usize,
-    #[command(flatten)]
-    pub record: RecordArgs,
 }
 
 /// Where the record of events goes.

@@ -45,8 +45,6 @@ pub mod queue;
 #[cfg(test)]
 #[path = "../../kernel-core/src/tests/random.rs"]
 mod random;
-#[cfg(target_os = "linux")]
-pub mod record;
 #[cfg(feature = "commands")]
 pub mod report;
 pub mod result;

@@ -10,7 +10,6 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Instant;
@@ -45,8 +44,6 @@ pub struct Report {
     /// Whether the subcommand judges, so that its report begins with a verdict.
     judges: bool,
     emitted: bool,
-    /// Where what failed has left its record.
-    record: Option<PathBuf>,
 }
 
 #[derive(Serialize)]
@@ -62,8 +59,6 @@ struct Failure<'a> {
     missing: &'a [Missing],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     gone: &'a [Gone],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    record: Option<&'a Path>,
 }
 
 /// What stdout gets as JSON.
@@ -89,7 +84,7 @@ struct Judged<'a, T> {
 impl Report {
     pub const fn new(format: Format) -> Self {
         let name = String::new();
-        Self { name, format, quiet: false, verbose: false, judges: false, emitted: false, record: None }
+        Self { name, format, quiet: false, verbose: false, judges: false, emitted: false }
     }
 
     /// Of which subcommand it is, and whether that judges.
@@ -190,11 +185,6 @@ impl Report {
         self.conclude(&Judged { judgement, report: value }, whole, judgement.outcome())
     }
 
-    /// A run has left its record there, which tells more of how it failed.
-    pub fn keeps(&mut self, record: &Path) {
-        self.record = Some(record.to_owned());
-    }
-
     /// Prints an error, one line per problem, and returns the exit status of its class. With JSON, stdout
     /// gets an object too, unless the verb has already printed its own.
     pub fn fail(&mut self, error: &Error) -> u8 {
@@ -206,7 +196,6 @@ impl Report {
             let _ = self.emit(&(), |()| verdict.line(error.class()));
         }
         if self.format == Format::Json && !self.emitted {
-            let record = self.record.clone();
             let failure = Failure {
                 verdict: self.judges.then_some(verdict),
                 ok: false,
@@ -215,16 +204,12 @@ impl Report {
                 violations: error.problems(),
                 missing: error.missing(),
                 gone: error.gone(),
-                record: record.as_deref(),
             };
             // Stdout may be what failed: the lines below say so.
             let _ = self.emit(&failure, |_| String::new());
         }
         for line in lines {
             complain(&line);
-        }
-        if let Some(record) = &self.record {
-            note(&format!("note: what all did last: veriep inspect {}", record.display()));
         }
         error.status()
     }

@@ -73,10 +73,6 @@ pub struct RunArgs {
     pub inject: Option<String>,
     #[command(flatten)]
     pub record: RecordArgs,
-    /// Folder for the record of what all cores did last, or none (threads, processes, mpi; Linux). By default, over processes
-    /// and mpi, a temporary folder that is removed when the run ends well.
-    #[arg(long = "record", value_name = "FOLDER|none")]
-    pub flight: Option<PathBuf>,
 }
 
 #[cfg(target_os = "linux")]

@@ -10,8 +10,6 @@ mod export;
 mod generate;
 mod golden;
 #[cfg(target_os = "linux")]
-mod inspect;
-#[cfg(target_os = "linux")]
 mod launched;
 mod layout;
 #[cfg(target_os = "linux")]
@@ -55,8 +53,6 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Compare(args) => compare::run(&args, report),
         Verb::Completions(args) => completions::run(&args, report),
         Verb::Conform(args) => conform::run(&args, report),
-        #[cfg(target_os = "linux")]
-        Verb::Inspect(args) => inspect::run(&args, report),
         Verb::Diagnose(args) => diagnose::run(&args, report),
         Verb::Golden(args) => golden::run(&args, report),
     }

@@ -9,7 +9,7 @@ use crate::events::lines::{Header, Lines};
 use crate::events::log::Log;
 use crate::events::page::{self, About};
 use crate::events::timeline::Timeline;
-use crate::events::{Event, SCHEMA, Sinks, Unit};
+use crate::events::{SCHEMA, Sinks, Unit};
 use crate::report::note;
 use serde::Serialize;
 use serde_json::json;
@@ -80,19 +80,6 @@ pub(super) fn end(
     add: impl FnOnce(&mut Timeline) -> (Vec<Part>, About),
 ) -> Result<(), Error> {
     log.map_or(Ok(()), |log| finish(args, log.finish(), add))
-}
-
-/// Writes events that have been recorded before, in the order of their times, as far as it is asked for.
-pub(super) fn tell(
-    args: &RecordArgs,
-    header: &impl Serialize,
-    (unit, cores): (Unit, u32),
-    events: &[Event],
-    about: &About,
-) -> Result<(), Error> {
-    let mut sinks = sinks(args, header, (unit, cores))?;
-    events.iter().for_each(|event| sinks.event(event));
-    finish(args, sinks, |_| (Vec::new(), about.clone()))
 }
 
 fn sinks(args: &RecordArgs, header: &impl Serialize, (unit, cores): (Unit, u32)) -> Result<Sinks, Error> {

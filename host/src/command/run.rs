@@ -21,7 +21,7 @@ use crate::dump::{self, Dump};
 use crate::error::Error;
 use crate::events::Unit;
 use crate::events::page::About;
-use crate::events::recorder::{Book, Recording};
+use crate::events::recorder::Recording;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::parallel::processors;
@@ -33,19 +33,12 @@ use crate::world::Seat;
 use crate::world::World;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
-use flight::{Folder, Own};
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Product, Shape};
 use veriep_core::vector::Any;
 
-#[cfg(target_os = "linux")]
-mod flight;
-#[cfg(not(target_os = "linux"))]
-#[path = "run/no_flight.rs"]
-mod flight;
 #[cfg(target_os = "linux")]
 mod mpi;
 mod output;
@@ -120,15 +113,11 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         None => progress(0, "running"),
     };
     let ran = match args.backend {
-        BackendArg::Threads => {
-            flight::around(&job, report, |folder| on_threads(&job, folder, &|| bar.inc(1)))
-        }
+        BackendArg::Threads => on_threads(&job, &|| bar.inc(1)),
         BackendArg::Lockstep => in_lockstep(&job, Memory::Strong, &|| bar.inc(1)),
         BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
         #[cfg(target_os = "linux")]
-        BackendArg::Processes => {
-            flight::around(&job, report, |folder| processes::run(&job, folder, &|| bar.inc(1)))
-        }
+        BackendArg::Processes => processes::run(&job, &|| bar.inc(1)),
         #[cfg(not(target_os = "linux"))]
         BackendArg::Processes => Err(only_linux(args)),
         // On Linux it has been run.
@@ -181,10 +170,6 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
-    if !args.backend.is_timed() && args.flight.as_deref().is_some_and(|path| path != Path::new("none")) {
-        let wrong = "--record: only --backend threads, processes and mpi have it, not";
-        return Err(Error::Request(format!("{wrong} {backend}; hint: --events")));
-    }
     if args.backend.is_timed() && record::is_asked(&args.record) {
         let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
         return Err(Error::Request(format!("{wrong} {backend}")));
@@ -231,25 +216,31 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
     inject.over(Counted::of(&case.shape).over(RankRemap::of(case).over(memory)))
 }
 
-fn on_threads(job: &Job<'_>, folder: Option<Arc<Folder>>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
-    let Job { case, plan, .. } = job;
+fn on_threads(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
+    let Job { case, plan, workers, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(Error::of_memory)?;
-    let memory = prepared(job, memory.with_row_copy(unmeasured(job)), job.workers.count)?;
+    let memory = prepared(job, memory.with_row_copy(unmeasured(job)), workers.count)?;
     let _ = job.row_copy.set(memory.row_copy());
     let mapped = memory.mapped();
-    let workers = job.workers;
     let world = World::alone(global_rank::count(&case.shape), workers.count);
-    let folder = folder.as_ref().map(|folder| folder.path());
-    let own = flight::begin(folder, 0, job, &world, &workers);
-    let ran = if own.is_some() {
-        drive_threads(job, Recording(own.clone()).over(memory), mapped, (&own, &world), tick)
-    } else {
-        // Machines compiled without a recorder take a tenth less instructions than those with one that is off.
-        drive_threads(job, memory, mapped, (&own, &world), tick)
-    };
-    flight::ends(folder, 0, ran.is_ok());
-    ran
+    let backend = layers(job, memory);
+    let mut moved = None;
+    let drive =
+        |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, workers));
+    let run = || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick);
+    let (costs, ranks) = dumped(job, mapped, run)?;
+    // The last round's result is the case's, and its rows are what bare copies copy.
+    if costs.rounds < plan.rounds() {
+        return Ok(Ran { costs, roofline: None, moved });
+    }
+    if let Some(path) = &job.args.out {
+        output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
+    }
+    // The bare copies overwrite the memory: they come last.
+    let group = (case, plan.options.choices);
+    let roofline = roofline::measure(&backend.inner.inner, group, workers.count)?;
+    Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 
 /// A new group's memory that copies rows as is asked; else as is fastest here on so many threads, if the run is long enough to
@@ -273,36 +264,6 @@ fn unmeasured(job: &Job<'_>) -> RowCopy {
 
 fn asked(job: &Job<'_>) -> RowCopyArg {
     job.args.row_copy.unwrap_or(RowCopyArg::Auto)
-}
-
-fn drive_threads<B: Backend>(
-    job: &Job<'_>,
-    memory: B,
-    mapped: Vec<dump::Mapped>,
-    (own, world): (&Own, &World),
-    tick: &(dyn Fn() + Sync),
-) -> Result<Ran, Error> {
-    let Job { case, plan, workers, .. } = job;
-    let backend = layers(job, memory);
-    let (mut units, mut moved) = (0, None);
-    let drive = |unit: &driver::Unit<'_, _>| {
-        own.iter().for_each(|own| own.begins_unit(plan.unit(units).0));
-        units += 1;
-        counted(unit, &mut moved, || driver::threads::run(unit, workers))
-    };
-    let run = || group::run(&case.shape, plan, traffic(job), (world, &backend), drive, tick);
-    let (costs, ranks) = dumped(job, mapped, run)?;
-    // The last round's result is the case's, and its rows are what bare copies copy.
-    if costs.rounds < plan.rounds() {
-        return Ok(Ran { costs, roofline: None, moved });
-    }
-    if let Some(path) = &job.args.out {
-        output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
-    }
-    // The bare copies overwrite the memory: they come last.
-    let group = (case, plan.options.choices);
-    let roofline = roofline::measure(&backend.inner.inner, group, workers.count)?;
-    Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {

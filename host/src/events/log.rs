@@ -131,8 +131,6 @@ impl Log {
 }
 
 impl Book for Log {
-    const ALL: bool = true;
-
     fn record(&self, actor: Actor, kind: Kind, what: What) {
         self.lock().record(actor, kind, what);
     }

@@ -14,17 +14,11 @@ use veriep_core::units::{CoreId, RankId};
 
 /// Where calls are recorded.
 pub trait Book: Sync {
-    /// Whether it takes all calls, or only words that go from rank to rank.
-    const ALL: bool;
-
     /// Something was done.
     fn record(&self, actor: Actor, kind: Kind, what: What);
 
     /// A word was read, which this actor may have seen there before.
     fn observes(&self, actor: Actor, at: Place, word: u64);
-
-    /// Batches are from now on counted from that round. Nobody records meanwhile.
-    fn begins_unit(&self, _first_round: usize) {}
 
     /// What a step has come to that a scheduler has let a core or an agent take.
     fn stepped(&self, _actor: Actor, _answer: &Answer) {}
@@ -54,7 +48,7 @@ impl<F, B: Book> Recorder<'_, F, B> {
     /// Records that bytes were read.
     #[inline]
     fn reads(&self, peer: Option<RankId>, at: Place, length: u64) {
-        if let (Some(book), true) = (self.book, B::ALL) {
+        if let Some(book) = self.book {
             book.record(self.actor, Kind::Deliver, bytes(peer, at, length as usize));
         }
     }
@@ -66,12 +60,6 @@ impl<F, B: Book> Recorder<'_, F, B> {
             book.observes(self.actor, at, word);
         }
         word
-    }
-
-    /// Records a call that only some books take.
-    #[inline]
-    fn also(&self, result: Result<(), Fault>, kind: Kind, what: impl FnOnce() -> What) -> Result<(), Fault> {
-        if B::ALL { self.did(result, kind, what) } else { result }
     }
 }
 
@@ -86,12 +74,12 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
         // Nobody sees what is written through bytes that were lent.
-        if B::ALL && self.book.is_some() { all.difference(Capabilities::LEND) } else { all }
+        if self.book.is_some() { all.difference(Capabilities::LEND) } else { all }
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let done = self.inner.put(to, at, row, tail);
-        self.also(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
+        self.did(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
@@ -119,7 +107,7 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         let done = self.inner.store(at, word);
-        self.also(done, Kind::Store, || What { word: Some(word), ..bytes(None, at, 8) })
+        self.did(done, Kind::Store, || What { word: Some(word), ..bytes(None, at, 8) })
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
@@ -136,12 +124,12 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
 
     fn write(&mut self, at: Place, written: &[u8]) -> Result<(), Fault> {
         let done = self.inner.write(at, written);
-        self.also(done, Kind::Write, || bytes(None, at, written.len()))
+        self.did(done, Kind::Write, || bytes(None, at, written.len()))
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let done = self.inner.deliver(output, from, len);
-        self.also(done, Kind::Deliver, || bytes(None, from, len as usize))
+        self.did(done, Kind::Deliver, || bytes(None, from, len as usize))
     }
 }
 

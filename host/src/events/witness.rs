@@ -46,8 +46,6 @@ impl Calls {
 }
 
 impl Book for Calls {
-    const ALL: bool = true;
-
     fn record(&self, _: Actor, kind: Kind, what: What) {
         self.lock().push((kind, what));
     }

@@ -1,8 +1,8 @@
 //! Processes of the same machine that are not this one's children: whether they live, and how they ended.
 #![allow(unsafe_code)]
 
+use super::How;
 use super::watch::how;
-use crate::record::How;
 use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -49,11 +49,6 @@ impl Peer {
         poll(&mut file, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// The same process once more.
-    pub(super) fn again(&self) -> io::Result<Self> {
-        self.0.try_clone().map(Self)
-    }
-
     /// How, once its parent has taken note, and where the system tells.
     pub(super) fn end(&self) -> Option<How> {
         let mut info = Info { mask: EXIT, ..Info::default() };
@@ -68,13 +63,13 @@ impl Peer {
 /// is to stop.
 pub(super) fn next_end<T>(
     peers: &mut Vec<(T, Peer)>,
-    stop: Option<&OwnedFd>,
-    limit: Option<Duration>,
+    stop: &OwnedFd,
+    limit: Duration,
     mut told: impl FnMut(T, &Peer),
 ) -> bool {
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let limit = Timespec::try_from(limit).ok();
     let mut files: Vec<_> = peers.iter().map(|(_, peer)| PollFd::new(&peer.0, PollFlags::IN)).collect();
-    files.extend(stop.map(|stop| PollFd::new(stop, PollFlags::IN)));
+    files.push(PollFd::new(stop, PollFlags::IN));
     if poll(&mut files, limit.as_ref()).is_err() {
         // Interrupted.
         return true;

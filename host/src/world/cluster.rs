@@ -1,23 +1,21 @@
 //! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
 //! how each sees the others.
 
-use super::beside::{Peer, next_end};
+use super::beside::Peer;
 use super::board::Board;
 use super::greet::{Greeted, Hello};
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, words};
-use super::watch::{Departed, Watched};
-use super::{GroupMemory, Phase, World};
+use super::watch::Watched;
+use super::{GroupMemory, How, Phase, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::global_rank;
 use crate::parallel::lock;
-use crate::record::{How, Notes, wall_us};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 use veriep_core::place::Tensor;
@@ -53,8 +51,6 @@ pub struct Cluster<W> {
     peers: Vec<Option<Peer>>,
     me: usize,
     inbox: Arc<Mutex<Inbox>>,
-    /// Where the processes of this machine record.
-    record: OnceLock<PathBuf>,
 }
 
 impl<W: Wire + 'static> Cluster<W> {
@@ -113,7 +109,7 @@ impl<W: Wire + 'static> Cluster<W> {
             let _ = world.post.set(weak);
         }
         post.start()?;
-        Ok(Self { world, far, memory, post, hellos, peers, me, inbox, record: OnceLock::new() })
+        Ok(Self { world, far, memory, post, hellos, peers, me, inbox })
     }
 
     /// Whether all processes map the same memory.
@@ -160,42 +156,6 @@ impl<W: Wire + 'static> Cluster<W> {
         }
     }
 
-    /// Writes the deaths of other processes of this machine into the record that they keep in that folder, as soon as each is
-    /// seen: a launcher may leave no time for more.
-    ///
-    /// # Errors
-    /// The system refuses it.
-    pub fn note_deaths(&self, folder: &Path) -> io::Result<()> {
-        let again = |(process, peer): (usize, &Option<Peer>)| {
-            Some(peer.as_ref()?.again().map(|peer| (process, peer)))
-        };
-        let mut peers = self.peers.iter().enumerate().filter_map(again).collect::<io::Result<Vec<_>>>()?;
-        let folder = self.record.get_or_init(|| folder.to_owned()).clone();
-        thread::Builder::new()
-            .spawn(move || {
-                let mut alone = true;
-                while alone && !peers.is_empty() {
-                    let mut ended = Vec::new();
-                    let told = |process, peer: &Peer| ended.push((process, peer.end()));
-                    next_end(&mut peers, None, None, told);
-                    // Of several nobody knows who was the first, and this process may be ended before all are written down.
-                    alone = ended.len() < 2;
-                    if alone {
-                        ended
-                            .iter()
-                            .for_each(|(process, how)| died(&folder, *process, how.unwrap_or(How::Ended)));
-                    }
-                }
-            })
-            .map(drop)
-    }
-
-    /// Writes all deaths into that record, once nobody else dies of the first ones.
-    pub fn note_all(&self, gone: &[Departed]) {
-        let folder = self.record.get().into_iter();
-        folder.for_each(|folder| gone.iter().for_each(|one| died(folder, one.process, one.how)));
-    }
-
     /// Sends this process's output of a rank to the first one.
     pub fn send_output(&self, rank: RankId, tensor: Tensor, bytes: &[u8]) {
         let head = [u64::from(rank.0), tensor as u64].map(u64::to_le_bytes).concat();
@@ -232,13 +192,6 @@ impl<W: Wire + 'static> Cluster<W> {
 
     fn status(&self, process: usize) -> Option<u8> {
         lock(&self.inbox).said[process].1
-    }
-}
-
-/// Writes into the record of a process that it is gone. Who has said that it ends has closed it, and that of another machine is not here.
-fn died(folder: &Path, process: usize, how: How) {
-    if let Ok(notes) = Notes::open(folder, process) {
-        notes.died(how, wall_us());
     }
 }
 
@@ -302,9 +255,6 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
         let Hello { pid, host, .. } = &self.hellos[process];
         (*pid, host.clone())
     }
-
-    /// Once all are known: see [`note_all`](Cluster::note_all).
-    fn note_death(&self, _process: usize, _how: How) {}
 
     /// They end by themselves once they are stopped, or with the first of them that lives.
     fn kill(&mut self) {}

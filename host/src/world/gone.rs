@@ -13,8 +13,7 @@ pub struct Gone {
     pub host: String,
     /// Its ranks.
     pub ranks: Vec<u32>,
-    /// `signal N`, `exit N` or `silent`; of processes that joined also `left` or, where nobody saw its status, `ended`;
-    /// `unknown` where only a record tells of it.
+    /// `signal N`, `exit N` or `silent`; of processes that joined also `left` or, where nobody saw its status, `ended`.
     pub how: String,
     /// The round that it was in; none before the first one and behind the last.
     pub round: Option<usize>,
@@ -40,7 +39,6 @@ impl Gone {
         let how = match how.split_once(' ') {
             Some(("signal", signal)) => format!("was killed by signal {signal}"),
             Some((_, status)) => format!("ended with status {status} and without a word"),
-            None if how == "unknown" => "is gone".to_owned(),
             None if how == "left" => "has left the group".to_owned(),
             None if how == "ended" => "runs no more".to_owned(),
             None => "does not run".to_owned(),

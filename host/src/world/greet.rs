@@ -2,10 +2,10 @@
 //! they were asked for.
 
 use super::beside::Peer;
+use super::procfs::system;
 use super::watch;
 use crate::backend::far::Wire;
 use crate::parallel;
-use crate::record::{system, wall_us};
 use core::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -29,8 +29,6 @@ pub struct Hello {
     pub pid: u32,
     /// See above.
     pub host: String,
-    /// When it began, in microseconds since 1970.
-    began_us: u64,
     /// What all of its machine have alike, and that it shares memory with nobody.
     pub(super) machine: String,
     alone: bool,
@@ -99,7 +97,6 @@ pub fn greet<W: Wire>(
     };
     let hello = Hello {
         pid: std::process::id(),
-        began_us: wall_us(),
         machine: format!("{host} {}", system()),
         alone,
         host,
@@ -159,14 +156,6 @@ impl<W> Greeted<W> {
     /// The wire itself.
     pub const fn wire(&mut self) -> &mut W {
         &mut self.wire
-    }
-
-    /// What no other group has for a name.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let Hello { host, pid, began_us, .. } = &self.hellos[0];
-        let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-        format!("{host}-{pid}-{began_us}")
     }
 
     /// Whether a process maps the same memory as another one.

@@ -16,6 +16,8 @@ mod gone;
 #[cfg(target_os = "linux")]
 mod greet;
 #[cfg(target_os = "linux")]
+mod how;
+#[cfg(target_os = "linux")]
 pub mod join;
 mod patience;
 #[cfg(target_os = "linux")]
@@ -24,6 +26,8 @@ mod peers;
 mod post;
 #[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
+mod procfs;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 #[cfg(target_os = "linux")]
@@ -31,8 +35,6 @@ mod twin;
 #[cfg(target_os = "linux")]
 mod watch;
 
-#[cfg(target_os = "linux")]
-pub use crate::record::How;
 pub use calls::{Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
 pub use cluster::Cluster;
@@ -40,11 +42,13 @@ pub use gone::Gone;
 pub(crate) use gone::list;
 #[cfg(target_os = "linux")]
 pub use greet::{Greeted, Hello, greet};
+#[cfg(target_os = "linux")]
+pub use how::How;
 pub use patience::Patience;
 #[cfg(target_os = "linux")]
 pub use peers::Peers;
 #[cfg(target_os = "linux")]
-pub use processes::{GroupMemory, Members, Seat, is_seated, record_folder};
+pub use processes::{GroupMemory, Members, Seat, is_seated};
 #[cfg(target_os = "linux")]
 pub use watch::{Departed, Outcome, Watched, watch};
 

@@ -49,7 +49,7 @@ impl Peers {
         let (world, stopped) = (world.clone(), stop.clone());
         let watch = move || {
             let died = |(process, who), _: &Peer| world.died(process, who);
-            while next_end(&mut living, Some(&stopped), Some(BEAT), died) {
+            while next_end(&mut living, &stopped, BEAT, died) {
                 world.beat();
             }
         };

@@ -1,13 +1,12 @@
 //! Ranks as processes of one machine: a parent maps the group's memory, starts copies of its own program and gives each a
 //! seat. The memory is a file without a name, so nothing is left when the last of them is gone.
 
-use super::World;
 use super::board::{Board, OfGroup, OfProcess};
 use super::twin::Duty;
 use super::watch::{self, Watched, how};
+use super::{How, World};
 use crate::backend::row_copy;
 use crate::parallel;
-use crate::record::{self, End, Folder, How, Notes};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
@@ -17,7 +16,6 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -28,8 +26,6 @@ use veriep_core::sync::join::{come, has_come};
 /// Tells a process that it is one of a group: its number, how many there are, workers of each, the parent's number in the
 /// system, what must be the same, and which group it is.
 const SEAT: &str = "VERIEP_SEAT";
-/// The folder that the group records in, if it does.
-const RECORD: &str = "VERIEP_RECORD_OF_GROUP";
 /// How often a process says that it runs.
 const BEAT: Duration = Duration::from_millis(20);
 /// The group's memory begins on a page behind the board.
@@ -107,12 +103,6 @@ pub fn is_seated() -> bool {
     std::env::var_os(SEAT).is_some()
 }
 
-/// The folder that the group of this process records in, if a parent has started it for one that does.
-#[must_use]
-pub fn record_folder() -> Option<PathBuf> {
-    std::env::var_os(RECORD).filter(|_| is_seated()).map(PathBuf::from)
-}
-
 impl Seat {
     /// The seat that a parent has given this process, if any, and the group's memory. From now on this process dies with its
     /// parent.
@@ -187,23 +177,15 @@ struct Member {
 #[derive(Debug)]
 pub struct Members {
     all: Vec<Member>,
-    /// Where they record, and where it is noted who has ended.
-    record: Option<Arc<Folder>>,
 }
 
 impl Members {
-    /// Starts a copy of this program for every process of a world, with the same arguments. They may record in a folder that has
-    /// a file for each of them.
+    /// Starts a copy of this program for every process of a world, with the same arguments.
     ///
     /// # Errors
     /// The system does not start one.
-    pub fn start(
-        memory: &GroupMemory,
-        world: &World,
-        (fingerprint, group): (u64, u64),
-        record: Option<Arc<Folder>>,
-    ) -> io::Result<Self> {
-        let mut members = Self { all: Vec::new(), record };
+    pub fn start(memory: &GroupMemory, world: &World, (fingerprint, group): (u64, u64)) -> io::Result<Self> {
+        let mut members = Self { all: Vec::new() };
         let arguments: Vec<_> = std::env::args_os().collect();
         let (processes, workers) = (world.processes(), world.board.workers());
         let parent = getpid().as_raw_nonzero();
@@ -215,13 +197,8 @@ impl Members {
                 command.arg0(name);
             }
             command.env(SEAT, format!("{process},{processes},{workers},{parent},{fingerprint},{group}"));
-            command.env_remove(RECORD);
-            command.envs(members.record.iter().map(|folder| (RECORD, folder.path())));
             command.stdin(memory.file.try_clone()?).stdout(Stdio::piped());
             let mut child = command.spawn()?;
-            if let Some(notes) = notes(members.record.as_ref(), process) {
-                notes.started(child.id());
-            }
             let output = child.stdout.take();
             let (say, said) = channel();
             members.all.push(Member { child, said, end: None });
@@ -257,15 +234,9 @@ impl Watched for Members {
         if Duty::Look.is_left_out() {
             return;
         }
-        // Nobody saw one end before another.
-        let at_us = record::wall_us();
-        for (process, member) in self.all.iter_mut().enumerate().filter(|(_, member)| member.end.is_none()) {
+        for member in self.all.iter_mut().filter(|member| member.end.is_none()) {
             // An error would come again.
             member.end = member.child.try_wait().ok().flatten();
-            let Some(end) = member.end else { continue };
-            if let Some(notes) = notes(self.record.as_ref(), process) {
-                if end.success() { notes.ended(End::Well) } else { notes.died(how(end), at_us) }
-            }
         }
     }
 
@@ -281,27 +252,13 @@ impl Watched for Members {
         (self.all[process].child.id(), watch::host())
     }
 
-    fn note_death(&self, process: usize, how: How) {
-        if let Some(notes) = notes(self.record.as_ref(), process) {
-            notes.died(how, record::wall_us());
-        }
-    }
-
     fn kill(&mut self) {
         self.reap();
-        for (process, member) in self.all.iter_mut().enumerate().filter(|(_, member)| member.end.is_none()) {
-            if let Some(notes) = notes(self.record.as_ref(), process) {
-                notes.ended(End::Stopped);
-            }
+        for member in self.all.iter_mut().filter(|member| member.end.is_none()) {
             let _ = member.child.kill();
             member.end = member.child.wait().ok();
         }
     }
-}
-
-/// Where it is noted how a process ends.
-fn notes(record: Option<&Arc<Folder>>, process: usize) -> Option<&Notes> {
-    record.filter(|_| !Duty::Note.is_left_out())?.notes(process)
 }
 
 impl Drop for Members {

@@ -154,8 +154,6 @@ impl Watched for Ending {
         (100 + process as u32, "here".to_owned())
     }
 
-    fn note_death(&self, _process: usize, _how: How) {}
-
     fn kill(&mut self) {}
 }
 

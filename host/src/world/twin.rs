@@ -10,8 +10,6 @@ pub(super) enum Duty {
     DieWithParent,
     /// Whoever watches looks who has ended.
     Look,
-    /// And notes it in the record.
-    Note,
 }
 
 impl Duty {
@@ -20,7 +18,6 @@ impl Duty {
             Self::Beat => "beat",
             Self::DieWithParent => "die-with-parent",
             Self::Look => "look",
-            Self::Note => "note",
         };
         cfg!(debug_assertions) && std::env::var_os("VERIEP_TWIN").is_some_and(|twin| twin == name)
     }

@@ -1,8 +1,7 @@
 //! Watches the processes of a group: who has ended, who has died, whether anybody moves.
 
-use super::{At, Gone, Patience, World};
+use super::{At, Gone, How, Patience, World};
 use crate::interrupt;
-use crate::record::How;
 use core::time::Duration;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -60,8 +59,6 @@ pub trait Watched {
     fn has_ended(&self, process: usize) -> bool;
     /// The system's number of a process, and its machine.
     fn name(&self, process: usize) -> (u32, String);
-    /// Notes a process as gone, where somebody keeps a record.
-    fn note_death(&self, process: usize, how: How);
     /// Ends those that have not ended, as far as that can be done from here.
     fn kill(&mut self);
 }
@@ -190,7 +187,6 @@ impl<M: Watched, F: FnMut(usize, &mut M) -> bool> Watch<'_, M, F> {
 
     fn departed(&self, process: usize, how: How) -> Departed {
         let (pid, host) = self.members.name(process);
-        self.members.note_death(process, how);
         Departed { process, pid, host, how, at: self.world.place_of(process) }
     }
 }

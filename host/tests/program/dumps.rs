@@ -253,7 +253,7 @@ fn processes_leave_a_dump_too() {
     let run = ["run", "--preset", "tiny", "--backend", "processes", "--processes", "2", "--deadline", "1"];
     for (rank, lost) in [(1, ""), (0, ":rows")] {
         let (folder, fault) = (tempdir().unwrap(), format!("silent={rank}{lost}"));
-        let more = ["--inject", &fault, "--dump", text(folder.path()), "--record", "none"];
+        let more = ["--inject", &fault, "--dump", text(folder.path())];
         let output = veriep(&[&run[..], &more].concat());
         assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(culprits(3, folder.path(), &[]), [rank]);

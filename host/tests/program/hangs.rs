@@ -29,7 +29,7 @@ enum When {
 /// Runs until it ends. `None` if it does not; else also how long it took longer than it may without [`MORE`].
 fn run(args: &[String], when: When) -> Option<(Output, Duration)> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
-    command.args(["run", "--preset", "tiny", "--record", "none", "--format", "json"]).args(args);
+    command.args(["run", "--preset", "tiny", "--format", "json"]).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let since = Instant::now();
     let run = command.spawn().unwrap();

@@ -22,7 +22,6 @@ fn usual(verb: &str) -> Option<&'static str> {
         "simulate" => "--preset tiny --cluster a3",
         "compare" => "case result",
         "diagnose" => "dump --preset tiny",
-        "inspect" => "record",
         "mpi-shim" => "--mpicc mpicc --out made",
         "completions" => "bash",
         "conform" => "trace",

@@ -1,7 +1,6 @@
 //! Ranks as processes: results are those of threads, and whoever dies is named, whenever it is; nothing is left behind.
 #![cfg(target_os = "linux")]
 
-use super::records::inspected;
 use crate::common::{self, fails, text, veriep};
 use core::time::Duration;
 use rand::{RngExt, SeedableRng};
@@ -122,14 +121,12 @@ fn what_no_group_of_processes_can_be_is_refused_at_once() {
         let run = ["run", "--preset", "tiny", "--backend", backend, "--rounds", "1000000"];
         let line = fails(2, &[&run[..], &["--dump", path]].concat());
         assert_eq!(line, format!("error: {path}: cannot make the folder: File exists (os error 17)"));
-        let line = fails(2, &[&run[..], &["--record", path]].concat());
-        assert_eq!(line, format!("error: {path}: must be a folder, for --record"));
     }
 }
 
 #[test]
 fn a_rank_that_is_silent_is_missed_as_on_threads() {
-    let silent = ["run", "--preset", "tiny", "--inject", "silent=1", "--deadline", "0.5", "--record", "none"];
+    let silent = ["run", "--preset", "tiny", "--inject", "silent=1", "--deadline", "0.5"];
     let threads = common::json(3, &silent);
     let processes = common::json(3, &[&silent[..], &["--backend", "processes", "--processes", "2"]].concat());
     assert_eq!(threads["missing"], processes["missing"]);
@@ -235,7 +232,7 @@ fn a_killed_process_is_named_whenever_it_dies() {
         slowest = slowest.max(took);
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(3), "{told}: {line}");
-        assert_eq!(line.lines().count(), 2, "{told}: {line}");
+        assert_eq!(line.lines().count(), 1, "{told}: {line}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let gone = report["gone"].as_array().unwrap();
         assert_eq!(gone.len(), 1, "{told}: {report}");
@@ -253,25 +250,7 @@ fn a_killed_process_is_named_whenever_it_dies() {
             waited_for += 1;
         }
         assert!(all.iter().all(|&pid| !is_running(pid)), "{told}: left running");
-        let record = report["record"].as_str().unwrap();
-        assert!(line.ends_with(&format!("veriep inspect {record}\n")), "{told}: {line}");
-        assert_eq!(files(work.path()), [Path::new(record)], "{told}");
-        let seen = inspected(3, Path::new(record));
-        assert_eq!(seen["first"], json!([all[process]]), "{told}: {seen}");
-        for (nth, one) in seen["processes"].as_array().unwrap().iter().enumerate() {
-            let state = if nth == process { "gone" } else { "ended" };
-            assert_eq!((&one["pid"], &one["state"]), (&json!(all[nth]), &json!(state)), "{told}: {seen}");
-        }
-        // The same as was reported.
-        for missing in report["missing"].as_array().into_iter().flatten() {
-            let is_this = |wait: &&Value| {
-                ["rank", "core", "what", "source_rank"].iter().all(|&key| wait[key] == missing[key])
-            };
-            assert!(
-                seen["waits"].as_array().unwrap().iter().any(|wait| is_this(&wait)),
-                "{told}: {missing}: {seen}"
-            );
-        }
+        assert_eq!(files(work.path()), Vec::<PathBuf>::new(), "{told}");
     }
     assert!(waited_for > 0, "in no trial anybody waited for the dead");
     // Half a second, and what a machine that compiles meanwhile adds.
@@ -304,13 +283,11 @@ fn who_dies_before_the_ranks_have_met_is_named_at_once() {
 
 /// A rank dies in place of one write after the other, ever further apart, until it has none left and the run ends well.
 fn dies_at_any_write(group: &[&str], rank: u32) {
-    let folder = tempdir().unwrap();
     let (mut at, mut step, mut deaths, mut waited_for) = (0_u32, 1_u32, 0, 0);
     loop {
         let fault = format!("killed={rank}:{at}");
         let run = ["run", "--backend", "processes", "--processes", "3", "--rounds", "2", "--format", "json"];
-        let record = folder.path().join(at.to_string());
-        let output = veriep(&[&run, group, &["--inject", &fault, "--record", text(&record)]].concat());
+        let output = veriep(&[&run, group, &["--inject", &fault]].concat());
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.code() == Some(0) {
             assert!(line.contains("nobody was killed"), "{group:?} {fault}: {line}");
@@ -321,8 +298,6 @@ fn dies_at_any_write(group: &[&str], rank: u32) {
         let gone = &report["gone"];
         assert_eq!(gone.as_array().unwrap().len(), 1, "{group:?} {fault}: {report}");
         let ranks: Vec<_> = gone[0]["ranks"].as_array().unwrap().clone();
-        let seen = inspected(3, &record);
-        assert_eq!(seen["first"], json!([gone[0]["pid"]]), "{group:?} {fault}: {seen}");
         // An agent may still send when its rank's cores have ended.
         assert_ne!(gone[0]["operator"], "check", "{group:?} {fault}: {report}");
         assert_eq!(gone[0]["how"], "signal 9", "{group:?} {fault}: {report}");
@@ -394,10 +369,7 @@ fn no_process_outlives_its_parent() {
     long.run.kill().unwrap();
     long.run.wait().unwrap();
     until("processes end with their parent", || all.iter().all(|&pid| !is_running(pid)));
-    // Nobody saw one of them go before the others.
-    let [record] = &files(work.path())[..] else { panic!("{:?}", files(work.path())) };
-    let seen = inspected(3, record);
-    assert_eq!(seen["first"], json!(all), "{seen}");
+    assert_eq!(files(work.path()), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -17,8 +17,8 @@ use veriep::cli::Cli;
 use veriep::store::{Tensor, write_tensors};
 
 /// Subcommands that report no verdict: they print, write or measure.
-const OTHERS: [&str; 10] =
-    ["gen", "bench", "layout", "export", "plan", "simulate", "golden", "inspect", "mpi-shim", "completions"];
+const OTHERS: [&str; 9] =
+    ["gen", "bench", "layout", "export", "plan", "simulate", "golden", "mpi-shim", "completions"];
 
 /// What a command says: its verdict, or none if the request is refused, and its exit status.
 type Said = (Option<&'static str>, i32);

@@ -58,7 +58,7 @@ impl<'c> Processes<'c> {
         let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(Error::of_memory)?;
         let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
         world.copy_rows(row_copy);
-        let members = Members::start(&memory, &world, (live::fingerprint(case), group), None)
+        let members = Members::start(&memory, &world, (live::fingerprint(case), group))
             .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
         Ok(Self { case, world, members, row_copy, deadline: live::deadline(args) })
     }

@@ -1,7 +1,6 @@
 //! `--backend mpi`: the processes that a launcher has started. Each drives its ranks and watches the others; the first that lives
 //! reports for all.
 
-use super::flight::{self, Folder};
 use super::processes::{self, Told};
 use super::{Job, Ran, hinted, output, summary};
 use crate::backend::Layer;
@@ -17,7 +16,6 @@ use crate::global_rank;
 use crate::report::Report;
 use crate::world::{Cluster, Outcome, Phase, watch};
 use core::time::Duration;
-use std::path::Path;
 use std::process::exit;
 use std::thread;
 use std::time::Instant;
@@ -45,12 +43,8 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     });
     let ((mut job, schedule), greeted) = launched::meet(&launched, wire, args.all_far, asked)?;
     job.workers.count = greeted.workers();
-    let record = flight::join(&job, &greeted.name(), me)?;
     let cluster = begin(&job, greeted, me).map_err(Error::of_memory)?;
-    if let Some(folder) = &record {
-        cluster.note_deaths(folder.path()).map_err(Error::of_memory)?;
-    }
-    take_part(&job, &schedule, (&cluster, record.as_ref()), me, report)
+    take_part(&job, &schedule, &cluster, me, report)
 }
 
 /// The request, checked.
@@ -59,9 +53,7 @@ fn prepare(args: &RunArgs, me: usize, processes: usize) -> Result<(Job<'_>, Sche
         0 => super::keep_files(args)?,
         _ => args.dump.iter().try_for_each(|folder| dump::make(folder))?,
     }
-    let (job, schedule) = super::job(args, Some(processes))?;
-    flight::must_be_free(&job, me)?;
-    Ok((job, schedule))
+    super::job(args, Some(processes))
 }
 
 fn begin(job: &Job<'_>, greeted: crate::world::Greeted<MpiWire>, me: usize) -> std::io::Result<Whole> {
@@ -88,7 +80,7 @@ fn members(job: &Job<'_>) -> Vec<Option<RankId>> {
 fn take_part(
     job: &Job<'_>,
     schedule: &Schedule,
-    (cluster, record): (&Whole, Option<&Folder>),
+    cluster: &Whole,
     me: usize,
     report: &mut Report,
 ) -> Result<(), Error> {
@@ -96,7 +88,7 @@ fn take_part(
     let all = world.processes();
     let bar = (me == 0 && job.plan.check.is_some()).then(|| super::checking(job));
     thread::scope(|scope| {
-        scope.spawn(|| drive(job, cluster, record.map(Folder::path), me));
+        scope.spawn(|| drive(job, cluster, me));
         let mut ticked = 0;
         let mut is_done = |cluster: &mut &Whole| {
             let checked = world.checked();
@@ -115,28 +107,19 @@ fn take_part(
         let told = |process| cluster.said(process).and_then(|said| Told::read(&said)).unwrap_or_default();
         let told: Vec<_> = (0..all).map(told).collect();
         let gone: Vec<_> = match &outcome {
-            Ok(Outcome::Gone(departed)) => {
-                cluster.note_all(departed);
-                departed.iter().map(|one| one.process).collect()
-            }
+            Ok(Outcome::Gone(departed)) => departed.iter().map(|one| one.process).collect(),
             _ => Vec::new(),
         };
         let error = match outcome {
             Ok(Outcome::Well) if me == 0 => match ended(job, cluster, &told) {
                 Ok(ran) => {
                     let said = summary::emit(report, job, &ran);
-                    record.iter().for_each(|folder| folder.is_needed_no_more());
                     leave(cluster);
                     return said;
                 }
                 Err(error) => error,
             },
             Ok(Outcome::Well) => {
-                // Whoever was stopped, and wakes when the others have given up, has not ended.
-                let ended_well = |said: Vec<u8>| Told::read(&said).is_some_and(|told| told.error.is_none());
-                if cluster.said(me).is_some_and(ended_well) {
-                    record.iter().for_each(|folder| folder.is_needed_no_more());
-                }
                 leave(cluster);
                 exit(0);
             }
@@ -146,7 +129,6 @@ fn take_part(
             Err(of_dump) => of_dump,
         };
         let error = hinted(error, job, schedule);
-        record.iter().for_each(|folder| flight::done(folder, Some(&error), report));
         let first = (0..all).find(|process| !gone.contains(process));
         if first != Some(me) {
             // Whoever reports ends all.
@@ -182,17 +164,15 @@ fn dumped<T>(job: &Job<'_>, cluster: &Whole, run: impl FnOnce() -> Result<T, Err
 }
 
 /// Runs the rounds and says to others what became of them.
-fn drive(job: &Job<'_>, cluster: &Whole, record: Option<&Path>, me: usize) {
+fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
     let world = &cluster.world;
     let mut told = Told::default();
     let _ = job.row_copy.set(super::unmeasured(job));
-    let own = flight::begin(record, me, job, world, &job.workers);
     let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
         Err(error) => Err(error),
-        Ok(near) if cluster.is_one_node() => processes::rounds(job, world, (near, &own), &mut told),
-        Ok(_) => processes::rounds(job, world, (cluster.far.clone(), &own), &mut told),
+        Ok(near) if cluster.is_one_node() => processes::rounds(job, world, near, &mut told),
+        Ok(_) => processes::rounds(job, world, cluster.far.clone(), &mut told),
     };
-    flight::ends(record, me, ran.is_ok());
     if ran.is_ok() {
         // Nobody waits for this process, and it is not at an end.
         world.enter(Phase::Starts);

@@ -1,7 +1,6 @@
 //! `--backend processes`: the parent starts a process for each part of the ranks, watches them and reports for all; a
 //! process drives its ranks and tells the parent what they cost, or what went wrong.
 
-use super::flight::{self, Own};
 use super::{Job, Ran, counted, layers, output, traffic};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
@@ -10,21 +9,16 @@ use crate::cli::RunArgs;
 use crate::driver::threads::Workers;
 use crate::driver::{self, Failure, Hang, Missing, Unit};
 use crate::error::Error;
-use crate::events::recorder::{Book, Recording};
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
-use crate::record::Folder;
 use crate::roofline;
 use crate::traffic_audit::Moved;
-use crate::world::{
-    At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, record_folder, watch,
-};
+use crate::world::{At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::hash::DefaultHasher;
 use std::io::Write;
-use std::sync::Arc;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::protocol::Fingerprints;
 use veriep_core::units::{CoreId, RankId};
@@ -87,7 +81,6 @@ pub(super) fn fingerprint(job: &Job<'_>) -> u64 {
 pub(super) fn take_part(args: &RunArgs, seat: &Seat, memory: &GroupMemory) -> ! {
     let mut told = Told::default();
     let drove = drive(args, seat, memory, &mut told);
-    flight::ends(record_folder().as_deref(), seat.process, drove.is_ok());
     let status = match drove {
         Ok(()) => 0,
         Err(error) => {
@@ -110,25 +103,23 @@ fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> 
     let world = seat.world(memory, global_rank::count(&job.case.shape));
     let workers = Workers { count: seat.workers, ..job.workers };
     let job = Job { workers, ..job };
-    let own = flight::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
     let shared = shared(memory, seat.processes, seat.workers, &job)?;
     let row_copy = world.copies_rows().unwrap_or_else(|| shared.row_copy());
     let shared = shared.with_row_copy(row_copy);
-    rounds(&job, &world, (shared, &own), told)
+    rounds(&job, &world, shared, told)
 }
 
-/// Drives the ranks of a process to the end of all rounds, on a memory, and records what it does.
+/// Drives the ranks of a process to the end of all rounds, on a memory.
 pub(super) fn rounds<B: Backend>(
     job: &Job<'_>,
     world: &World,
-    (memory, own): (B, &Own),
+    memory: B,
     told: &mut Told,
 ) -> Result<(), Error> {
-    let backend = layers(job, Recording(own.clone()).over(memory));
+    let backend = layers(job, memory);
     let (mut units, mut moved) = (0, None);
     let drive = |unit: &Unit<'_, _>| {
         told.unit = units;
-        own.iter().for_each(|own| own.begins_unit(job.plan.unit(units).0));
         units += 1;
         let ran = counted(unit, &mut moved, || driver::threads::run(unit, &job.workers));
         if let Err(Failure::Hang(hang)) = &ran {
@@ -157,11 +148,7 @@ pub(super) fn shared(
 }
 
 /// Starts a group, waits for its end and reports for all.
-pub(super) fn run(
-    job: &Job<'_>,
-    record: Option<Arc<Folder>>,
-    tick: &(dyn Fn() + Sync),
-) -> Result<Ran, Error> {
+pub(super) fn run(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
     let ranks = global_rank::count(&case.shape);
@@ -173,7 +160,7 @@ pub(super) fn run(
     let _ = job.row_copy.set(view.row_copy());
     world.copy_rows(view.row_copy());
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
-    let mut members = Members::start(&memory, &world, (fingerprint(job), 0), record).map_err(of_start)?;
+    let mut members = Members::start(&memory, &world, (fingerprint(job), 0)).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
     let mut ticked = 0;
     let mut have_ended = |members: &mut Members| {

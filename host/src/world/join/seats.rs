@@ -1,8 +1,8 @@
 //! The seats of a group that joins, and who sits there.
 
-use crate::record::state;
 use crate::world::World;
 use crate::world::board::{Board, OfProcess};
+use crate::world::procfs::state;
 use core::sync::atomic::Ordering;
 use rustix::process::getpid;
 use serde::{Deserialize, Serialize};
