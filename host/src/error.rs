@@ -1,7 +1,11 @@
 //! One error type; each is one line (or one line per problem) that a person can act on.
 
+mod gone;
+
+pub use gone::Gone;
+pub(crate) use gone::list;
+
 use crate::verdict::{STATUS_UNKNOWN, worst};
-use crate::world::Gone;
 use core::fmt;
 use serde::Serialize;
 use std::path::Path;

@@ -1,9 +1,8 @@
 //! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
 
-use crate::error::{Error, Missing, Problem, one_line};
+use crate::error::{Error, Gone, Missing, Problem, one_line};
 pub use crate::stderr::{complain, note, styled};
 use crate::verdict::{Judgement, Verdict};
-use crate::world::Gone;
 use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};

@@ -2,14 +2,13 @@
 
 use crate::case;
 use crate::cli::{Asked, CompareArgs};
-use crate::error::{Error, shown};
+use crate::error::{Error, list, shown};
 use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
 use crate::result::is_flat_assist_info;
 use crate::store::{Tensor, TensorFile, convert_to};
 use crate::tolerance::{self, Judged, Tolerance, is_zero};
 use crate::verdict::{Judgement, Verdict};
-use crate::world;
 use safetensors::tensor::TensorInfo;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -293,8 +292,8 @@ fn of_ranks(tensors: &[One]) -> String {
     match (&*ranks, of_none.is_empty()) {
         ([], _) => without,
         ([rank], true) => format!("of rank {rank}"),
-        (ranks, true) => format!("of ranks {}", world::list(ranks)),
-        (ranks, false) => format!("of ranks {}, and {without}", world::list(ranks)),
+        (ranks, true) => format!("of ranks {}", list(ranks)),
+        (ranks, false) => format!("of ranks {}, and {without}", list(ranks)),
     }
 }
 
@@ -429,7 +428,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
     let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
     if let Some(rank) = ranks.iter().find(|rank| !has_rank(**rank)) {
         let all: BTreeSet<_> = expected.keys().filter_map(|name| parts(name).0).collect();
-        let all = match world::list(&all.into_iter().collect::<Vec<_>>()) {
+        let all = match list(&all.into_iter().collect::<Vec<_>>()) {
             none if none.is_empty() => "left out: no expected tensor has a rank in its name".to_owned(),
             all => format!("among {all}"),
         };

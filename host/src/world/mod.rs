@@ -12,7 +12,6 @@ mod board;
 mod calls;
 #[cfg(target_os = "linux")]
 mod cluster;
-mod gone;
 #[cfg(target_os = "linux")]
 mod greet;
 #[cfg(target_os = "linux")]
@@ -38,8 +37,6 @@ mod watch;
 pub use calls::{Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
 pub use cluster::Cluster;
-pub use gone::Gone;
-pub(crate) use gone::list;
 #[cfg(target_os = "linux")]
 pub use greet::{Greeted, Hello, greet};
 #[cfg(target_os = "linux")]

@@ -1,6 +1,7 @@
 //! Watches the processes of a group: who has ended, who has died, whether anybody moves.
 
-use super::{At, Gone, How, Patience, World};
+use super::{At, How, Patience, World};
+use crate::error::Gone;
 use crate::interrupt;
 use core::time::Duration;
 use std::os::unix::process::ExitStatusExt;
