@@ -30,9 +30,9 @@ pub(crate) struct Rest<'w> {
     world: &'w World,
     /// Looks in vain, in a row.
     passes: u32,
-    /// Others ring, and have rung so often before the next look.
+    /// While it is a waiter, the notifications before the next look.
     #[cfg(target_os = "linux")]
-    listens: Option<u32>,
+    notifications: Option<u32>,
 }
 
 impl<'w> Rest<'w> {
@@ -41,7 +41,7 @@ impl<'w> Rest<'w> {
             world,
             passes: 0,
             #[cfg(target_os = "linux")]
-            listens: None,
+            notifications: None,
         }
     }
 
@@ -55,8 +55,8 @@ impl<'w> Rest<'w> {
         self.passes = 0;
         #[cfg(target_os = "linux")]
         if self.world.is_crowded() {
-            self.up();
-            self.world.ring();
+            self.unregister();
+            self.world.notify();
         }
     }
 
@@ -65,13 +65,10 @@ impl<'w> Rest<'w> {
         self.passes += 1;
         #[cfg(target_os = "linux")]
         if self.world.is_crowded() {
-            // Only who has listened and then looked in vain may sleep.
-            self.listens = Some(match self.listens {
-                None => self.world.listen(),
-                Some(rung) => {
-                    self.world.sleep(rung);
-                    self.world.rung()
-                }
+            // Only a registered waiter that has then looked in vain may sleep.
+            self.notifications = Some(match self.notifications {
+                None => self.world.register_waiter(),
+                Some(seen) => self.world.wait(seen),
             });
             return;
         }
@@ -79,9 +76,9 @@ impl<'w> Rest<'w> {
     }
 
     #[cfg(target_os = "linux")]
-    fn up(&mut self) {
-        if self.listens.take().is_some() {
-            self.world.wake_up();
+    fn unregister(&mut self) {
+        if self.notifications.take().is_some() {
+            self.world.unregister_waiter();
         }
     }
 }
@@ -89,7 +86,7 @@ impl<'w> Rest<'w> {
 #[cfg(target_os = "linux")]
 impl Drop for Rest<'_> {
     fn drop(&mut self) {
-        self.up();
+        self.unregister();
     }
 }
 

@@ -217,7 +217,7 @@ impl Member {
     /// The group has ended for this member.
     pub(super) fn fails(&mut self, error: Error, phase: Phase) -> Error {
         self.world.enter(phase);
-        self.world.ring();
+        self.world.notify();
         self.ended = Some(error.clone());
         error
     }

@@ -383,7 +383,7 @@ impl Member {
     pub fn close(&mut self) {
         if self.ended.is_none() && process::id() == self.pid {
             self.world.enter(Phase::Ended);
-            self.world.ring();
+            self.world.notify();
             self.ended = Some(Error::Request("the group has been closed".to_owned()));
         }
         self.peers = None;

@@ -1,9 +1,11 @@
 //! The words that the processes of a group leave for each other: a few lines for each process, one more for each of its
-//! workers. Every word has one writer, its owner, but for the bells; so a copy of a line in another machine's memory is the same
+//! workers. Every word has one writer, its owner, but for eventcounts; so a copy of a line in another machine's memory is the same
 //! line a little later.
 #![allow(unsafe_code)]
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "groups have one process there"))]
 
+#[cfg(target_os = "linux")]
+use super::eventcount::Eventcount;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use memmap2::MmapRaw;
 use std::sync::Arc;
@@ -13,8 +15,8 @@ use std::sync::Arc;
 #[repr(C, align(128))]
 struct Line {
     words: [AtomicU64; 15],
-    /// What sleepers wait on.
-    bell: AtomicU32,
+    /// The notifications of an eventcount, which waiters sleep on.
+    notifications: AtomicU32,
     unused: AtomicU32,
 }
 
@@ -127,7 +129,7 @@ pub(super) enum OfCall {
 /// How many calls of a process can be read. A process that is so far ahead of another waits for it: one without tokens ends
 /// its combines alone.
 pub(super) const CALLS: usize = 32;
-/// Lines of a process beside those of its workers: its own, its bell's, and those of its calls.
+/// Lines of a process beside those of its workers: its own, its eventcount's, and those of its calls.
 const OWN: usize = 2 + CALLS;
 
 #[derive(Debug)]
@@ -231,14 +233,11 @@ impl Board {
         &self.line(process, 0).words[word as usize]
     }
 
-    /// How many of a process listen to its bell.
-    pub(super) fn asleep(&self, process: usize) -> &AtomicU64 {
-        &self.line(process, 1).words[0]
-    }
-
-    /// How often others have rung it.
-    pub(super) fn bell(&self, process: usize) -> &AtomicU32 {
-        &self.line(process, 1).bell
+    /// What the workers of a process wait for.
+    #[cfg(target_os = "linux")]
+    pub(super) fn eventcount(&self, process: usize) -> Eventcount<'_> {
+        let line = self.line(process, 1);
+        Eventcount { waiters: &line.words[0], notifications: &line.notifications }
     }
 
     pub(super) fn call(&self, process: usize, number: u64, word: OfCall) -> &AtomicU64 {

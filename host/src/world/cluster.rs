@@ -3,6 +3,7 @@
 
 use super::beside::Peer;
 use super::board::Board;
+use super::eventcount::{WAIT_MAX, WAIT_MAX_FAR};
 use super::greet::{Greeted, Hello};
 use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, words};
 use super::watch::Watched;
@@ -84,7 +85,9 @@ impl<W: Wire + 'static> Cluster<W> {
         let board = Board::mapped(memory.map().clone(), processes, workers).with_near(near.clone());
         let crowded = greeted.beside(me).count() * workers > greeted.processors(me);
         let ranks = global_rank::count(shape);
-        let world = Arc::new(World { crowded, ..World::of(board, me, ranks) });
+        let to: Vec<_> = (0..processes).filter(|&process| !near[process]).collect();
+        let wait_max = if to.is_empty() { WAIT_MAX } else { WAIT_MAX_FAR };
+        let world = Arc::new(World { crowded, wait_max, ..World::of(board, me, ranks) });
         let hellos = greeted.hellos.clone();
         let peer = |(process, hello): (usize, &Hello)| {
             let is_beside = hello.machine == hellos[me].machine && process != me;
@@ -98,7 +101,6 @@ impl<W: Wire + 'static> Cluster<W> {
         let inbox = Inbox { said: vec![(Vec::new(), None); processes], ..Inbox::default() };
         let inbox = Arc::new(Mutex::new(inbox));
         let of = members.iter().map(|rank| rank.map_or(me, |rank| world.process_of(rank))).collect();
-        let to = (0..processes).filter(|&process| !near[process]).collect();
         let hear = Box::new(hear(world.clone(), inbox.clone()));
         let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, greeted, hear);
         let far = Arc::new(far);

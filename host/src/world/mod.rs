@@ -5,13 +5,13 @@
 //! move, must the group end.
 
 #[cfg(target_os = "linux")]
-mod bell;
-#[cfg(target_os = "linux")]
 mod beside;
 mod board;
 mod calls;
 #[cfg(target_os = "linux")]
 mod cluster;
+#[cfg(target_os = "linux")]
+mod eventcount;
 #[cfg(target_os = "linux")]
 mod greet;
 #[cfg(target_os = "linux")]
@@ -52,6 +52,8 @@ pub use watch::{Departed, Outcome, Watched, watch};
 use crate::interrupt;
 use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(target_os = "linux")]
+use core::time::Duration;
 #[cfg(target_os = "linux")]
 use std::sync::{OnceLock, Weak};
 use veriep_core::sync::join::{come, has_come};
@@ -108,6 +110,9 @@ pub struct World {
     operators: AtomicU64,
     /// Meetings until now.
     meetings: AtomicU64,
+    /// The longest wait for a notification.
+    #[cfg(target_os = "linux")]
+    wait_max: Duration,
     /// Who carries between this process and those whose memory it does not map, if there are any.
     #[cfg(target_os = "linux")]
     post: OnceLock<Weak<dyn post::Post>>,
@@ -131,6 +136,8 @@ impl World {
             units: zero(),
             operators: zero(),
             meetings: zero(),
+            #[cfg(target_os = "linux")]
+            wait_max: eventcount::WAIT_MAX,
             #[cfg(target_os = "linux")]
             post: OnceLock::new(),
         }

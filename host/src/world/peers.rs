@@ -112,7 +112,7 @@ impl World {
         // Another one may have seen more.
         let died = self.board.of(process, OfProcess::Died);
         let _ = died.compare_exchange(0, how.word(), Ordering::AcqRel, Ordering::Relaxed);
-        self.ring();
+        self.notify();
     }
 
     fn departed(&self, process: usize, how: How) -> Departed {

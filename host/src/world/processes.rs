@@ -294,7 +294,7 @@ impl World {
     /// Ends the group now.
     pub fn stop(&self) {
         self.board.group(OfGroup::Stop).store(1, Ordering::Relaxed);
-        self.ring();
+        self.notify();
     }
 
     /// Tells all processes to do something: what, and two numbers. Only one process does.
@@ -304,18 +304,17 @@ impl World {
         }
         let orders = self.board.group(OfGroup::Orders);
         come(orders, orders.load(Ordering::Relaxed) + 1);
-        self.ring();
+        self.notify();
     }
 
     /// Waits for the order number `nth`, from 1 on; the next one comes when all have answered.
     #[must_use]
     pub fn ordered(&self, nth: u64) -> [u64; 3] {
-        let mut rung = self.listen();
+        let mut seen = self.register_waiter();
         while !has_come(self.board.group(OfGroup::Orders), nth) {
-            self.sleep(rung);
-            rung = self.rung();
+            seen = self.wait(seen);
         }
-        self.wake_up();
+        self.unregister_waiter();
         let word = |word| self.board.group(word).load(Ordering::Relaxed);
         [OfGroup::What, OfGroup::First, OfGroup::Second].map(word)
     }

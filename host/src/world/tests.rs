@@ -1,8 +1,9 @@
 //! Worlds of several processes, all of them in this one.
 
 use super::*;
-use core::time::Duration;
+use crate::driver::Rest;
 use std::thread;
+use std::time::Instant;
 
 /// The watching world of a group of two processes with two ranks, and those of the processes.
 fn group() -> (World, [std::sync::Arc<World>; 2]) {
@@ -116,18 +117,52 @@ fn who_has_not_run_since_the_last_move_is_silent() {
     assert_eq!(patience.silent(&watching, Duration::from_millis(200)), [1]);
 }
 
+/// Far longer than a wake-up takes: only a notification ends such a wait in time.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Two processes that outnumber the processors and wait so long.
+fn waiting() -> [World; 2] {
+    let memory = GroupMemory::new(2, 1, 0).unwrap();
+    [0, 1].map(|process| {
+        let board = Board::mapped(memory.map().clone(), 2, 1);
+        World { crowded: true, wait_max: WAIT, ..World::of(board, process, 2) }
+    })
+}
+
+fn at_once(what: &str, wait: impl FnOnce()) {
+    let since = Instant::now();
+    wait();
+    assert!(since.elapsed() < WAIT / 2, "{what}: {:?}", since.elapsed());
+}
+
 #[test]
-fn a_ring_wakes_who_listens() {
-    let (_, [a, b]) = group();
-    let rung = b.listen();
-    a.ring();
-    assert_ne!(b.rung(), rung);
-    // At once, as it has been rung already.
-    b.sleep(rung);
-    b.wake_up();
-    let rung = b.rung();
-    a.ring();
-    assert_eq!(b.rung(), rung, "nobody listens");
+fn a_notification_ends_a_wait_that_has_begun_or_is_about_to() {
+    let [a, b] = waiting();
+    let seen = b.register_waiter();
+    a.notify();
+    at_once("one that came before the wait", || assert_eq!(b.wait(seen), seen + 1));
+    at_once("one that comes in the midst", || {
+        thread::scope(|scope| {
+            scope.spawn(|| b.wait(seen + 1));
+            thread::sleep(Duration::from_millis(20));
+            a.notify();
+        });
+    });
+    b.unregister_waiter();
+    a.notify();
+    assert_eq!(b.register_waiter(), seen + 2, "without a waiter nobody is notified");
+}
+
+#[test]
+fn a_waiter_looks_again_behind_every_notification() {
+    let [a, b] = waiting();
+    let (mut rest, mut other) = (Rest::new(&b), Rest::new(&a));
+    // It registers, and looks.
+    rest.in_vain();
+    for nth in 0..3 {
+        other.moved();
+        at_once(&format!("notification {nth} behind a look"), || rest.in_vain());
+    }
 }
 
 /// Processes of a group that end when the watcher has looked so often.
