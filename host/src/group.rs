@@ -129,7 +129,7 @@ pub fn run<'c, B: Backend>(
         costs.rounds = first;
         world.end_unit(operators.len());
     }
-    world.enter(Phase::Ended);
+    world.enter(Phase::Idle);
     costs.tasks = ranks.iter().map(RankState::tasks).sum();
     Ok((costs, ranks))
 }

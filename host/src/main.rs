@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }
     // The terminal tells all processes of a group; the parent decides.
     #[cfg(target_os = "linux")]
-    if veriep::world::is_seated() {
+    if veriep::world::is_child() {
         unix::ignore_interrupts();
     }
     #[cfg(target_os = "linux")]

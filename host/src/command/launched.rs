@@ -4,7 +4,7 @@ use crate::backend::far::Wire;
 use crate::backend::far::mpi::MpiWire;
 use crate::error::Error;
 use crate::launcher::{Launched, launched};
-use crate::world::{Greeted, greet};
+use crate::world::{Introduced, introduce};
 use core::time::Duration;
 use std::process::exit;
 use std::thread;
@@ -62,44 +62,45 @@ pub(super) fn meet<T>(
     wire: MpiWire,
     all_far: bool,
     asked: Result<(T, Alike), Error>,
-) -> Result<(T, Greeted<MpiWire>), Error> {
+) -> Result<(T, Introduced<MpiWire>), Error> {
     let (me, all) = (launched.process, wire.processes());
     let said = match &asked {
         Ok((_, alike)) => Ok((alike.fingerprint, alike.workers)),
         Err(error) => Err((error.status(), error.lines().join("; "))),
     };
-    let mut greeted = of_first(launched, greet(wire, (me, all), all_far, said).map_err(|why| of_mpi(&why)))?;
-    let of_others = refused(&greeted);
+    let mut introduced =
+        of_first(launched, introduce(wire, (me, all), all_far, said).map_err(|why| of_mpi(&why)))?;
+    let of_others = refused(&introduced);
     let error = match (of_others, asked) {
         (Some(_), Err(own)) if me == 0 => own,
         (Some(error), _) | (None, Err(error)) => error,
-        (None, Ok((mine, alike))) => match is_apart(&greeted, alike.receive) {
+        (None, Ok((mine, alike))) => match is_apart(&introduced, alike.receive) {
             Some(error) => error,
-            None => return Ok((mine, greeted)),
+            None => return Ok((mine, introduced)),
         },
     };
     // All have come to the same, and only the first one says so. It says its own error as it is.
-    let _ = greeted.finish();
+    let _ = introduced.finish();
     of_first(launched, Err(error))
 }
 
 /// Why some process cannot begin.
-fn refused(greeted: &Greeted<MpiWire>) -> Option<Error> {
-    let errors = greeted.hellos.iter().enumerate().find_map(|(process, hello)| {
+fn refused(introduced: &Introduced<MpiWire>) -> Option<Error> {
+    let errors = introduced.hellos.iter().enumerate().find_map(|(process, hello)| {
         let (status, line) = hello.error.clone()?;
         let line = if process == 0 { line } else { format!("process {process} on {}: {line}", hello.host) };
         Some(if status == 1 { Error::Wrong(line) } else { Error::Request(line) })
     });
     errors.or_else(|| {
-        let process = greeted.differs()?;
+        let process = introduced.differs()?;
         let must = "must have the same case, seed, rounds and options as process 0";
         Some(Error::Request(format!("process {process}: {must}")))
     })
 }
 
 /// Ranks that read each other's memory, on several nodes.
-fn is_apart(greeted: &Greeted<MpiWire>, receive: Receive) -> Option<Error> {
-    let (name, nodes) = (receive.name(), greeted.nodes());
+fn is_apart(introduced: &Introduced<MpiWire>, receive: Receive) -> Option<Error> {
+    let (name, nodes) = (receive.name(), introduced.nodes());
     (receive.is_direct() && nodes > 1).then(|| {
         Error::Request(format!(
             "--receive {name}: its ranks read each other's memory, and those of this group are on {nodes} nodes: \

@@ -29,7 +29,7 @@ use crate::report::{Progress, Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::traffic_audit::{self, Moved};
 #[cfg(target_os = "linux")]
-use crate::world::Seat;
+use crate::world::Invited;
 use crate::world::World;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
@@ -99,8 +99,8 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         return mpi::run(args, report);
     }
     #[cfg(target_os = "linux")]
-    if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
-        processes::take_part(args, &seat, &memory);
+    if let Some(invited) = Invited::of_parent().map_err(|e| Error::Request(e.to_string()))? {
+        processes::take_part(args, &invited);
     }
     keep_files(args)?;
     let (job, schedule) = job(args, None)?;

@@ -174,7 +174,7 @@ impl Member {
     /// No rank has moved for the deadline: some do not run, or all wait for something.
     fn late(&mut self, run: &Run<'_>, mut hang: Hang) -> Error {
         let was_stopped = self.world.is_stopped();
-        let silent = if self.peers.is_some() && !was_stopped { self.world.silent() } else { Vec::new() };
+        let silent = if self.watch.is_some() && !was_stopped { self.world.silent() } else { Vec::new() };
         self.world.stop();
         if !silent.is_empty() {
             return self.gone(silent);

@@ -22,7 +22,7 @@ use crate::case::RankTensors;
 use crate::driver::keep_operands;
 use crate::driver::rank::Cores;
 use crate::error::Error;
-use crate::world::{Calls, Peers, Phase, World};
+use crate::world::{Calls, PeerWatch, Phase, World};
 use crate::{expert, global_rank};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ending::Run;
@@ -51,7 +51,8 @@ pub struct Member {
     world: Arc<World>,
     calls: Calls,
     memory: Arc<SharedMemory>,
-    peers: Option<Peers>,
+    /// Watches the other processes, unless all ranks are of this one.
+    watch: Option<PeerWatch>,
     /// By layer.
     cores: Vec<Cores>,
     slots: [Slot; IN_FLIGHT_MAX],
@@ -115,7 +116,7 @@ pub type GoesOn<'a> = &'a mut dyn FnMut() -> bool;
 /// What a member sees of the others.
 struct View {
     world: Arc<World>,
-    peers: Option<Peers>,
+    watch: Option<PeerWatch>,
     calls: Calls,
 }
 
@@ -123,7 +124,7 @@ impl Member {
     fn new(plan: Arc<Plan>, rank: RankId, memory: Arc<SharedMemory>, view: View) -> Self {
         static MEMBERS: AtomicU64 = AtomicU64::new(0);
         let cores = plan.layers.iter().map(|layer| Cores::of(&layer.shape)).collect();
-        let View { world, peers, calls } = view;
+        let View { world, watch, calls } = view;
         Self {
             plan,
             rank,
@@ -131,7 +132,7 @@ impl Member {
             world,
             calls,
             memory,
-            peers,
+            watch,
             cores,
             slots: Default::default(),
             in_flight: VecDeque::new(),
@@ -386,7 +387,7 @@ impl Member {
             self.world.notify();
             self.ended = Some(Error::Request("the group has been closed".to_owned()));
         }
-        self.peers = None;
+        self.watch = None;
     }
 }
 
@@ -411,4 +412,25 @@ fn too_many(in_flight_max: usize) -> Error {
         "{number} in flight: a {next} must not be dispatched before the oldest is combined, or a fast rank overwrites what a \
          slow one still reads: {why}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::preset;
+
+    /// A copy of a process by fork has members of its parent, whose number differs from that of the copy.
+    #[test]
+    fn a_copy_of_a_process_does_not_close_the_members_of_its_parent() {
+        let (config, _) = preset("tiny").unwrap();
+        let mut members = Plan::new(config, Terms::default()).unwrap().local(&[]).unwrap();
+        let world = members[1].world.clone();
+        let phases = || [0, 1].map(|process| world.phase_of(process));
+        members[0].pid += 1;
+        members[0].close();
+        members.remove(0);
+        assert_eq!(phases()[0], Phase::Starts, "closed by a copy");
+        members.remove(0);
+        assert_eq!(phases(), [Phase::Starts, Phase::Ended]);
+    }
 }

@@ -9,8 +9,8 @@ use crate::clashes::{self, clashes};
 use crate::config::Config;
 use crate::driver::Options;
 use crate::error::{Error, Missing};
-use crate::world::join::{Alike, Joins, NotJoined, Rendezvous};
-use crate::world::{Announced, Call, Called, Calls, GroupMemory, World};
+use crate::world::join::{Alike, GroupSpec, JoinError, JoinRequest, Rendezvous};
+use crate::world::{Announced, Call, Called, Calls, GroupMemory, GroupSize, World};
 use crate::{global_rank, hints};
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
@@ -176,6 +176,10 @@ impl Plan {
         global_rank::count(self.shape()) as usize
     }
 
+    fn size(&self) -> GroupSize {
+        GroupSize::of_single_ranks(self.members())
+    }
+
     /// Joins a group of processes as one of its ranks, and waits for the others as long as that. Calls are compared with
     /// those of the groups that share `beside`: the join is one of them.
     ///
@@ -189,23 +193,18 @@ impl Plan {
         beside: Option<Calls>,
         goes_on: GoesOn<'_>,
     ) -> Result<Member, Error> {
-        let joins = Joins {
-            process: rank.index(),
-            processes: self.members(),
-            bytes: self.bytes,
-            alike: self.alike.clone(),
-            patience,
-        };
+        let group = GroupSpec { size: self.size(), bytes: self.bytes, alike: self.alike.clone() };
+        let request = JoinRequest { process: rank.index(), group, patience };
         let announced = beside.as_ref().map(|calls| calls.announce(self.call(Called::Join, 0, 0, 0)));
         let mismatch = || announced.as_ref().and_then(Announced::mismatch);
-        let joined = joins.join(rendezvous, &mut || goes_on() && mismatch().is_none());
+        let joined = request.join(rendezvous, &mut || goes_on() && mismatch().is_none());
         if let (Err(_), Some(calls), None) = (&joined, &beside, mismatch()) {
             calls.take_back();
         }
         let joined = joined.map_err(|error| match (error, mismatch()) {
-            (NotJoined::Interrupted, Some(line)) => Error::Mismatch(line),
-            (NotJoined::Interrupted, None) => Error::Interrupted("while others were waited for".to_owned()),
-            (NotJoined::Missing { processes, of, after }, _) => {
+            (JoinError::Interrupted, Some(line)) => Error::Mismatch(line),
+            (JoinError::Interrupted, None) => Error::Interrupted("while others were waited for".to_owned()),
+            (JoinError::Missing { processes, of, after }, _) => {
                 let missing = |&process: &usize| Missing {
                     rank: rank.0,
                     operator: "join",
@@ -214,14 +213,15 @@ impl Plan {
                     ..Missing::default()
                 };
                 let missing = processes.iter().map(missing).collect();
-                let line = NotJoined::Missing { processes, of, after }.to_string();
+                let line = JoinError::Missing { processes, of, after }.to_string();
                 Error::NoProgress { line, missing }
             }
             (error, _) => Error::Request(error.to_string()),
         })?;
         let memory = Arc::new(self.memory(&joined.memory)?);
+        let watch = joined.peers.watch(&joined.world).map_err(|e| of_system("peers", &e))?;
         let calls = beside.unwrap_or_else(|| Calls::new(joined.world.clone()));
-        let view = View { world: joined.world, peers: Some(joined.peers), calls };
+        let view = View { world: joined.world, watch: Some(watch), calls };
         Ok(Member::new(Arc::new(self), rank, memory, view))
     }
 
@@ -231,29 +231,26 @@ impl Plan {
     /// # Errors
     /// The system refuses memory, or `beside` is of another number of ranks.
     pub fn local(self, beside: &[Calls]) -> Result<Vec<Member>, Error> {
-        let (processes, workers) = (self.members(), 1);
+        let processes = self.members();
         if !beside.is_empty() && beside.len() != processes {
             let (seen, rule) = (beside.len(), processes);
             return Err(Error::Request(format!("beside: {seen} ranks: must be {rule}")));
         }
-        let mapping =
-            GroupMemory::new(processes, workers, self.bytes).map_err(|e| of_system("memory", &e))?;
+        let mapping = GroupMemory::new(self.size(), self.bytes).map_err(|e| of_system("memory", &e))?;
         let memory = Arc::new(self.memory(&mapping)?);
         let plan = Arc::new(self);
         let member = |process| {
-            let ranks = global_rank::count(plan.shape());
-            let world = World::seated(&mapping, (process, processes), workers, ranks);
-            world.sit();
+            let world = World::member(&mapping, process);
+            world.enter_member();
             let calls = beside.get(process).cloned().unwrap_or_else(|| Calls::new(world.clone()));
-            let view = View { world, peers: None, calls };
+            let view = View { world, watch: None, calls };
             Member::new(plan.clone(), RankId(process as u32), memory.clone(), view)
         };
         Ok((0..processes).map(member).collect())
     }
 
     fn memory(&self, mapping: &GroupMemory) -> Result<SharedMemory, Error> {
-        let start = GroupMemory::start(self.members(), 1);
-        let memory = SharedMemory::of_layers(mapping.map(), start, &self.shapes(), IN_FLIGHT_MAX)
+        let memory = SharedMemory::of_layers(mapping.map(), mapping.start(), &self.shapes(), IN_FLIGHT_MAX)
             .map_err(|e| of_system("memory", &e))?;
         // Rows as they come and as experts take them.
         let tokens = |shape: &Shape| self.members() as u64 * u64::from(shape.bs_max());

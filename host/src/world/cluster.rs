@@ -1,11 +1,10 @@
 //! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
 //! how each sees the others.
 
-use super::beside::Peer;
-use super::board::Board;
-use super::eventcount::{WAIT_MAX, WAIT_MAX_FAR};
-use super::greet::{Greeted, Hello};
-use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, words};
+use super::join::Joined;
+use super::network::Introduced;
+use super::peers::Peers;
+use super::transport::{DIED, FarTransport, GROUP, OUTPUT, ROW, SAID, STATUS, bytes, words};
 use super::watch::Watched;
 use super::{GroupMemory, How, Phase, World};
 use crate::backend::far::{FarMemory, Processes, Wire};
@@ -14,7 +13,6 @@ use crate::global_rank;
 use crate::parallel::lock;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -43,81 +41,54 @@ pub struct Cluster<W> {
     /// Who is in it.
     pub world: Arc<World>,
     /// What carries between nodes, and is its memory where they are several.
-    pub far: Arc<FarMemory<SharedMemory, Greeted<W>>>,
+    pub far: Arc<FarMemory<SharedMemory, Introduced<W>>>,
     /// The memory of this node.
     pub memory: GroupMemory,
-    post: Arc<FarPost<SharedMemory, Greeted<W>>>,
-    hellos: Vec<Hello>,
-    /// By process, those of the own machine.
-    peers: Vec<Option<Peer>>,
+    transport: Arc<FarTransport<SharedMemory, Introduced<W>>>,
+    /// The other processes of this machine.
+    peers: Mutex<Peers>,
     me: usize,
     inbox: Arc<Mutex<Inbox>>,
 }
 
 impl<W: Wire + 'static> Cluster<W> {
-    /// Begins, after all have greeted each other without an error. `bytes` are those of all regions, which `map` finds in the
+    /// Begins, after all have introduced each other without an error. `bytes` are those of all regions, which `map` finds in the
     /// memory of a node behind a board for so many workers of each process; `members` are the members of `shape` by the number of
     /// their rank in the group.
     ///
     /// # Errors
     /// The system refuses memory.
     pub fn begin(
-        greeted: Greeted<W>,
+        introduced: Introduced<W>,
         me: usize,
         bytes: u64,
         map: impl Fn(&GroupMemory) -> io::Result<SharedMemory>,
         (shape, members): (&Shape, &[Option<RankId>]),
     ) -> io::Result<Self> {
-        let processes = greeted.hellos.len();
-        let near: Vec<_> = (0..processes).map(|process| greeted.are_near(me, process)).collect();
-        let workers = greeted.workers();
-        let lead = greeted.lead(me);
-        let file = if lead == me {
-            greeted.file.try_clone()?
-        } else {
-            let Hello { pid, file, .. } = &greeted.hellos[lead];
-            let path = format!("/proc/{pid}/fd/{file}");
-            let named = |e| io::Error::other(format!("{path}: {e}; --all-far does without it"));
-            File::options().read(true).write(true).open(&path).map_err(named)?
-        };
-        // Whoever comes first; for all others it has that size already.
-        let memory = GroupMemory::sized(file, processes, workers, bytes)?;
-        let board = Board::mapped(memory.map().clone(), processes, workers).with_near(near.clone());
-        let crowded = greeted.beside(me).count() * workers > greeted.processors(me);
-        let ranks = global_rank::count(shape);
-        let to: Vec<_> = (0..processes).filter(|&process| !near[process]).collect();
-        let wait_max = if to.is_empty() { WAIT_MAX } else { WAIT_MAX_FAR };
-        let world = Arc::new(World { crowded, wait_max, ..World::of(board, me, ranks) });
-        let hellos = greeted.hellos.clone();
-        let peer = |(process, hello): (usize, &Hello)| {
-            let is_beside = hello.machine == hellos[me].machine && process != me;
-            let peer = if is_beside { Peer::new(hello.pid)? } else { None };
-            if is_beside && peer.is_none() {
-                world.set_left(process, How::Ended.word());
-            }
-            Ok(peer)
-        };
-        let peers = hellos.iter().enumerate().map(peer).collect::<io::Result<_>>()?;
+        let Joined { memory, world, peers } = introduced.join(me, global_rank::count(shape), bytes)?;
+        let processes = world.processes();
+        let near: Vec<_> = (0..processes).map(|process| world.board.is_near(process)).collect();
+        let to = (0..processes).filter(|&process| !near[process]).collect();
         let inbox = Inbox { said: vec![(Vec::new(), None); processes], ..Inbox::default() };
         let inbox = Arc::new(Mutex::new(inbox));
         let of = members.iter().map(|rank| rank.map_or(me, |rank| world.process_of(rank))).collect();
         let hear = Box::new(hear(world.clone(), inbox.clone()));
-        let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, greeted, hear);
+        let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, introduced, hear);
         let far = Arc::new(far);
-        let post = Arc::new(FarPost::new(far.clone(), world.clone(), to));
-        if !post.to.is_empty() {
+        let transport = Arc::new(FarTransport::new(far.clone(), world.clone(), to));
+        if !transport.to.is_empty() {
             // The first and only one.
-            let weak = Arc::downgrade(&post);
-            let _ = world.post.set(weak);
+            let weak = Arc::downgrade(&transport);
+            let _ = world.transport.set(weak);
         }
-        post.start()?;
-        Ok(Self { world, far, memory, post, hellos, peers, me, inbox })
+        transport.start()?;
+        Ok(Self { world, far, memory, transport, peers: Mutex::new(peers), me, inbox })
     }
 
     /// Whether all processes map the same memory.
     #[must_use]
     pub fn is_one_node(&self) -> bool {
-        self.post.to.is_empty()
+        self.transport.to.is_empty()
     }
 
     /// Workers of each process.
@@ -132,7 +103,7 @@ impl<W: Wire + 'static> Cluster<W> {
     /// Somebody does not leave, or something does not go out.
     pub fn leave(&self, limit: Duration) -> Result<(), String> {
         self.world.set_over();
-        self.post.flush();
+        self.transport.flush();
         self.far.close(limit)
     }
 
@@ -140,7 +111,7 @@ impl<W: Wire + 'static> Cluster<W> {
     #[must_use]
     pub fn dumps(&self, rank: RankId) -> bool {
         let owner = self.world.process_of(rank);
-        let lives = |process: &usize| self.world.how_left(*process) == 0;
+        let lives = |process: &usize| self.world.how_died(*process).is_none();
         owner == self.me
             || !lives(&owner)
                 && self.world.board.is_near(owner)
@@ -151,8 +122,9 @@ impl<W: Wire + 'static> Cluster<W> {
     /// Waits until those who live have dumped, but for no longer than `limit`: they say so by their phase.
     pub fn wait_for_dumps(&self, limit: Duration) {
         let since = Instant::now();
-        let has =
-            |process| self.world.how_left(process) != 0 || self.world.phase_of(process) == Phase::GivenUp;
+        let has = |process| {
+            self.world.how_died(process).is_some() || self.world.phase_of(process) == Phase::GivenUp
+        };
         while since.elapsed() < limit && !(0..self.world.processes()).all(has) {
             thread::sleep(Duration::from_millis(5));
         }
@@ -206,11 +178,13 @@ fn hear(
         match tag {
             ROW => world.take_row(from, note)?,
             GROUP => world.take_group(note)?,
-            LEFT => {
+            DIED => {
                 let words = words(note, 2)?;
                 let process = usize::try_from(words[0]).ok().filter(|&process| process < world.processes());
                 let process = process.ok_or_else(|| format!("that process {} is gone", words[0]))?;
-                world.set_left(process, words[1]);
+                let how = How::of_word(words[1])
+                    .ok_or_else(|| format!("that process {process} is gone by {}", words[1]))?;
+                world.note_death(process, how);
             }
             SAID => lock(&inbox).said[from].0.extend_from_slice(note),
             STATUS => lock(&inbox).said[from].1 = Some(words(note, 1)?[0] as u8),
@@ -232,30 +206,23 @@ impl<W: Wire + 'static> Watched for &Cluster<W> {
     fn reap(&mut self) {
         // Here, since this thread never waits for the network.
         self.world.beat();
-        for (process, peer) in self.peers.iter().enumerate() {
-            let Some(peer) = peer.as_ref().filter(|peer| peer.has_ended()) else { continue };
+        lock(&self.peers).look(|process, how| {
             // Else it has ended as all may.
-            let how = peer.end().unwrap_or(How::Ended).word();
             let is_due = self.world.is_over() || self.status(process).is_some_and(|status| status > 0);
             if !is_due {
-                self.world.set_left(process, how);
+                self.world.died(process, how);
             }
-        }
+        });
     }
 
     fn left(&self, process: usize) -> Option<How> {
         // Who was stopped has not failed by itself.
         let failed = self.status(process).filter(|status| (1..STOPPED).contains(status));
-        failed.map(|status| How::Exit(status.into())).or_else(|| How::of_word(self.world.how_left(process)))
+        failed.map(|status| How::Exit(status.into())).or_else(|| self.world.how_died(process))
     }
 
     fn has_ended(&self, process: usize) -> bool {
-        self.status(process).is_some() || self.world.how_left(process) != 0
-    }
-
-    fn name(&self, process: usize) -> (u32, String) {
-        let Hello { pid, host, .. } = &self.hellos[process];
-        (*pid, host.clone())
+        self.status(process).is_some() || self.world.how_died(process).is_some()
     }
 
     /// They end by themselves once they are stopped, or with the first of them that lives.
@@ -268,7 +235,7 @@ mod tests {
     use crate::backend::Backend;
     use crate::backend::far::MemoryWire;
     use crate::conformance::shape;
-    use crate::world::greet;
+    use crate::world::introduce;
     use veriep_core::fabric::Fabric;
     use veriep_core::place::Place;
     use veriep_core::units::CoreId;
@@ -280,14 +247,13 @@ mod tests {
         let begin = |(me, wire)| {
             thread::spawn(move || {
                 let shape = shape();
-                let greeted = greet(wire, (me, 3), me == 2, Ok((7, Some(1)))).unwrap();
-                assert_eq!((greeted.nodes(), greeted.workers(), greeted.differs()), (2, 1, None));
+                let introduced = introduce(wire, (me, 3), me == 2, Ok((7, Some(1)))).unwrap();
+                assert_eq!((introduced.nodes(), introduced.workers(), introduced.differs()), (2, 1, None));
                 let members: Vec<_> = global_rank::all(&shape).map(Some).collect();
-                let map = |memory: &GroupMemory| {
-                    SharedMemory::within(memory.map(), GroupMemory::start(3, 1), &shape, 1)
-                };
+                let map =
+                    |memory: &GroupMemory| SharedMemory::within(memory.map(), memory.start(), &shape, 1);
                 let bytes = SharedMemory::bytes(&shape, 1).unwrap();
-                Cluster::begin(greeted, me, bytes, map, (&shape, &members)).unwrap()
+                Cluster::begin(introduced, me, bytes, map, (&shape, &members)).unwrap()
             })
         };
         let wires = MemoryWire::network(3, 5).into_iter().enumerate();
@@ -340,7 +306,7 @@ mod tests {
         assert_eq!((all[0].said(2), all[0].said(1)), (Some(long.clone()), None));
         assert_eq!(all[0].output(RankId(2), Tensor::XOut), long);
         // Somebody who died, as process 1 has seen it.
-        all[1].world.set_left(0, How::Signal(9).word());
+        all[1].world.note_death(0, How::Signal(9));
         until("all have heard of it", || {
             all.iter().all(|cluster| Watched::left(&cluster, 0) == Some(How::Signal(9)))
         });
@@ -351,7 +317,7 @@ mod tests {
         let all = clusters();
         let mut hear = hear(all[0].world.clone(), all[0].inbox.clone());
         assert!(hear(2, ROW, &[1, 2, 3]).unwrap_err().contains("must be words"));
-        assert_eq!(hear(2, LEFT, &bytes(&[9, 1])).unwrap_err(), "that process 9 is gone");
+        assert_eq!(hear(2, DIED, &bytes(&[9, 1])).unwrap_err(), "that process 9 is gone");
         assert_eq!(hear(2, 77, &[]).unwrap_err(), "a note 77: no such kind");
         assert!(hear(2, OUTPUT, &[0; 7]).is_err());
     }

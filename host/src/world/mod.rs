@@ -1,61 +1,65 @@
-//! Who is in a group and how far: what the process that drives some ranks has to know of those that drive the others. A
-//! process alone is the simplest world.
+//! Group membership and progress: what the process that drives some ranks has to know of those that drive the others. A
+//! process is alone, or has [joined](join) others.
 //!
 //! The protocol needs none of this. It is for the driver's own questions: have all ranks ended an operator, does anybody
 //! move, must the group end.
 
-#[cfg(target_os = "linux")]
-mod beside;
 mod board;
 mod calls;
+#[cfg(target_os = "linux")]
+mod children;
 #[cfg(target_os = "linux")]
 mod cluster;
 #[cfg(target_os = "linux")]
 mod eventcount;
 #[cfg(target_os = "linux")]
-mod greet;
-#[cfg(target_os = "linux")]
 mod how;
 #[cfg(target_os = "linux")]
 pub mod join;
+#[cfg(target_os = "linux")]
+mod memory;
+#[cfg(target_os = "linux")]
+mod network;
 mod patience;
 #[cfg(target_os = "linux")]
 mod peers;
 #[cfg(target_os = "linux")]
-mod post;
-#[cfg(target_os = "linux")]
-mod processes;
+mod pidfd;
 #[cfg(target_os = "linux")]
 mod procfs;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 #[cfg(target_os = "linux")]
-mod twin;
+mod transport;
 #[cfg(target_os = "linux")]
 mod watch;
 
 pub use calls::{Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
+pub use children::{Children, Invited, is_child};
+#[cfg(target_os = "linux")]
 pub use cluster::Cluster;
 #[cfg(target_os = "linux")]
-pub use greet::{Greeted, Hello, greet};
-#[cfg(target_os = "linux")]
 pub use how::How;
+#[cfg(target_os = "linux")]
+pub use memory::{GroupMemory, GroupSize};
+#[cfg(target_os = "linux")]
+pub use network::{Hello, Introduced, introduce};
 pub use patience::Patience;
 #[cfg(target_os = "linux")]
-pub use peers::Peers;
-#[cfg(target_os = "linux")]
-pub use processes::{GroupMemory, Members, Seat, is_seated};
+pub use peers::{PeerWatch, Peers};
 #[cfg(target_os = "linux")]
 pub use watch::{Departed, Outcome, Watched, watch};
 
 use crate::interrupt;
+#[cfg(target_os = "linux")]
+use crate::parallel;
 use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
 #[cfg(target_os = "linux")]
 use core::time::Duration;
 #[cfg(target_os = "linux")]
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use veriep_core::sync::join::{come, has_come};
 use veriep_core::units::RankId;
 
@@ -71,7 +75,9 @@ pub enum Phase {
     Drives,
     /// Compares results with the oracle.
     Checks,
-    /// Has ended all.
+    /// Has done all that it was asked for, and may be asked for more.
+    Idle,
+    /// Has left the group.
     Ended,
     /// Has ended, since the group cannot go on.
     GivenUp,
@@ -113,9 +119,12 @@ pub struct World {
     /// The longest wait for a notification.
     #[cfg(target_os = "linux")]
     wait_max: Duration,
-    /// Who carries between this process and those whose memory it does not map, if there are any.
+    /// Carries between this process and those whose memory it does not map, if there are any.
     #[cfg(target_os = "linux")]
-    post: OnceLock<Weak<dyn post::Post>>,
+    transport: OnceLock<Weak<dyn transport::Transport>>,
+    /// The machines of all processes, where they are not all of this one.
+    #[cfg(target_os = "linux")]
+    hosts: Vec<String>,
 }
 
 impl World {
@@ -123,6 +132,22 @@ impl World {
     #[must_use]
     pub fn alone(ranks: u32, workers: usize) -> Self {
         Self { alone: true, ..Self::of(Board::alone(workers), 0, ranks) }
+    }
+
+    /// The view that a process has of the group that it has joined.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn member(memory: &GroupMemory, process: usize) -> Arc<Self> {
+        let GroupSize { processes, workers, ranks } = memory.size();
+        let crowded = processes > 1 && processes * workers > parallel::processors();
+        Arc::new(Self { crowded, ..Self::of(memory.board(), process, ranks) })
+    }
+
+    /// The view of a process that watches the group and drives no rank of it.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn observer(memory: &GroupMemory) -> Arc<Self> {
+        let GroupSize { processes, ranks, .. } = memory.size();
+        Arc::new(Self::of(memory.board(), processes, ranks))
     }
 
     fn of(board: Board, me: usize, ranks: u32) -> Self {
@@ -139,7 +164,9 @@ impl World {
             #[cfg(target_os = "linux")]
             wait_max: eventcount::WAIT_MAX,
             #[cfg(target_os = "linux")]
-            post: OnceLock::new(),
+            transport: OnceLock::new(),
+            #[cfg(target_os = "linux")]
+            hosts: Vec::new(),
         }
     }
 
@@ -299,7 +326,7 @@ impl World {
             match self.phase_of(process) {
                 // Else it goes on as soon as it looks.
                 Phase::Meets => !self.all_have_come(met(process)),
-                Phase::Ended | Phase::GivenUp => true,
+                Phase::Idle | Phase::Ended | Phase::GivenUp => true,
                 // The first of the two passes may have begun before.
                 Phase::Drives => word(OfWorker::Busy) == 0 || word(OfWorker::InVain) >= since + 2,
                 Phase::Starts | Phase::Checks => false,
@@ -333,7 +360,7 @@ impl World {
         (0..self.processes()).any(between)
     }
 
-    /// Says what this process does from now on.
+    /// Sets this process's phase.
     pub fn enter(&self, phase: Phase) {
         self.own(OfProcess::Phase).store(phase as u64, Ordering::Release);
     }
@@ -342,8 +369,9 @@ impl World {
     #[must_use]
     pub fn phase_of(&self, process: usize) -> Phase {
         let seen = self.board.of(process, OfProcess::Phase).load(Ordering::Acquire);
-        let all = [Phase::Starts, Phase::Meets, Phase::Drives, Phase::Checks, Phase::Ended, Phase::GivenUp];
-        all.get(seen as usize).copied().unwrap_or(Phase::Starts)
+        use Phase::{Checks, Drives, Ended, GivenUp, Idle, Meets, Starts};
+        let all = [Starts, Meets, Drives, Checks, Idle, Ended, GivenUp];
+        all.get(seen as usize).copied().unwrap_or(Starts)
     }
 
     /// The results of a batch of the unit are compared from now on.
@@ -400,13 +428,26 @@ impl World {
     #[inline]
     pub fn carry(&self) -> bool {
         #[cfg(target_os = "linux")]
-        if let Some(post) = self.post.get().and_then(Weak::upgrade) {
-            return post.carry();
+        if let Some(transport) = self.transport.get().and_then(Weak::upgrade) {
+            return transport.carry();
         }
         false
     }
 
-    /// Whether somebody outside of this process has ended the group.
+    /// Ends the group now.
+    #[cfg(target_os = "linux")]
+    pub fn stop(&self) {
+        self.board.group(OfGroup::Stop).store(1, Ordering::Relaxed);
+        self.notify();
+    }
+
+    /// Asks the group to end between two units.
+    #[cfg(target_os = "linux")]
+    pub fn ask_for_the_end(&self) {
+        self.board.group(OfGroup::Asked).store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the group has been ended.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         !self.is_alone() && self.board.group(OfGroup::Stop).load(Ordering::Relaxed) != 0

@@ -1,8 +1,8 @@
-//! Processes that joined watch each other: there is no parent to do so. Whoever sees a death first writes it down for all.
+//! The processes of a group on one machine watch each other. The first that sees a death writes it on the board for all.
 
-use super::beside::{Peer, next_end};
 use super::board::OfProcess;
-use super::join::{Identity, Seats};
+use super::join::{Identity, MemberTable};
+use super::pidfd::{Pidfd, next_end};
 use super::watch::{host, how};
 use super::{At, Departed, How, Phase, World};
 use core::sync::atomic::Ordering;
@@ -16,49 +16,83 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// How often this process says that it runs.
-const BEAT: Duration = Duration::from_millis(100);
+/// How often this process says that it runs. A process is silent after five times as long at the earliest.
+const BEAT: Duration = Duration::from_millis(50);
 /// A process that has shown no sign of life for so long does not run.
 const SILENT: Duration = Duration::from_millis(1000);
 
-/// The thread that watches the other processes, as long as this value lives.
+/// Other processes of a group on this machine, as far as they live.
+#[derive(Debug, Default)]
+pub struct Peers(Vec<(Peer, Pidfd)>);
+
+/// The number of a process in its group, and who it is.
+type Peer = (usize, Identity);
+
+impl Peers {
+    /// Those of `all` that live. Of the others it is written that they have died.
+    pub(super) fn of(world: &World, all: impl Iterator<Item = Peer>) -> io::Result<Self> {
+        let mut living = Vec::new();
+        for (process, who) in all.filter(|&(process, _)| process != world.me) {
+            match Pidfd::of(u32::try_from(who.pid).unwrap_or(0))? {
+                // Else it is another one of that number.
+                Some(pidfd) if who.runs() => living.push(((process, who), pidfd)),
+                _ => world.died(process, end_of(who, None)),
+            }
+        }
+        Ok(Self(living))
+    }
+
+    /// Takes those out that have ended, and tells how.
+    pub(super) fn look(&mut self, mut ended: impl FnMut(usize, How)) {
+        let told = |(process, who), pidfd: &Pidfd| ended(process, end_of(who, Some(pidfd)));
+        next_end(&mut self.0, None, Duration::ZERO, told);
+    }
+
+    /// Whether a process has ended, as of the last look.
+    pub(super) fn has_ended(&self, process: usize) -> bool {
+        self.0.iter().all(|((other, _), _)| *other != process)
+    }
+
+    /// Whether all have.
+    pub(super) fn have_ended(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Watches them by a thread of this process, which also says that this one runs.
+    ///
+    /// # Errors
+    /// The system has no more file descriptors, or no more threads.
+    pub fn watch(self, world: &Arc<World>) -> io::Result<PeerWatch> {
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let (Self(mut living), world, stopped) = (self, world.clone(), stop.clone());
+        let watch = move || {
+            let died = |(process, who), pidfd: &Pidfd| world.died(process, end_of(who, Some(pidfd)));
+            world.beat();
+            while next_end(&mut living, Some(&stopped), BEAT, died) {
+                world.beat();
+            }
+        };
+        let watching = thread::Builder::new().name("veriep-peers".to_owned()).spawn(watch)?;
+        Ok(PeerWatch { stop, watching: Some(watching), pid: getpid() })
+    }
+}
+
+/// How a process has ended: as its parent would be told, or else where the system tells others.
+fn end_of(who: Identity, pidfd: Option<&Pidfd>) -> How {
+    let code = who.exit_code().or_else(|| pidfd?.exit_code());
+    code.map_or(How::Ended, |code| how(ExitStatus::from_raw(code)))
+}
+
+/// The thread that watches other processes, as long as this value lives.
 #[derive(Debug)]
-pub struct Peers {
+pub struct PeerWatch {
     stop: Arc<OwnedFd>,
     watching: Option<JoinHandle<()>>,
     /// Whose it is: a copy of this process has no such thread.
     pid: Pid,
 }
 
-impl Peers {
-    /// Begins to watch all other processes of a group that have joined.
-    ///
-    /// # Errors
-    /// The system has no more file descriptors, or no more threads.
-    pub fn watch(world: &Arc<World>) -> io::Result<Self> {
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let mut living = Vec::new();
-        for process in (0..world.processes()).filter(|&process| process != world.me) {
-            let who = Identity::of(world, process);
-            match Peer::new(u32::try_from(who.pid).unwrap_or(0))? {
-                // Else it is another one of that number.
-                Some(peer) if who.runs() => living.push(((process, who), peer)),
-                _ => world.died(process, who),
-            }
-        }
-        let (world, stopped) = (world.clone(), stop.clone());
-        let watch = move || {
-            let died = |(process, who), _: &Peer| world.died(process, who);
-            while next_end(&mut living, &stopped, BEAT, died) {
-                world.beat();
-            }
-        };
-        let watching = thread::Builder::new().name("veriep-peers".to_owned()).spawn(watch)?;
-        Ok(Self { stop, watching: Some(watching), pid: getpid() })
-    }
-}
-
-impl Drop for Peers {
+impl Drop for PeerWatch {
     fn drop(&mut self) {
         if getpid() == self.pid
             && let Some(watching) = self.watching.take()
@@ -72,10 +106,14 @@ impl Drop for Peers {
 }
 
 impl World {
-    /// This process, which has not joined, is nevertheless known by its number in the system.
-    pub(crate) fn sit(&self) {
-        // The seat is its own, whoever sat there.
-        let _ = Seats(&self.board).take(self.me, |_| false);
+    /// Says that this process runs.
+    pub(super) fn beat(&self) {
+        self.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Enters this process, which has not joined, as the member that the world is of.
+    pub(crate) fn enter_member(&self) {
+        MemberTable(&self.board).enter(self.me, Identity::own());
     }
 
     /// A process of one rank begins an operator of a round: its dispatch, which is number 0, or its combine.
@@ -104,20 +142,28 @@ impl World {
     }
 
     /// A process runs no more. That is no death if it had left the group before.
-    fn died(&self, process: usize, who: Identity) {
-        if matches!(self.phase_of(process), Phase::Ended | Phase::GivenUp) {
-            return;
+    pub(super) fn died(&self, process: usize, how: How) {
+        if !matches!(self.phase_of(process), Phase::Ended | Phase::GivenUp) {
+            self.note_death(process, how);
         }
-        let how = who.exit_code().map_or(How::Ended, |code| how(ExitStatus::from_raw(code)));
-        // Another one may have seen more.
-        let died = self.board.of(process, OfProcess::Died);
-        let _ = died.compare_exchange(0, how.word(), Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Writes a death on the board. Of several processes that have seen it, the one that knows more counts.
+    pub(super) fn note_death(&self, process: usize, how: How) {
+        self.board.of(process, OfProcess::Died).fetch_max(how.word(), Ordering::AcqRel);
         self.notify();
     }
 
-    fn departed(&self, process: usize, how: How) -> Departed {
-        let pid = Identity::of(self, process).pid as u32;
-        Departed { process, pid, host: host(), how, at: self.place_of(process) }
+    /// How a process has died, if it has.
+    pub(super) fn how_died(&self, process: usize) -> Option<How> {
+        How::of_word(self.board.of(process, OfProcess::Died).load(Ordering::Acquire))
+    }
+
+    /// A process that has left, as the group knows it.
+    pub(super) fn departed(&self, process: usize, how: How) -> Departed {
+        let pid = MemberTable(&self.board).of(process).map_or(0, |who| who.pid as u32);
+        let host = self.hosts.get(process).cloned().unwrap_or_else(host);
+        Departed { process, pid, host, how, at: self.place_of(process) }
     }
 
     /// Those without whom the operators up to that number, from 1 on, cannot end: the dead, or else those who have left
@@ -133,7 +179,7 @@ impl World {
         // First: whoever left because of a death has written that down before.
         let left: Vec<_> =
             others().filter(has_left).map(|process| self.departed(process, How::Left)).collect();
-        let died = |process| Some(self.departed(process, How::of_word(self.how_left(process))?));
+        let died = |process| Some(self.departed(process, self.how_died(process)?));
         let dead: Vec<_> = others().filter_map(died).collect();
         if dead.is_empty() { left } else { dead }
     }

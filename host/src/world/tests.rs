@@ -2,25 +2,27 @@
 
 use super::*;
 use crate::driver::Rest;
+use crate::world::join::{Identity, MemberTable};
 use std::thread;
 use std::time::Instant;
 
 /// The watching world of a group of two processes with two ranks, and those of the processes.
-fn group() -> (World, [std::sync::Arc<World>; 2]) {
-    let memory = GroupMemory::new(2, 1, 0).unwrap();
-    let of = |process| {
-        let seat = Seat { process, processes: 2, workers: 1, fingerprint: 0, group: 0 };
-        seat.world(&memory, 2)
-    };
-    (World::watched(&memory, 2, 1, 2), [of(0), of(1)])
+fn group() -> (Arc<World>, [Arc<World>; 2]) {
+    let memory = memory(2);
+    (World::observer(&memory), [0, 1].map(|process| World::member(&memory, process)))
+}
+
+/// The memory of a group whose processes have a rank each.
+fn memory(processes: usize) -> GroupMemory {
+    GroupMemory::new(GroupSize::of_single_ranks(processes), 0).unwrap()
 }
 
 #[test]
 fn every_process_has_neighbouring_ranks_and_all_have_about_as_many() {
     for ranks in 1..20 {
         for processes in 1..=ranks as usize {
-            let memory = GroupMemory::new(processes, 1, 0).unwrap();
-            let world = World::watched(&memory, processes, 1, ranks);
+            let size = GroupSize { processes, workers: 1, ranks };
+            let world = World::observer(&GroupMemory::new(size, 0).unwrap());
             let all: Vec<Vec<_>> =
                 (0..processes).map(|process| world.ranks_of(process).map(|rank| rank.0).collect()).collect();
             assert_eq!(all.concat(), (0..ranks).collect::<Vec<_>>(), "{processes} processes");
@@ -98,10 +100,9 @@ fn nobody_is_stuck_while_somebody_checks_or_has_not_tried() {
 
 #[test]
 fn who_has_not_run_since_the_last_move_is_silent() {
-    let memory = GroupMemory::new(2, 1, 0).unwrap();
-    // The other process shows no sign of life: nobody has taken its seat.
-    let seat = Seat { process: 0, processes: 2, workers: 1, fingerprint: 0, group: 0 };
-    let (watching, _a) = (World::watched(&memory, 2, 1, 2), seat.world(&memory, 2));
+    // The other process shows no sign of life.
+    let (watching, [a, _]) = group();
+    let _beats = Peers::default().watch(&a).unwrap();
     let mut patience = Patience::new(Duration::from_millis(1));
     patience.look(&watching);
     assert_eq!(patience.silent(&watching, Duration::from_millis(200)), Vec::<usize>::new());
@@ -122,11 +123,8 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// Two processes that outnumber the processors and wait so long.
 fn waiting() -> [World; 2] {
-    let memory = GroupMemory::new(2, 1, 0).unwrap();
-    [0, 1].map(|process| {
-        let board = Board::mapped(memory.map().clone(), 2, 1);
-        World { crowded: true, wait_max: WAIT, ..World::of(board, process, 2) }
-    })
+    let memory = memory(2);
+    [0, 1].map(|process| World { crowded: true, wait_max: WAIT, ..World::of(memory.board(), process, 2) })
 }
 
 fn at_once(what: &str, wait: impl FnOnce()) {
@@ -165,6 +163,33 @@ fn a_waiter_looks_again_behind_every_notification() {
     }
 }
 
+#[test]
+fn a_process_that_had_given_up_before_it_died_is_no_death() {
+    for (phase, is_death) in [
+        (Phase::Starts, true),
+        (Phase::Meets, true),
+        (Phase::Drives, true),
+        (Phase::Checks, true),
+        (Phase::Idle, true),
+        (Phase::Ended, false),
+        (Phase::GivenUp, false),
+    ] {
+        let (watching, [_, other]) = group();
+        other.enter(phase);
+        watching.died(1, How::Signal(9));
+        assert_eq!(watching.how_died(1), is_death.then_some(How::Signal(9)), "{phase:?}");
+    }
+}
+
+#[test]
+fn the_process_that_knows_more_of_a_death_counts() {
+    let (watching, [a, _]) = group();
+    a.died(1, How::Ended);
+    watching.died(1, How::Signal(9));
+    a.died(1, How::Ended);
+    assert_eq!(a.how_died(1), Some(How::Signal(9)));
+}
+
 /// Processes of a group that end when the watcher has looked so often.
 struct Ending {
     looks: u32,
@@ -185,10 +210,6 @@ impl Watched for Ending {
         self.left(process).is_some()
     }
 
-    fn name(&self, process: usize) -> (u32, String) {
-        (100 + process as u32, "here".to_owned())
-    }
-
     fn kill(&mut self) {}
 }
 
@@ -200,8 +221,11 @@ fn watched(world: &World, dies_at: &[Option<u32>], deadline: Duration) -> Outcom
 /// The first death is seen before the second, which comes while the others are let go on until they miss something.
 #[test]
 fn who_dies_shortly_after_another_is_named_with_it() {
-    let memory = GroupMemory::new(3, 1, 0).unwrap();
-    let world = World::watched(&memory, 3, 1, 3);
+    let memory = memory(3);
+    let world = World::observer(&memory);
+    for process in 0..3 {
+        MemberTable(&world.board).enter(process, Identity::of_pid(100 + process as u64));
+    }
     let gone = |dies_at: &[Option<u32>]| match watched(&world, dies_at, Duration::from_secs(10)) {
         Outcome::Gone(gone) => gone.iter().map(|one| (one.process, one.pid, one.how)).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
@@ -214,9 +238,7 @@ fn who_dies_shortly_after_another_is_named_with_it() {
 /// Between the deadline and half a second a process may just not have run: the group is stuck, and no process is silent.
 #[test]
 fn with_a_short_deadline_a_group_is_stuck_before_anybody_is_silent() {
-    let memory = GroupMemory::new(2, 1, 0).unwrap();
-    let (watching, worlds) =
-        (World::watched(&memory, 2, 1, 2), [0, 1].map(|n| World::seated(&memory, (n, 2), 1, 2)));
+    let (watching, worlds) = group();
     for world in &worlds {
         // Nothing to do is as good as tried in vain.
         world.enter(Phase::Drives);

@@ -22,7 +22,7 @@ const SAYS: Duration = Duration::from_millis(200);
 /// How long others may take to their verdicts when one has failed, or to say what they miss when all are stuck.
 const ENDS: Duration = Duration::from_secs(2);
 
-/// Somebody who has left, and where it was last.
+/// A process that has left, and its last known place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Departed {
     /// Its number in the group.
@@ -40,7 +40,7 @@ pub struct Departed {
 /// How a group has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should.
+    /// All finished.
     Well,
     /// Some ended by themselves and said why; the others were stopped.
     Failed,
@@ -58,8 +58,6 @@ pub trait Watched {
     fn left(&self, process: usize) -> Option<How>;
     /// Whether nothing more is to be heard of a process.
     fn has_ended(&self, process: usize) -> bool;
-    /// The system's number of a process, and its machine.
-    fn name(&self, process: usize) -> (u32, String);
     /// Ends those that have not ended, as far as that can be done from here.
     fn kill(&mut self);
 }
@@ -98,7 +96,7 @@ pub fn watch<M: Watched>(
         let silent = patience.silent(world, limit.max(SILENT));
         if idle >= limit {
             if !silent.is_empty() {
-                let gone = silent.into_iter().map(|process| watch.departed(process, How::Silent));
+                let gone = silent.into_iter().map(|process| world.departed(process, How::Silent));
                 break Outcome::Gone(gone.collect());
             }
             if idle >= deadline && (world.is_deaf() || patience.is_spent(world)) {
@@ -165,7 +163,7 @@ impl<M: Watched, F: FnMut(usize, &mut M) -> bool> Watch<'_, M, F> {
             if matches!(how, How::Exit(_)) && (self.has_told)(process, self.members) {
                 failed = true;
             } else {
-                gone.push(self.departed(process, how));
+                gone.push(self.world.departed(process, how));
             }
         }
         (gone, failed)
@@ -184,10 +182,5 @@ impl<M: Watched, F: FnMut(usize, &mut M) -> bool> Watch<'_, M, F> {
             gone = self.ended_badly().0;
         }
         Outcome::Gone(gone)
-    }
-
-    fn departed(&self, process: usize, how: How) -> Departed {
-        let (pid, host) = self.members.name(process);
-        Departed { process, pid, host, how, at: self.world.place_of(process) }
     }
 }

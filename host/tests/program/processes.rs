@@ -173,13 +173,7 @@ pub(super) fn until(what: &str, is_so: impl Fn() -> bool) {
 
 impl Long {
     pub(super) fn start(work: &Path, processes: usize, more: &[&str]) -> Self {
-        Self::without(None, work, processes, more)
-    }
-
-    /// The same, in which everybody leaves out a duty.
-    pub(super) fn without(duty: Option<&str>, work: &Path, processes: usize, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
-        command.envs(duty.map(|duty| ("VERIEP_TWIN", duty)));
         command.arg("run").args(SMALL).args(["--rounds", "1000000", "--backend", "processes"]);
         command
             .args(["--processes", &processes.to_string(), "--format", "json", "--out", "result"])

@@ -230,7 +230,7 @@ impl<'c> Exchanged<'c> {
         work: impl FnOnce(&mut Self, &MpiWire) -> Result<T, String>,
     ) -> Result<T, Error> {
         let point = self.point.clone();
-        point.cluster.far.with_wire(|greeted| work(self, greeted.wire())).map_err(|why| of_mpi(&why))
+        point.cluster.far.with_wire(|introduced| work(self, introduced.wire())).map_err(|why| of_mpi(&why))
     }
 }
 

@@ -32,7 +32,7 @@ use crate::hints;
 use crate::interrupt;
 use crate::report::{Report, progress};
 #[cfg(target_os = "linux")]
-use crate::world::Seat;
+use crate::world::Invited;
 use against::Programs;
 use blocks::Block;
 use core::cell::Cell;
@@ -115,8 +115,8 @@ struct Measured {
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     #[cfg(target_os = "linux")]
-    if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
-        processes::take_part(args, &seat, &memory);
+    if let Some(invited) = Invited::of_parent().map_err(|e| Error::Request(e.to_string()))? {
+        processes::take_part(args, &invited);
     }
     if !args.backend.contains(&LiveArg::Mpi) {
         return measure(args, report, None);

@@ -95,15 +95,12 @@ impl Job {
         let workers = args.threads.map(|threads| threads as usize);
         let alike = Alike { fingerprint: live::fingerprint(case), workers, receive };
         let (me, wire) = (self.launched.process, self.wire.of_another_group());
-        let ((), greeted) = launched::meet(&self.launched, wire, args.all_far, Ok(((), alike)))?;
-        let (processes, workers) = (greeted.hellos.len(), greeted.workers());
-        let map = |memory: &GroupMemory| {
-            SharedMemory::within(memory.map(), GroupMemory::start(processes, workers), case, 1)
-        };
+        let ((), introduced) = launched::meet(&self.launched, wire, args.all_far, Ok(((), alike)))?;
+        let map = |memory: &GroupMemory| SharedMemory::within(memory.map(), memory.start(), case, 1);
         let bytes = SharedMemory::bytes(case, 1).map_err(Error::of_memory)?;
         let members: Vec<Option<RankId>> = global_rank::all(&case.shape).map(Some).collect();
         let cluster =
-            Cluster::begin(greeted, me, bytes, map, (&case.shape, &members)).map_err(Error::of_memory)?;
+            Cluster::begin(introduced, me, bytes, map, (&case.shape, &members)).map_err(Error::of_memory)?;
         let at = live::of_sizes(case);
         Ok(Rc::new(Point {
             cluster,
@@ -199,12 +196,12 @@ impl Point {
         let own = work()?;
         self.fails.set(false);
         let mut agreement =
-            self.cluster.far.with_wire(|greeted| greeted.wire().agree(own)).map_err(|e| of_mpi(&e))?;
+            self.cluster.far.with_wire(|introduced| introduced.wire().agree(own)).map_err(|e| of_mpi(&e))?;
         let mut looks = 0;
         loop {
             // Others may still wait for what this process has to say.
             self.cluster.far.poll();
-            let agreed = self.cluster.far.with_wire(|greeted| greeted.wire().agreed(&mut agreement));
+            let agreed = self.cluster.far.with_wire(|introduced| introduced.wire().agreed(&mut agreement));
             if let Some(largest) = agreed.map_err(|e| of_mpi(&e))? {
                 return Ok(largest);
             }
@@ -246,8 +243,8 @@ impl Point {
         let Self { cluster, .. } = self;
         let way = traffic::unmeasured(case, receive, row_copy);
         let (world, workers) = (cluster.world.clone(), live::workers(args, cluster.workers()));
-        let start = GroupMemory::start(world.processes(), cluster.workers());
-        let near = SharedMemory::within(cluster.memory.map(), start, case, 1).map_err(Error::of_memory)?;
+        let near = SharedMemory::within(cluster.memory.map(), cluster.memory.start(), case, 1)
+            .map_err(Error::of_memory)?;
         let near = near.with_row_copy(way);
         let system: Box<dyn System> = if cluster.is_one_node() {
             Box::new(Group::over((near, world), case, (receive, vector), workers))
@@ -293,7 +290,7 @@ impl System for InJob<'_> {
 
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
         let Self { inner, point, sent } = self;
-        let by_wire = || point.cluster.far.with_wire(|greeted| greeted.wire().sent());
+        let by_wire = || point.cluster.far.with_wire(|introduced| introduced.wire().sent());
         let before = by_wire();
         let time = point.time(|| inner.as_mut().map_or(Ok(Duration::ZERO), |inner| inner.chain(rounds)))?;
         if let Some(sent) = sent {

@@ -10,12 +10,14 @@ use crate::error::{Error, Gone};
 use crate::generate::{Options, generate};
 use crate::global_rank;
 use crate::parallel;
-use crate::world::{GroupMemory, Members, Outcome, Phase, Seat, World, watch};
+use crate::world::join::{Alike, GroupSpec, Joined};
+use crate::world::{Children, GroupSize, Invited, Outcome, Phase, World, watch};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::sync::Arc;
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::protocol::Receive;
+use veriep_core::protocol::{Choices, Fingerprints, Receive};
 use veriep_core::units::RankId;
 
 const CHECK: u64 = 0;
@@ -34,8 +36,8 @@ struct Answer {
 /// A live group of processes.
 pub(super) struct Processes<'c> {
     case: &'c Case,
-    world: World,
-    members: Members,
+    world: Arc<World>,
+    children: Children,
     pub(super) row_copy: RowCopy,
     deadline: Duration,
 }
@@ -51,32 +53,32 @@ impl<'c> Processes<'c> {
         let ranks = global_rank::count(&case.shape);
         let processes = parallel::processors().min(ranks as usize);
         let workers = live::threads(args).div_ceil(processes);
-        let bytes = SharedMemory::bytes(case, 1).map_err(Error::of_memory)?;
-        let memory = GroupMemory::new(processes, workers, bytes).map_err(Error::of_memory)?;
-        let world = World::watched(&memory, processes, workers, ranks);
-        let start = GroupMemory::start(processes, workers);
-        let shared = SharedMemory::within(memory.map(), start, case, 1).map_err(Error::of_memory)?;
+        let founded = spec(case, GroupSize { processes, workers, ranks })?.found();
+        let founded = Arc::new(founded.map_err(Error::of_memory)?);
+        let memory = &founded.memory;
+        let world = World::observer(memory);
+        let shared = SharedMemory::within(memory.map(), memory.start(), case, 1).map_err(Error::of_memory)?;
         let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
         world.copy_rows(row_copy);
-        let members = Members::start(&memory, &world, (live::fingerprint(case), group))
+        let children = Children::start(founded.clone(), world.clone(), group)
             .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
-        Ok(Self { case, world, members, row_copy, deadline: live::deadline(args) })
+        Ok(Self { case, world, children, row_copy, deadline: live::deadline(args) })
     }
 
     /// Gives an order and waits for all answers.
     fn ask(&mut self, order: [u64; 3]) -> Result<Vec<Answer>, Error> {
         self.world.order(order);
         let mut answers: Vec<Option<Answer>> = (0..self.world.processes()).map(|_| None).collect();
-        let mut is_done = |members: &mut Members| {
+        let mut is_done = |children: &mut Children| {
             for (process, answer) in answers.iter_mut().enumerate() {
-                let mut said = || members.has_said(process);
+                let mut said = || children.has_said(process);
                 *answer = answer.take().or_else(|| serde_json::from_slice(&said()?).ok());
             }
             // The others may wait for one that has failed.
             let has_failed = answers.iter().flatten().any(|answer| answer.error.is_some());
             has_failed || answers.iter().all(Option::is_some)
         };
-        let outcome = watch(&self.world, &mut self.members, self.deadline, |_, _| false, &mut is_done);
+        let outcome = watch(&self.world, &mut self.children, self.deadline, |_, _| false, &mut is_done);
         let at = live::of_sizes(self.case);
         match outcome {
             Outcome::Well => {}
@@ -131,10 +133,20 @@ impl System for Processes<'_> {
 }
 
 /// A process of a group: does what it is ordered until its parent ends it.
-pub(super) fn take_part(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> ! {
-    let Err(error) = serve(args, seat, memory);
+pub(super) fn take_part(args: &BenchArgs, invited: &Invited) -> ! {
+    let Err(error) = serve(args, invited);
     answer(&Answer { error: Some((error.status(), error.lines().join("; "))), ..Answer::default() });
-    std::process::exit(0)
+    // The parent, which may not have asked yet, ends its children.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The group of a case.
+fn spec(case: &Case, size: GroupSize) -> Result<GroupSpec, Error> {
+    let bytes = SharedMemory::bytes(case, 1).map_err(Error::of_memory)?;
+    let layers = vec![Fingerprints::new(&case.shape, Choices::default())];
+    Ok(GroupSpec { size, bytes, alike: Alike { layers, others: Vec::new() } })
 }
 
 fn answer(answer: &Answer) {
@@ -144,23 +156,23 @@ fn answer(answer: &Answer) {
     let _ = stdout.write_all(&line).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush());
 }
 
-fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::convert::Infallible, Error> {
+fn serve(args: &BenchArgs, invited: &Invited) -> Result<core::convert::Infallible, Error> {
     let (source, ways, vector) = (source(&args.config)?, ways(args)?, args.vector.find()?);
     let routing = args.routing.unwrap_or(source.routing);
     let options = Options { routing, seed: args.seed, ..Options::default() };
     let copies = args.row_copy.len();
-    let number = seat.group as usize;
+    let number = invited.group as usize;
     let (config, way) = (number / copies / ways.len(), number / copies % ways.len());
     let missing = || Error::Request(format!("group {number}: not one of this request"));
     let config = grid(args, &source).into_iter().flatten().nth(config).ok_or_else(missing)?;
     let case = generate(config, options, &source.name)?;
-    if live::fingerprint(&case) != seat.fingerprint {
-        return Err(Error::Request(format!("{}: has changed since the group was started", source.name)));
-    }
-    let world = seat.world(memory, global_rank::count(&case.shape));
-    let start = GroupMemory::start(seat.processes, seat.workers);
-    let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(Error::of_memory)?;
-    let workers = live::workers(args, seat.workers);
+    let size = invited.size();
+    let joined = invited.join(spec(&case, size)?);
+    let Joined { memory, world, peers } =
+        joined.map_err(|e| Error::Request(format!("{}: {e}", source.name)))?;
+    let _watch = peers.watch(&world).map_err(|e| Error::Request(format!("peers of the group: {e}")))?;
+    let shared = SharedMemory::within(memory.map(), memory.start(), &case, 1).map_err(Error::of_memory)?;
+    let workers = live::workers(args, size.workers);
     let row_copy = world.copies_rows().ok_or_else(missing)?;
     let shared = shared.with_row_copy(row_copy);
     let mut group = Group::over((shared, world.clone()), &case, (ways[way], vector), workers);
@@ -172,8 +184,7 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
             SINGLE => Answer { samples: group.single(first, second)?, ..Answer::default() },
             _ => Answer { round: group.chain(first)?, ..Answer::default() },
         };
-        // Nobody waits for this process any more.
-        world.enter(Phase::Ended);
+        world.enter(Phase::Idle);
         answer(&done);
     }
     Err(missing())

@@ -41,9 +41,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         let receive = job.plan.options.choices.receive;
         ((job, schedule), Alike { fingerprint, workers, receive })
     });
-    let ((mut job, schedule), greeted) = launched::meet(&launched, wire, args.all_far, asked)?;
-    job.workers.count = greeted.workers();
-    let cluster = begin(&job, greeted, me).map_err(Error::of_memory)?;
+    let ((mut job, schedule), introduced) = launched::meet(&launched, wire, args.all_far, asked)?;
+    job.workers.count = introduced.workers();
+    let cluster = begin(&job, introduced, me).map_err(Error::of_memory)?;
     take_part(&job, &schedule, &cluster, me, report)
 }
 
@@ -56,14 +56,11 @@ fn prepare(args: &RunArgs, me: usize, processes: usize) -> Result<(Job<'_>, Sche
     super::job(args, Some(processes))
 }
 
-fn begin(job: &Job<'_>, greeted: crate::world::Greeted<MpiWire>, me: usize) -> std::io::Result<Whole> {
+fn begin(job: &Job<'_>, introduced: crate::world::Introduced<MpiWire>, me: usize) -> std::io::Result<Whole> {
     let (case, batches) = (&job.case, job.plan.unit.batches());
     let bytes = SharedMemory::bytes(case, batches)?;
-    let (processes, workers) = (job.processes, greeted.workers());
-    let map = |memory: &_| {
-        processes::shared(memory, processes, workers, job).map_err(|e| std::io::Error::other(e.to_string()))
-    };
-    Cluster::begin(greeted, me, bytes, map, (&case.shape, &members(job)))
+    let map = |memory: &_| processes::shared(memory, job).map_err(|e| std::io::Error::other(e.to_string()));
+    Cluster::begin(introduced, me, bytes, map, (&case.shape, &members(job)))
 }
 
 /// Of every member of the group, also those that are gone, its rank.
@@ -155,7 +152,7 @@ fn dumped<T>(job: &Job<'_>, cluster: &Whole, run: impl FnOnce() -> Result<T, Err
     if job.args.dump.is_none() {
         return run();
     }
-    let shared = processes::shared(&cluster.memory, job.processes, cluster.workers(), job)?;
+    let shared = processes::shared(&cluster.memory, job)?;
     let Some(dump) = super::dump(job, shared.mapped()) else { return run() };
     let dump = dump.of_file(cluster.memory.file(), cluster.memory.map().as_ptr() as usize);
     let ran = dump.of_ranks(|rank| cluster.dumps(rank)).around(run);
@@ -168,15 +165,11 @@ fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
     let world = &cluster.world;
     let mut told = Told::default();
     let _ = job.row_copy.set(super::unmeasured(job));
-    let ran = match processes::shared(&cluster.memory, job.processes, cluster.workers(), job) {
+    let ran = match processes::shared(&cluster.memory, job) {
         Err(error) => Err(error),
         Ok(near) if cluster.is_one_node() => processes::rounds(job, world, near, &mut told),
         Ok(_) => processes::rounds(job, world, cluster.far.clone(), &mut told),
     };
-    if ran.is_ok() {
-        // Nobody waits for this process, and it is not at an end.
-        world.enter(Phase::Starts);
-    }
     let status = ran.err().map_or(0, |error| {
         let error = match cluster.far.failed() {
             Some(why) => {
@@ -201,7 +194,7 @@ fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
 
 /// This process's memory, by ranks.
 fn view(job: &Job<'_>, cluster: &Whole) -> Result<impl crate::backend::Backend, Error> {
-    let shared = processes::shared(&cluster.memory, job.processes, cluster.workers(), job)?;
+    let shared = processes::shared(&cluster.memory, job)?;
     Ok(RankRemap::of(&job.case).over(shared))
 }
 

@@ -13,12 +13,14 @@ use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::roofline;
 use crate::traffic_audit::Moved;
-use crate::world::{At, Departed, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
+use crate::world::join::{Alike, GroupSpec, Joined};
+use crate::world::{At, Children, Departed, GroupMemory, GroupSize, Invited, Outcome, Phase, World, watch};
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::hash::DefaultHasher;
 use std::io::Write;
+use std::sync::Arc;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::protocol::Fingerprints;
 use veriep_core::units::{CoreId, RankId};
@@ -78,35 +80,51 @@ pub(super) fn fingerprint(job: &Job<'_>) -> u64 {
 }
 
 /// A process of a group: drives its ranks, says what they cost and ends.
-pub(super) fn take_part(args: &RunArgs, seat: &Seat, memory: &GroupMemory) -> ! {
+pub(super) fn take_part(args: &RunArgs, invited: &Invited) -> ! {
     let mut told = Told::default();
-    let drove = drive(args, seat, memory, &mut told);
-    let status = match drove {
-        Ok(()) => 0,
+    let drove = drive(args, invited, &mut told);
+    let status = match &drove {
+        Ok(_) => 0,
         Err(error) => {
             told.error = Some((error.status(), error.lines().join("; ")));
             error.status()
         }
     };
     let said = serde_json::to_vec(&told).unwrap_or_default();
-    // Without a word it counts as gone, which is true.
-    let _ = std::io::stdout().lock().write_all(&said);
+    // A process that ends without a word, or before it has left the group, counts as gone.
+    if std::io::stdout().lock().write_all(&said).is_ok()
+        && let Ok(world) = drove
+    {
+        world.enter(Phase::Ended);
+    }
     std::process::exit(status.into())
 }
 
-fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> Result<(), Error> {
+/// Joins and drives. The group, which this process has still to leave.
+fn drive(args: &RunArgs, invited: &Invited, told: &mut Told) -> Result<Arc<World>, Error> {
     let (job, _) = super::job(args, None)?;
-    if fingerprint(&job) != seat.fingerprint {
-        let source = &job.source;
-        return Err(Error::Request(format!("{source}: has changed since the group was started")));
-    }
-    let world = seat.world(memory, global_rank::count(&job.case.shape));
-    let workers = Workers { count: seat.workers, ..job.workers };
-    let job = Job { workers, ..job };
-    let shared = shared(memory, seat.processes, seat.workers, &job)?;
+    // The parent's share of the processors, which may have changed since.
+    let GroupSize { processes, workers: count, .. } = invited.size();
+    let job = Job { workers: Workers { count, ..job.workers }, processes, ..job };
+    let joined = invited.join(spec(&job)?);
+    let Joined { memory, world, peers } =
+        joined.map_err(|e| Error::Request(format!("{}: {e}", job.source)))?;
+    let _watch = peers.watch(&world).map_err(|e| Error::Request(format!("peers of the group: {e}")))?;
+    let shared = shared(&memory, &job)?;
     let row_copy = world.copies_rows().unwrap_or_else(|| shared.row_copy());
-    let shared = shared.with_row_copy(row_copy);
-    rounds(&job, &world, shared, told)
+    rounds(&job, &world, shared.with_row_copy(row_copy), told)?;
+    Ok(world)
+}
+
+/// The group of a request.
+fn spec(job: &Job<'_>) -> Result<GroupSpec, Error> {
+    let Job { case, plan, .. } = job;
+    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(Error::of_memory)?;
+    let ranks = global_rank::count(&case.shape);
+    let size = GroupSize { processes: job.processes, workers: job.workers.count, ranks };
+    let layers = vec![Fingerprints::new(&case.shape, plan.options.choices)];
+    let alike = Alike { layers, others: vec![("the request".to_owned(), fingerprint(job))] };
+    Ok(GroupSpec { size, bytes, alike })
 }
 
 /// Drives the ranks of a process to the end of all rounds, on a memory.
@@ -136,51 +154,44 @@ pub(super) fn rounds<B: Backend>(
 }
 
 /// The group's memory behind its board.
-pub(super) fn shared(
-    memory: &GroupMemory,
-    processes: usize,
-    workers: usize,
-    job: &Job<'_>,
-) -> Result<SharedMemory, Error> {
-    let (start, batches) = (GroupMemory::start(processes, workers), job.plan.unit.batches());
-    let shared = SharedMemory::within(memory.map(), start, &job.case, batches).map_err(Error::of_memory)?;
+pub(super) fn shared(memory: &GroupMemory, job: &Job<'_>) -> Result<SharedMemory, Error> {
+    let batches = job.plan.unit.batches();
+    let shared =
+        SharedMemory::within(memory.map(), memory.start(), &job.case, batches).map_err(Error::of_memory)?;
     Ok(shared.with_row_copy(super::unmeasured(job)))
 }
 
 /// Starts a group, waits for its end and reports for all.
 pub(super) fn run(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
-    let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
-    let ranks = global_rank::count(&case.shape);
-    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(Error::of_memory)?;
-    let memory = GroupMemory::new(processes, workers.count, bytes).map_err(Error::of_memory)?;
-    let world = World::watched(&memory, processes, workers.count, ranks);
-    let view =
-        super::prepared(job, shared(&memory, processes, workers.count, job)?, processes * workers.count)?;
+    let founded = Arc::new(spec(job)?.found().map_err(Error::of_memory)?);
+    let memory = &founded.memory;
+    let world = World::observer(memory);
+    let view = super::prepared(job, shared(memory, job)?, processes * workers.count)?;
     let _ = job.row_copy.set(view.row_copy());
     world.copy_rows(view.row_copy());
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
-    let mut members = Members::start(&memory, &world, (fingerprint(job), 0)).map_err(of_start)?;
+    let mut children = Children::start(founded.clone(), world.clone(), 0).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
     let mut ticked = 0;
-    let mut have_ended = |members: &mut Members| {
+    let mut have_ended = |children: &mut Children| {
         let checked = world.checked();
         (ticked..checked).for_each(|_| tick());
         ticked = checked;
-        members.have_ended()
+        children.have_ended()
     };
-    let has_told = |process: usize, members: &mut Members| {
-        told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
+    let has_told = |process: usize, children: &mut Children| {
+        told[process] = told[process].take().or_else(|| Told::read(&children.said(process)));
         told[process].is_some()
     };
     let start = memory.map().as_ptr() as usize;
-    let watched = || Ok(watch(&world, &mut members, workers.deadline, has_told, &mut have_ended));
+    let watched = || Ok(watch(&world, &mut children, workers.deadline, has_told, &mut have_ended));
     let outcome = match super::dump(job, view.mapped()) {
         Some(dump) => dump.of_file(memory.file(), start).around(watched),
         None => watched(),
     }?;
     for (process, told) in told.iter_mut().enumerate() {
-        *told = told.take().or_else(|| Told::read(&members.said(process)));
+        *told = told.take().or_else(|| Told::read(&children.said(process)));
     }
     let told: Vec<Told> = told.into_iter().map(Option::unwrap_or_default).collect();
     match outcome {
@@ -277,7 +288,7 @@ fn place(plan: &Plan, at: At) -> (Option<usize>, Option<&'static str>) {
             };
             (Some(first + planned.round), Some(if at.experts { "experts" } else { planned.operator.name() }))
         }
-        Phase::Starts | Phase::Meets | Phase::Ended | Phase::GivenUp => {
+        Phase::Starts | Phase::Meets | Phase::Idle | Phase::Ended | Phase::GivenUp => {
             ((at.unit > 0).then_some(first), None)
         }
     }

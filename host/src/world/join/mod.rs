@@ -1,20 +1,22 @@
-//! Processes that join without a common parent: they meet at a file, or in a store that they share otherwise. Whoever comes
-//! first maps the group's memory and says where it is found; nothing is left behind when all have come.
+//! Joining a group. Its processes meet at a file, in a store that they share otherwise, by the invitation of a common parent, or
+//! over the [network](super::network) of a launcher. One of them makes the group's memory and says where it is found; all enter
+//! themselves in the table of members there, and nothing is left behind when all have come.
 
-mod meeting;
-mod seats;
+mod file;
+mod members;
 #[cfg(test)]
 mod tests;
 
-pub(super) use seats::{Identity, Seats};
+pub(super) use members::{Identity, MemberTable};
 
+use super::World;
 use super::board::{Board, OfGroup};
-use super::processes::GroupMemory;
-use super::{Peers, World};
+use super::memory::{GroupMemory, GroupSize, unnamed_file};
+use super::peers::Peers;
 use core::hash::{BuildHasher, Hash, Hasher};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use meeting::Meeting;
+use file::RendezvousFile;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::hash::{DefaultHasher, RandomState};
@@ -28,10 +30,10 @@ use veriep_core::protocol::Fingerprints;
 use veriep_core::sync::join::{come, has_come};
 
 /// Of the words below; counts up when processes of two builds would not understand each other.
-const SCHEMA: &str = "veriep.group/2";
+const SCHEMA: &str = "veriep.group/3";
 /// Where they stand in a store.
 const KEY: &str = "veriep/group";
-/// Between two looks at seats, and between two looks at a file or store.
+/// Between two looks at the table of members, and between two looks at a file or store.
 const TICK: Duration = Duration::from_millis(2);
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -57,6 +59,8 @@ pub enum Rendezvous<'a> {
     File(&'a Path),
     /// In a store. Process 0 says there where the memory is.
     Store(&'a dyn Store),
+    /// By the invitation of the parent of all, which has made the memory and enters its children in the table.
+    Parent(&'a Invitation),
 }
 
 /// What all processes of a group must have been given alike.
@@ -93,17 +97,24 @@ impl Alike {
     }
 }
 
-/// Who joins what.
+/// A group as all its processes must know it.
 #[derive(Clone, Debug)]
-pub struct Joins {
-    /// The number of this process, and how many there are.
-    pub process: usize,
-    /// The number of processes, each with one rank of the group.
-    pub processes: usize,
+pub struct GroupSpec {
+    /// Its size.
+    pub size: GroupSize,
     /// Bytes of the group's memory behind its board.
     pub bytes: u64,
     /// What all must have alike.
     pub alike: Alike,
+}
+
+/// A process's wish to join a group.
+#[derive(Clone, Debug)]
+pub struct JoinRequest {
+    /// The number of this process.
+    pub process: usize,
+    /// The group.
+    pub group: GroupSpec,
     /// How long others are waited for.
     pub patience: Duration,
 }
@@ -111,17 +122,17 @@ pub struct Joins {
 /// A process that has joined.
 #[derive(Debug)]
 pub struct Joined {
-    /// The group's memory; it begins at [`GroupMemory::start`].
+    /// The group's memory.
     pub memory: GroupMemory,
     /// What the process knows about the others.
     pub world: Arc<World>,
-    /// Watches them.
+    /// Those of them that live.
     pub peers: Peers,
 }
 
 /// Why a process could not join.
 #[derive(Debug, thiserror::Error)]
-pub enum NotJoined {
+pub enum JoinError {
     /// A file or memory.
     #[error("{0}: {1}")]
     System(String, io::Error),
@@ -150,31 +161,130 @@ fn listed(processes: &[usize]) -> String {
     processes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// What the first comer tells the others.
-#[derive(Debug, Serialize, Deserialize)]
-struct Invitation {
+/// The place of a group's memory: a file that a process has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MemoryAt {
+    #[serde(flatten)]
+    pub(super) by: Identity,
+    fd: i32,
+}
+
+impl MemoryAt {
+    /// A file of this process.
+    pub(super) fn own(file: &File) -> Self {
+        Self { by: Identity::own(), fd: file.as_raw_fd() }
+    }
+
+    /// The file, if it is still there.
+    pub(super) fn open(self) -> Result<Option<File>, JoinError> {
+        let path = PathBuf::from(format!("/proc/{}/fd/{}", self.by.pid, self.fd));
+        // Else it is another file by now, or of another process.
+        let is_memory = |to: PathBuf| to.to_string_lossy().starts_with("/memfd:veriep");
+        if !self.by.runs() || !std::fs::read_link(&path).is_ok_and(is_memory) {
+            return Ok(None);
+        }
+        match File::options().read(true).write(true).open(&path) {
+            Ok(file) => Ok(Some(file)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(JoinError::System(path.display().to_string(), e)),
+        }
+    }
+}
+
+/// What the process that has made a group's memory tells the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Invitation {
     schema: String,
-    processes: usize,
+    #[serde(flatten)]
+    pub(super) size: GroupSize,
     /// Not like that of any other group.
     nonce: u64,
-    /// By whom.
-    process: usize,
+    /// By whom; none if it is the parent of all.
+    process: Option<usize>,
     #[serde(flatten)]
-    by: Identity,
-    /// The memory, a file without a name.
-    fd: i32,
+    pub(super) at: MemoryAt,
     layers: Vec<Vec<u64>>,
     others: Vec<(String, u64)>,
 }
 
-/// The group that a process sits in before all have come.
-struct Table {
+/// A group before all have come.
+struct OpenGroup {
     memory: GroupMemory,
     board: Board,
     nonce: u64,
 }
 
-impl Joins {
+impl OpenGroup {
+    const fn table(&self) -> MemberTable<'_> {
+        MemberTable(&self.board)
+    }
+}
+
+/// A group that this process has founded for its children.
+#[derive(Debug)]
+pub struct Founded {
+    /// Its memory.
+    pub memory: GroupMemory,
+    invitation: Invitation,
+}
+
+impl Founded {
+    pub(super) fn invitation(&self) -> Invitation {
+        self.invitation.clone()
+    }
+}
+
+impl GroupSpec {
+    /// A new group for children of this process.
+    ///
+    /// # Errors
+    /// The system refuses the memory.
+    pub fn found(&self) -> io::Result<Founded> {
+        let open = self.open()?;
+        let invitation = self.invitation(&open, None);
+        Ok(Founded { memory: open.memory, invitation })
+    }
+
+    /// A new group that nobody has joined.
+    fn open(&self) -> io::Result<OpenGroup> {
+        let memory = GroupMemory::sized(unnamed_file()?, self.size, self.bytes)?;
+        let board = memory.board();
+        let nonce = RandomState::new().build_hasher().finish() | 1;
+        board.group(OfGroup::Nonce).store(nonce, Ordering::Release);
+        Ok(OpenGroup { memory, board, nonce })
+    }
+
+    fn invitation(&self, open: &OpenGroup, process: Option<usize>) -> Invitation {
+        Invitation {
+            schema: SCHEMA.to_owned(),
+            size: self.size,
+            nonce: open.nonce,
+            process,
+            at: MemoryAt::own(open.memory.file()),
+            layers: self.alike.layers.iter().map(|layer| layer.0.to_vec()).collect(),
+            others: self.alike.others.clone(),
+        }
+    }
+
+    /// What an invitation says of another group than this one.
+    fn first_difference(&self, invitation: &Invitation) -> Option<String> {
+        let Invitation { size, layers, others, .. } = invitation;
+        for (name, own, seen) in [
+            ("processes", self.size.processes, size.processes),
+            ("workers", self.size.workers, size.workers),
+            ("ranks", self.size.ranks as usize, size.ranks as usize),
+        ] {
+            if own != seen {
+                return Some(format!("the number of {name}"));
+            }
+        }
+        let layer = |words: &Vec<u64>| words.as_slice().try_into().ok().map(Fingerprints);
+        let Some(layers) = layers.iter().map(layer).collect() else { return Some("layout".to_owned()) };
+        Alike { layers, others: others.clone() }.first_difference(&self.alike)
+    }
+}
+
+impl JoinRequest {
     /// Joins the group, and waits for the others; now and then `goes_on` is asked whether that is still wanted.
     ///
     /// # Errors
@@ -183,72 +293,58 @@ impl Joins {
         &self,
         rendezvous: Rendezvous<'_>,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Joined, NotJoined> {
+    ) -> Result<Joined, JoinError> {
         let until = Instant::now() + self.patience;
-        let table = match rendezvous {
+        let open = match rendezvous {
             Rendezvous::File(path) => self.at_file(path, until, goes_on)?,
             Rendezvous::Store(store) => self.in_store(store, until, goes_on)?,
+            Rendezvous::Parent(invitation) => {
+                let gone = || JoinError::Refused("the parent is gone".to_owned());
+                let open = self.accept(invitation)?.ok_or_else(gone)?;
+                self.wait_for_all(open, until, goes_on)?
+            }
         };
-        let world = World::seated(&table.memory, (self.process, self.processes), 1, self.processes as u32);
-        let peers = Peers::watch(&world).map_err(|e| NotJoined::System("watching peers".to_owned(), e))?;
-        Ok(Joined { memory: table.memory, world, peers })
+        let world = World::member(&open.memory, self.process);
+        let peers = Peers::of(&world, open.table().members())
+            .map_err(|e| JoinError::System("watching peers".to_owned(), e))?;
+        Ok(Joined { memory: open.memory, world, peers })
     }
 
     /// A new group of which this process is the first.
-    fn found(&self) -> Result<Table, NotJoined> {
-        let memory = GroupMemory::new(self.processes, 1, self.bytes)
-            .map_err(|e| NotJoined::System("memory of the group".to_owned(), e))?;
-        let board = Board::mapped(memory.map().clone(), self.processes, 1);
-        let nonce = RandomState::new().build_hasher().finish() | 1;
-        board.group(OfGroup::Nonce).store(nonce, Ordering::Release);
-        // Nobody else knows it.
-        let _ = Seats(&board).take(self.process, |_| false);
-        Ok(Table { memory, board, nonce })
+    fn found(&self) -> Result<OpenGroup, JoinError> {
+        let open = self.group.open().map_err(|e| JoinError::System("memory of the group".to_owned(), e))?;
+        // No other process knows it.
+        let _ = open.table().take(self.process, |_| false);
+        Ok(open)
     }
 
-    fn invite(&self, table: &Table) -> String {
-        let invitation = Invitation {
-            schema: SCHEMA.to_owned(),
-            processes: self.processes,
-            nonce: table.nonce,
-            process: self.process,
-            by: Identity::own(),
-            fd: table.memory.file().as_raw_fd(),
-            layers: self.alike.layers.iter().map(|layer| layer.0.to_vec()).collect(),
-            others: self.alike.others.clone(),
-        };
-        serde_json::to_string(&invitation).unwrap_or_default()
+    fn invite(&self, open: &OpenGroup) -> String {
+        serde_json::to_string(&self.group.invitation(open, Some(self.process))).unwrap_or_default()
     }
 
     /// The group that an invitation leads to; nothing if it is of one that is no more.
-    fn accept(&self, invitation: &Invitation) -> Result<Option<Table>, NotJoined> {
-        let Some(file) = invitation.open()? else { return Ok(None) };
-        let by = invitation.process;
-        let differs = |name: &str| {
-            Err(NotJoined::Refused(format!(
-                "process {}: {name}: must be the same as on process {by}",
-                self.process
-            )))
+    fn accept(&self, invitation: &Invitation) -> Result<Option<OpenGroup>, JoinError> {
+        let Some(file) = invitation.at.open()? else { return Ok(None) };
+        let by = match invitation.process {
+            Some(process) => format!("process {process}"),
+            None => "the parent".to_owned(),
         };
-        if invitation.processes != self.processes {
-            return differs("the number of processes");
-        }
-        let layer = |words: &Vec<u64>| words.as_slice().try_into().ok().map(Fingerprints);
-        let layers = invitation.layers.iter().map(layer).collect::<Option<Vec<_>>>();
-        let Some(layers) = layers else { return differs("layout") };
-        let theirs = Alike { layers, others: invitation.others.clone() };
-        if let Some(name) = theirs.first_difference(&self.alike) {
+        let differs = |name: &str| {
+            Err(JoinError::Refused(format!("process {}: {name}: must be the same as on {by}", self.process)))
+        };
+        if let Some(name) = self.group.first_difference(invitation) {
             return differs(&name);
         }
-        let start = GroupMemory::start(self.processes, 1);
-        if file.metadata().is_ok_and(|found| found.len() != start + self.bytes) {
+        let GroupSpec { size, bytes, .. } = self.group;
+        let of_memory = |e| JoinError::System(format!("memory of {by}"), e);
+        let whole = GroupMemory::bytes(size, bytes).map_err(of_memory)?;
+        if file.metadata().is_ok_and(|found| found.len() != whole) {
             return differs("the size of its memory");
         }
-        let memory =
-            GroupMemory::of(file).map_err(|e| NotJoined::System(format!("memory of process {by}"), e))?;
-        let board = Board::mapped(memory.map().clone(), self.processes, 1);
+        let memory = GroupMemory::of(file, size).map_err(of_memory)?;
+        let board = memory.board();
         let nonce = board.group(OfGroup::Nonce).load(Ordering::Acquire);
-        Ok((nonce == invitation.nonce).then_some(Table { memory, board, nonce }))
+        Ok((nonce == invitation.nonce).then_some(OpenGroup { memory, board, nonce }))
     }
 
     fn at_file(
@@ -256,31 +352,30 @@ impl Joins {
         path: &Path,
         until: Instant,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Table, NotJoined> {
-        let file = Meeting(path);
+    ) -> Result<OpenGroup, JoinError> {
+        let file = RendezvousFile(path);
         loop {
             let mut lock = file.lock(until)?;
             let found = file.invitation(&mut lock)?;
-            let table = match found.as_ref().map(|found| self.accept(found)).transpose()?.flatten() {
-                Some(table) => {
-                    let taken = Seats(&table.board).take(self.process, Identity::runs);
-                    taken.map_err(|other| self.taken(other))?;
-                    table
+            let open = match found.as_ref().map(|found| self.accept(found)).transpose()?.flatten() {
+                Some(open) => {
+                    open.table().take(self.process, Identity::runs).map_err(|other| self.taken(other))?;
+                    open
                 }
                 None => {
-                    let table = self.found()?;
-                    file.write(&mut lock, &self.invite(&table))?;
-                    table
+                    let open = self.found()?;
+                    file.write(&mut lock, &self.invite(&open))?;
+                    open
                 }
             };
-            if Seats(&table.board).empty().is_empty() {
-                come(table.board.group(OfGroup::Complete), 1);
+            if open.table().missing().is_empty() {
+                come(open.board.group(OfGroup::Complete), 1);
                 file.remove(&lock)?;
-                return Ok(table);
+                return Ok(open);
             }
             drop(lock);
-            if self.wait_at(&file, &table, until, goes_on)? {
-                return Ok(table);
+            if self.wait_at(&file, &open, until, goes_on)? {
+                return Ok(open);
             }
         }
     }
@@ -288,14 +383,14 @@ impl Joins {
     /// Waits at a file. `false` if the group is one that others have given up.
     fn wait_at(
         &self,
-        file: &Meeting<'_>,
-        table: &Table,
+        file: &RendezvousFile<'_>,
+        open: &OpenGroup,
         until: Instant,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<bool, NotJoined> {
-        let seats = Seats(&table.board);
+    ) -> Result<bool, JoinError> {
+        let table = open.table();
         // Also if somebody has died since.
-        let is_complete = || has_come(table.board.group(OfGroup::Complete), 1);
+        let is_complete = || has_come(open.board.group(OfGroup::Complete), 1);
         let mut looked = Instant::now();
         loop {
             if is_complete() {
@@ -311,23 +406,25 @@ impl Joins {
             // A moment more, to leave in order.
             let mut lock = file.lock(until.max(looked + LOOK))?;
             let found = file.invitation(&mut lock)?;
-            let is_ours = found.as_ref().is_some_and(|found| found.nonce == table.nonce);
+            let is_ours = found.as_ref().is_some_and(|found| found.nonce == open.nonce);
             if is_complete() {
                 return Ok(true);
             }
             if !wanted || is_late {
-                let missing = seats.empty();
-                seats.leave(self.process);
-                if is_ours && seats.empty().len() == self.processes {
+                let missing = table.missing();
+                table.leave(self.process);
+                if is_ours && table.missing().len() == self.group.size.processes {
                     file.remove(&lock)?;
                 }
-                return Err(if wanted { self.missing(missing) } else { NotJoined::Interrupted });
+                return Err(if wanted { self.missing(missing) } else { JoinError::Interrupted });
             }
             match found.filter(|_| is_ours) {
                 None => return Ok(false),
                 // Whoever has the memory can say where it is.
-                Some(found) if seats.of(found.process) != Some(found.by) || !found.by.runs() => {
-                    file.write(&mut lock, &self.invite(table))?;
+                Some(Invitation { process, at, .. })
+                    if process.and_then(|process| table.of(process)) != Some(at.by) || !at.by.runs() =>
+                {
+                    file.write(&mut lock, &self.invite(open))?;
                 }
                 Some(_) => {}
             }
@@ -339,52 +436,72 @@ impl Joins {
         store: &dyn Store,
         until: Instant,
         goes_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Table, NotJoined> {
-        let mut seen = None;
-        let table = if self.process == 0 {
-            let table = self.found()?;
-            store.set(KEY, &self.invite(&table)).map_err(NotJoined::Store)?;
-            table
+    ) -> Result<OpenGroup, JoinError> {
+        let open = if self.process == 0 {
+            let open = self.found()?;
+            store.set(KEY, &self.invite(&open)).map_err(JoinError::Store)?;
+            open
         } else {
-            loop {
-                if let Some(text) = store.get(KEY).map_err(NotJoined::Store)?
-                    && let Some(table) = self.accept(&Invitation::read(&text).map_err(NotJoined::Store)?)?
-                {
-                    // A group that has met before has all its seats taken.
-                    match Seats(&table.board).take(self.process, |_| true) {
-                        Ok(()) => break table,
-                        Err(other) => seen = Some(other),
-                    }
-                }
-                if !goes_on() {
-                    return Err(NotJoined::Interrupted);
-                }
-                if Instant::now() >= until {
-                    return Err(seen.map_or_else(|| self.missing(vec![0]), |other| self.taken(other)));
-                }
-                thread::sleep(TICK);
-            }
+            self.found_in_store(store, until, goes_on)?
         };
-        let seats = Seats(&table.board);
-        while !seats.are_taken() {
-            let wanted = goes_on();
-            if !wanted || Instant::now() >= until {
-                let missing = seats.empty();
-                seats.leave(self.process);
-                return Err(if wanted { self.missing(missing) } else { NotJoined::Interrupted });
+        self.wait_for_all(open, until, goes_on)
+    }
+
+    /// Waits for the group that process 0 founds.
+    fn found_in_store(
+        &self,
+        store: &dyn Store,
+        until: Instant,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<OpenGroup, JoinError> {
+        let mut seen = None;
+        loop {
+            if let Some(text) = store.get(KEY).map_err(JoinError::Store)?
+                && let Some(open) = self.accept(&Invitation::read(&text).map_err(JoinError::Store)?)?
+            {
+                // A group that has met before has a member of every number.
+                match open.table().take(self.process, |_| true) {
+                    Ok(()) => return Ok(open),
+                    Err(other) => seen = Some(other),
+                }
+            }
+            if !goes_on() {
+                return Err(JoinError::Interrupted);
+            }
+            if Instant::now() >= until {
+                return Err(seen.map_or_else(|| self.missing(vec![0]), |other| self.taken(other)));
             }
             thread::sleep(TICK);
         }
-        Ok(table)
     }
 
-    fn taken(&self, other: Identity) -> NotJoined {
+    /// Waits until all have entered themselves.
+    fn wait_for_all(
+        &self,
+        open: OpenGroup,
+        until: Instant,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<OpenGroup, JoinError> {
+        let table = open.table();
+        while !table.is_full() {
+            let wanted = goes_on();
+            if !wanted || Instant::now() >= until {
+                let missing = table.missing();
+                table.leave(self.process);
+                return Err(if wanted { self.missing(missing) } else { JoinError::Interrupted });
+            }
+            thread::sleep(TICK);
+        }
+        Ok(open)
+    }
+
+    fn taken(&self, other: Identity) -> JoinError {
         let (process, pid) = (self.process, other.pid);
-        NotJoined::Refused(format!("process {process}: pid {pid} has joined as process {process} already"))
+        JoinError::Refused(format!("process {process}: pid {pid} has joined as process {process} already"))
     }
 
-    fn missing(&self, processes: Vec<usize>) -> NotJoined {
-        NotJoined::Missing { processes, of: self.processes, after: self.patience }
+    fn missing(&self, processes: Vec<usize>) -> JoinError {
+        JoinError::Missing { processes, of: self.group.size.processes, after: self.patience }
     }
 }
 
@@ -397,20 +514,5 @@ impl Invitation {
             return Err(format!("{}: written by another version, this one has {SCHEMA}", parsed.schema));
         }
         Ok(parsed)
-    }
-
-    /// The memory, if it is still there.
-    fn open(&self) -> Result<Option<File>, NotJoined> {
-        let path = PathBuf::from(format!("/proc/{}/fd/{}", self.by.pid, self.fd));
-        // Else it is another file by now, or of another process.
-        let is_memory = |to: PathBuf| to.to_string_lossy().starts_with("/memfd:veriep");
-        if !self.by.runs() || !std::fs::read_link(&path).is_ok_and(is_memory) {
-            return Ok(None);
-        }
-        match File::options().read(true).write(true).open(&path) {
-            Ok(file) => Ok(Some(file)),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(NotJoined::System(path.display().to_string(), e)),
-        }
     }
 }

@@ -15,24 +15,25 @@ use veriep_core::shape::{Given, Limits, Shape};
 const COPY: &str = "VERIEP_TEST_JOINS";
 const LONG: Duration = Duration::from_secs(30);
 
-fn joins(process: usize, processes: usize, set: &str) -> Joins {
+fn joins(process: usize, processes: usize, set: &str) -> JoinRequest {
     let (mut config, _) = preset("tiny").unwrap();
     config.set(set).unwrap();
     let shape = Shape::new(&config.as_core(Given::empty()), Limits::Product).unwrap();
     let layers = vec![Fingerprints::new(&shape, Choices::default())];
     let alike = Alike { layers, others: Vec::new() };
-    Joins { process, processes, bytes: 4096, alike, patience: LONG }
+    let group = GroupSpec { size: GroupSize::of_single_ranks(processes), bytes: 4096, alike };
+    JoinRequest { process, group, patience: LONG }
 }
 
-fn member(process: usize, processes: usize) -> Joins {
+fn member(process: usize, processes: usize) -> JoinRequest {
     joins(process, processes, "bs=4")
 }
 
-fn at(path: &Path, joins: Joins) -> Result<Joined, NotJoined> {
-    joins.join(Rendezvous::File(path), &mut || true)
+fn at(path: &Path, request: JoinRequest) -> Result<Joined, JoinError> {
+    request.join(Rendezvous::File(path), &mut || true)
 }
 
-fn line(joined: Result<Joined, NotJoined>) -> String {
+fn line(joined: Result<Joined, JoinError>) -> String {
     joined.unwrap_err().to_string()
 }
 
@@ -47,10 +48,11 @@ fn copy(path: &Path, process: usize, processes: usize) -> Child {
 
 #[test]
 fn a_copy_that_joins() {
-    let Ok(seat) = std::env::var(COPY) else { return };
-    let (process, processes) = seat.split_once(',').unwrap();
+    let Ok(number) = std::env::var(COPY) else { return };
+    let (process, processes) = number.split_once(',').unwrap();
     let path = std::env::var("VERIEP_TEST_FILE").unwrap();
     let joined = at(path.as_ref(), member(process.parse().unwrap(), processes.parse().unwrap())).unwrap();
+    let _watch = joined.peers.watch(&joined.world).unwrap();
     // Until the other end is closed.
     let _ = io::read_to_string(io::stdin());
     joined.world.enter(Phase::Ended);
@@ -68,12 +70,12 @@ fn invited(path: &Path) -> Option<Invitation> {
     std::fs::read_to_string(path).ok().and_then(|text| Invitation::read(text.lines().next()?).ok())
 }
 
-fn sitting<'s>(
+fn joining<'s>(
     scope: &'s thread::Scope<'s, '_>,
     path: &'s Path,
-    joins: Joins,
+    request: JoinRequest,
 ) -> ScopedJoinHandle<'s, Joined> {
-    scope.spawn(move || at(path, joins).unwrap())
+    scope.spawn(move || at(path, request).unwrap())
 }
 
 #[test]
@@ -83,7 +85,7 @@ fn processes_meet_at_a_file_and_leave_nothing() {
     // Two groups at once.
     let groups = thread::scope(|scope| {
         let all =
-            files.each_ref().map(|path| [2, 0, 1].map(|process| sitting(scope, path, member(process, 3))));
+            files.each_ref().map(|path| [2, 0, 1].map(|process| joining(scope, path, member(process, 3))));
         all.map(|group| group.map(|one| one.join().unwrap()))
     });
     for group in &groups {
@@ -106,7 +108,7 @@ fn a_file_of_the_dead_is_replaced_and_another_one_is_not_touched() {
     first.kill().unwrap();
     first.wait().unwrap();
     thread::scope(|scope| {
-        let one = sitting(scope, &path, member(1, 2));
+        let one = joining(scope, &path, member(1, 2));
         until("a new group", || invited(&path).is_some_and(|new| new.nonce != old.nonce));
         at(&path, member(0, 2)).unwrap();
         one.join().unwrap();
@@ -125,13 +127,13 @@ fn whoever_waits_takes_over_from_a_first_comer_that_dies() {
     until("an invitation", || invited(&path).is_some());
     let group = invited(&path).unwrap().nonce;
     thread::scope(|scope| {
-        let one = sitting(scope, &path, member(1, 3));
-        // It sits.
+        let one = joining(scope, &path, member(1, 3));
+        // It has joined.
         thread::sleep(3 * LOOK);
         first.kill().unwrap();
-        until("an heir", || invited(&path).is_some_and(|now| now.process == 1 && now.nonce == group));
-        // The seat of the dead is free for another one.
-        let (two, zero) = (sitting(scope, &path, member(2, 3)), sitting(scope, &path, member(0, 3)));
+        until("an heir", || invited(&path).is_some_and(|now| now.process == Some(1) && now.nonce == group));
+        // The number of the dead is free for another one.
+        let (two, zero) = (joining(scope, &path, member(2, 3)), joining(scope, &path, member(0, 3)));
         for joined in [one, two, zero].map(|one| one.join().unwrap()) {
             assert_eq!(joined.world.gone_before(1), []);
         }
@@ -144,7 +146,7 @@ fn who_has_something_else_is_refused_with_the_name_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("group");
     thread::scope(|scope| {
-        let zero = sitting(scope, &path, member(0, 2));
+        let zero = joining(scope, &path, member(0, 2));
         until("an invitation", || invited(&path).is_some());
         assert_eq!(line(at(&path, joins(1, 2, "bs=5"))), "process 1: bs: must be the same as on process 0");
         let line_of_three = line(at(&path, member(1, 3)));
@@ -159,9 +161,9 @@ fn who_has_something_else_is_refused_with_the_name_of_it() {
 fn who_does_not_come_is_named_and_the_file_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("group");
-    let short = Joins { patience: Duration::from_millis(200), ..member(1, 4) };
+    let short = JoinRequest { patience: Duration::from_millis(200), ..member(1, 4) };
     let error = thread::scope(|scope| {
-        let three = scope.spawn(|| at(&path, Joins { process: 3, ..short.clone() }));
+        let three = scope.spawn(|| at(&path, JoinRequest { process: 3, ..short.clone() }));
         let one = at(&path, short.clone());
         three.join().unwrap().unwrap_err();
         line(one)
@@ -175,12 +177,13 @@ fn who_does_not_come_is_named_and_the_file_is_removed() {
     assert!(!path.exists());
 }
 
-/// What is seen of a copy that sits beside this process, once `end` has ended it.
+/// What is seen of a copy that has joined with this process, once `end` has ended it.
 fn after(end: impl FnOnce(&mut Child)) -> (u32, Vec<Departed>, Vec<Departed>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("group");
     let mut other = copy(&path, 1, 2);
     let joined = at(&path, member(0, 2)).unwrap();
+    let _watch = joined.peers.watch(&joined.world).unwrap();
     assert_eq!(joined.world.gone_before(1), []);
     end(&mut other);
     until("an end", || !joined.world.gone_before(1).is_empty());
@@ -221,6 +224,27 @@ fn who_is_stopped_is_silent() {
     let [Departed { process: 1, how: How::Silent, .. }] = silent[..] else { panic!("{silent:?}") };
 }
 
+/// A child finds its invitation in its parent, which has entered all its children in the table.
+#[test]
+fn children_join_what_their_parent_has_founded_and_nothing_else() {
+    let spec = |set: &str| joins(0, 2, set).group;
+    let founded = spec("bs=4").found().unwrap();
+    let invitation = founded.invitation();
+    let observer = World::observer(&founded.memory);
+    let child = |process, set: &str, patience| {
+        JoinRequest { process, group: spec(set), patience }
+            .join(Rendezvous::Parent(&invitation), &mut || true)
+    };
+    let short = Duration::from_millis(50);
+    MemberTable(&observer.board).enter(1, Identity::own());
+    assert_eq!(line(child(1, "bs=4", short)), "of 2 processes 0 did not join within 0.05 s");
+    (0..2).for_each(|process| MemberTable(&observer.board).enter(process, Identity::own()));
+    assert_eq!(line(child(1, "bs=5", short)), "process 1: bs: must be the same as on the parent");
+    let joined = [0, 1].map(|process| child(process, "bs=4", LONG).unwrap());
+    joined[0].world.stop();
+    assert!(observer.is_stopped() && joined[1].world.is_stopped());
+}
+
 #[derive(Default)]
 struct Words(Mutex<HashMap<String, String>>);
 
@@ -239,7 +263,7 @@ impl Store for Words {
 fn processes_meet_in_a_store_and_then_again() {
     let store = Words::default();
     let join = |process, patience| {
-        Joins { patience, ..member(process, 3) }.join(Rendezvous::Store(&store), &mut || true)
+        JoinRequest { patience, ..member(process, 3) }.join(Rendezvous::Store(&store), &mut || true)
     };
     let mut before: Vec<Joined> = Vec::new();
     for _ in 0..2 {

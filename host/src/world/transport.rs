@@ -1,13 +1,13 @@
 //! Carries between processes that do not map each other's memory: their lines of the board, words of the whole group, and what
 //! they say at their end. All of it goes in the stream of far memory, in its order.
 
-use super::World;
 use super::board::{OfGroup, OfProcess, OfWorker};
+use super::{How, World};
 use crate::backend::Backend;
 use crate::backend::far::{FarMemory, Wire};
 use crate::parallel::lock;
 use core::fmt::Debug;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
@@ -18,8 +18,8 @@ use veriep_core::sync::join::{come, has_come};
 pub(super) const ROW: u32 = 0;
 /// Words of the group.
 pub(super) const GROUP: u32 = 1;
-/// A process that is gone, and how.
-pub(super) const LEFT: u32 = 2;
+/// A process that has died, and how.
+pub(super) const DIED: u32 = 2;
 /// A part of what the sender says at its end.
 pub(super) const SAID: u32 = 3;
 /// It has said all, and ends with this status.
@@ -38,8 +38,8 @@ const OF_GROUP: [OfGroup; 3] = [OfGroup::Stop, OfGroup::Asked, OfGroup::Over];
 /// So many words of [`OfProcess::ROW`] are waited for by others.
 const URGENT: usize = 6;
 
-/// Somebody who carries.
-pub(super) trait Post: Send + Sync + Debug {
+/// A way to processes that do not map this one's board.
+pub(super) trait Transport: Send + Sync + Debug {
     /// Sends what others wait for, and takes what has come. Whether something has.
     fn carry(&self) -> bool;
 
@@ -47,18 +47,40 @@ pub(super) trait Post: Send + Sync + Debug {
     fn is_deaf(&self) -> bool;
 }
 
+/// A word that a process writes on the board.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    OfProcess(OfProcess),
+    OfWorker(usize, OfWorker),
+}
+
+/// All such words in the order in which they are read to be sent: what was written before a meeting is at least as new as that.
+fn words_of_row(workers: usize) -> impl DoubleEndedIterator<Item = Word> {
+    let of_workers = (0..workers)
+        .flat_map(|worker| OfWorker::ROW.into_iter().map(move |word| Word::OfWorker(worker, word)));
+    OfProcess::ROW.into_iter().map(Word::OfProcess).chain(of_workers)
+}
+
+/// The same with the values that have come, in the order in which they are written: the meetings last, since they speak for all
+/// others.
+fn in_order_of_writing(workers: usize, row: &[u64]) -> impl Iterator<Item = (Word, u64)> {
+    let mut written: Vec<_> = words_of_row(workers).zip(row.iter().copied()).collect();
+    written.reverse();
+    written.into_iter()
+}
+
 /// What has been sent last.
 #[derive(Debug, Default)]
 struct Sent {
-    /// By process: that it is gone, and how.
-    left: Vec<u64>,
+    /// By process, how it has died.
+    died: Vec<Option<How>>,
     urgent: [u64; URGENT],
     group: [u64; OF_GROUP.len()],
 }
 
-/// The post of a process.
+/// The transport over far memory.
 #[derive(Debug)]
-pub(super) struct FarPost<B, W> {
+pub(super) struct FarTransport<B, W> {
     pub(super) far: Arc<FarMemory<B, W>>,
     pub(super) world: Arc<World>,
     /// Processes that do not map this one's board.
@@ -82,29 +104,29 @@ pub(super) fn words(note: &[u8], least: usize) -> Result<Vec<u64>, String> {
     Ok(words.iter().map(|&word| u64::from_le_bytes(word)).collect())
 }
 
-impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
+impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarTransport<B, W> {
     pub(super) fn new(far: Arc<FarMemory<B, W>>, world: Arc<World>, to: Vec<usize>) -> Self {
         Self { far, world, to, sent: Mutex::default(), last: Mutex::new(Instant::now()) }
     }
 
     /// Begins to carry when nobody else does, and to say that this process runs.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        let post = self.clone();
+        let transport = self.clone();
         let work = move || {
             let mut said = Instant::now();
-            while !post.far.is_closed() {
+            while !transport.far.is_closed() {
                 if said.elapsed() >= BEAT {
                     said = Instant::now();
-                    let row = bytes(&post.world.row());
-                    post.tell(ROW, &row);
-                    post.send_losses(&mut lock(&post.sent));
+                    let row = bytes(&transport.world.row());
+                    transport.tell(ROW, &row);
+                    transport.send_losses(&mut lock(&transport.sent));
                 }
-                post.carry();
-                *lock(&post.last) = Instant::now();
-                thread::sleep(if post.to.is_empty() { BEAT } else { TICK });
+                transport.carry();
+                *lock(&transport.last) = Instant::now();
+                thread::sleep(if transport.to.is_empty() { BEAT } else { TICK });
             }
         };
-        thread::Builder::new().name("post".to_owned()).spawn(work).map(drop)
+        thread::Builder::new().name("transport".to_owned()).spawn(work).map(drop)
     }
 
     /// Sends a note to all processes elsewhere.
@@ -119,12 +141,12 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
     }
 
     fn send_losses(&self, sent: &mut Sent) {
-        sent.left.resize(self.world.processes(), 0);
-        for (process, sent) in sent.left.iter_mut().enumerate() {
-            let left = self.world.how_left(process);
-            if left != *sent {
-                *sent = left;
-                self.tell(LEFT, &bytes(&[process as u64, left]));
+        sent.died.resize(self.world.processes(), None);
+        for (process, sent) in sent.died.iter_mut().enumerate() {
+            let died = self.world.how_died(process);
+            if let Some(how) = died.filter(|_| died != *sent) {
+                *sent = died;
+                self.tell(DIED, &bytes(&[process as u64, how.word()]));
             }
         }
     }
@@ -143,7 +165,7 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarPost<B, W> {
     }
 }
 
-impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> Post for FarPost<B, W> {
+impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> Transport for FarTransport<B, W> {
     fn carry(&self) -> bool {
         // Who holds it does just that.
         if !self.to.is_empty()
@@ -166,30 +188,26 @@ impl World {
 
     /// What this process has written on the board.
     fn row(&self) -> Vec<u64> {
-        let own = OfProcess::ROW.into_iter().map(|word| self.own(word).load(Ordering::Acquire));
-        let of_worker = |worker| {
-            let of = move |word| self.board.worker(self.me, worker, word).load(Ordering::Acquire);
-            OfWorker::ROW.into_iter().map(of)
-        };
-        own.chain((0..self.board.workers()).flat_map(of_worker)).collect()
+        words_of_row(self.board.workers())
+            .map(|word| self.word(self.me, word).load(Ordering::Acquire))
+            .collect()
     }
 
     /// The lines of a process elsewhere, as it has sent them.
     pub(super) fn take_row(&self, process: usize, note: &[u8]) -> Result<(), String> {
-        let of_workers = OfWorker::ROW.len() * self.board.workers();
-        let row = words(note, OfProcess::ROW.len() + of_workers)?;
-        let (own, workers) = row.split_at(OfProcess::ROW.len());
-        for (worker, row) in workers.chunks_exact(OfWorker::ROW.len()).take(self.board.workers()).enumerate()
-        {
-            for (word, &value) in OfWorker::ROW.into_iter().zip(row) {
-                self.board.worker(process, worker, word).store(value, Ordering::Release);
-            }
-        }
-        // The first one, its meetings, last: it speaks for all others.
-        for (word, &value) in OfProcess::ROW.into_iter().zip(own).rev() {
-            self.board.of(process, word).store(value, Ordering::Release);
+        let workers = self.board.workers();
+        let row = words(note, words_of_row(workers).count())?;
+        for (word, value) in in_order_of_writing(workers, &row) {
+            self.word(process, word).store(value, Ordering::Release);
         }
         Ok(())
+    }
+
+    fn word(&self, process: usize, word: Word) -> &AtomicU64 {
+        match word {
+            Word::OfProcess(word) => self.board.of(process, word),
+            Word::OfWorker(worker, word) => self.board.worker(process, worker, word),
+        }
     }
 
     fn of_group(&self) -> [u64; OF_GROUP.len()] {
@@ -214,15 +232,6 @@ impl World {
         has_come(self.board.group(OfGroup::Over), 1)
     }
 
-    /// A process is gone: as a word of the board, 0 if it is not.
-    pub(super) fn how_left(&self, process: usize) -> u64 {
-        self.board.of(process, OfProcess::Died).load(Ordering::Acquire)
-    }
-
-    pub(super) fn set_left(&self, process: usize, how: u64) {
-        self.board.of(process, OfProcess::Died).fetch_max(how, Ordering::AcqRel);
-    }
-
     /// Whether nothing can be heard of a process, and that is not its fault.
     pub(super) fn is_deaf_to(&self, process: usize) -> bool {
         !self.board.is_near(process) && self.is_deaf()
@@ -230,6 +239,26 @@ impl World {
 
     /// The same of anybody elsewhere.
     pub(super) fn is_deaf(&self) -> bool {
-        self.post.get().and_then(Weak::upgrade).is_some_and(|post| post.is_deaf())
+        self.transport.get().and_then(Weak::upgrade).is_some_and(|transport| transport.is_deaf())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that has come to a meeting is seen to have done what it did before: its meetings are read first and written last.
+    #[test]
+    fn the_meetings_of_a_far_process_are_read_first_and_written_last() {
+        let workers = 2;
+        let is_met = |word: Word| matches!(word, Word::OfProcess(OfProcess::Met));
+        let places = |mut words: Box<dyn Iterator<Item = Word>>| words.position(is_met);
+        let row: Vec<u64> = (0..).take(words_of_row(workers).count()).collect();
+        let written: Vec<_> = in_order_of_writing(workers, &row).collect();
+        assert_eq!(places(Box::new(words_of_row(workers))), Some(0));
+        assert!(written.iter().all(|&(word, value)| is_met(word) == (value == 0)), "{written:?}");
+        assert_eq!((written.len(), written.last().map(|&(word, _)| is_met(word))), (row.len(), Some(true)));
+        // Of the words behind, what the first process has decided is as old as the meeting or newer.
+        assert!(matches!(written[row.len() - 2].0, Word::OfProcess(OfProcess::Last)), "{written:?}");
     }
 }

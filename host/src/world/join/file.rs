@@ -1,6 +1,6 @@
 //! The file at which processes meet.
 
-use super::{Invitation, NotJoined, TICK};
+use super::{Invitation, JoinError, TICK};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -9,22 +9,22 @@ use std::thread;
 use std::time::Instant;
 
 /// The file at which processes meet. Whoever reads or changes it holds its lock, which the system takes back when a process dies.
-pub(super) struct Meeting<'a>(pub(super) &'a Path);
+pub(super) struct RendezvousFile<'a>(pub(super) &'a Path);
 
 /// The lock of the file that has its name.
 pub(super) struct Lock(File);
 
-impl Meeting<'_> {
-    fn error(&self, e: io::Error) -> NotJoined {
-        NotJoined::System(format!("rendezvous {}", self.0.display()), e)
+impl RendezvousFile<'_> {
+    fn error(&self, e: io::Error) -> JoinError {
+        JoinError::System(format!("rendezvous {}", self.0.display()), e)
     }
 
-    fn refused(&self, why: &str) -> NotJoined {
-        NotJoined::Refused(format!("rendezvous {}: {why}", self.0.display()))
+    fn refused(&self, why: &str) -> JoinError {
+        JoinError::Refused(format!("rendezvous {}: {why}", self.0.display()))
     }
 
     /// Makes the file if it is not there.
-    pub(super) fn lock(&self, until: Instant) -> Result<Lock, NotJoined> {
+    pub(super) fn lock(&self, until: Instant) -> Result<Lock, JoinError> {
         loop {
             let file = File::options().read(true).write(true).create(true).truncate(false).open(self.0);
             let file = file.map_err(|e| self.error(e))?;
@@ -52,7 +52,7 @@ impl Meeting<'_> {
     }
 
     /// What stands there; nothing in a new file.
-    pub(super) fn invitation(&self, lock: &mut Lock) -> Result<Option<Invitation>, NotJoined> {
+    pub(super) fn invitation(&self, lock: &mut Lock) -> Result<Option<Invitation>, JoinError> {
         let mut text = String::new();
         let read = lock.0.rewind().and_then(|()| lock.0.read_to_string(&mut text));
         read.map_err(|e| self.error(e))?;
@@ -61,13 +61,13 @@ impl Meeting<'_> {
         Invitation::read(line).map(Some).map_err(|why| self.refused(&why))
     }
 
-    pub(super) fn write(&self, lock: &mut Lock, line: &str) -> Result<(), NotJoined> {
+    pub(super) fn write(&self, lock: &mut Lock, line: &str) -> Result<(), JoinError> {
         let text = format!("{line}\n");
         let written = lock.0.rewind().and_then(|()| lock.0.write_all(text.as_bytes()));
         written.and_then(|()| lock.0.set_len(text.len() as u64)).map_err(|e| self.error(e))
     }
 
-    pub(super) fn remove(&self, _lock: &Lock) -> Result<(), NotJoined> {
+    pub(super) fn remove(&self, _lock: &Lock) -> Result<(), JoinError> {
         std::fs::remove_file(self.0).map_err(|e| self.error(e))
     }
 }
