@@ -27,13 +27,6 @@ pub(super) enum OfGroup {
     Stop,
     /// Not 0: it ends between two units.
     Asked,
-    /// How many orders there were, and the last of them.
-    Orders,
-    What,
-    First,
-    Second,
-    /// How rows are copied, by number from 1 on, if that was measured.
-    RowCopy,
     /// Not 0: it has ended well, and what it has come to is written.
     Over,
     /// Of processes that joined: not like that of any other group.

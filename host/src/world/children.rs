@@ -1,6 +1,5 @@
 //! Processes that a parent starts: copies of its own program, which join the group that it has founded.
 
-use super::board::{OfGroup, OfProcess};
 use super::join::{
     Founded, GroupSpec, Identity, Invitation, JoinError, JoinRequest, Joined, MemberTable, Rendezvous,
 };
@@ -9,32 +8,53 @@ use super::peers::Peers;
 use super::watch::Watched;
 use super::{How, World};
 use crate::backend::row_copy;
-use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::sync::join::{come, has_come};
 
 /// The variable in which a child finds its [`Invited`].
 const INVITED: &str = "VERIEP_INVITED";
 /// How long a child waits until its parent has started all others.
 const STARTS: Duration = Duration::from_secs(60);
 
+/// What all children of a group are to do beside what their arguments say.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// The number of their group among those that the parent founds.
+    pub group: usize,
+    /// How they copy rows, by its number in [`row_copy::ALL`].
+    row_copy: usize,
+}
+
+impl Task {
+    /// The task of a group that copies rows so.
+    #[must_use]
+    pub fn new(group: usize, row_copy: RowCopy) -> Self {
+        Self { group, row_copy: row_copy::ALL.iter().position(|&one| one == row_copy).unwrap_or(0) }
+    }
+
+    /// How rows are copied.
+    #[must_use]
+    pub fn row_copy(self) -> RowCopy {
+        row_copy::ALL[self.row_copy % row_copy::ALL.len()]
+    }
+}
+
 /// A child's invitation to the group that its parent has founded.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Invited {
     /// The number of this process.
     pub process: usize,
-    /// The number of this group among those that the parent founds.
-    pub group: u64,
+    /// What the children of this group are to do.
+    pub task: Task,
     /// The parent's invitation, for [`Rendezvous::Parent`](super::join::Rendezvous::Parent).
     invitation: Invitation,
 }
@@ -105,17 +125,17 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts a copy of this program for every process of a group, with the same arguments. `group` is the group's number among
-    /// those that this process founds; `world` is how it sees this one.
+    /// Starts a copy of this program for every process of a group, with the same arguments. `world` is how this
+    /// process sees it.
     ///
     /// # Errors
     /// The system does not start one.
-    pub fn start(founded: Arc<Founded>, world: Arc<World>, group: u64) -> io::Result<Self> {
+    pub fn start(founded: Arc<Founded>, world: Arc<World>, task: Task) -> io::Result<Self> {
         let mut children = Self { all: Vec::new(), peers: Peers::default(), world, founded };
         let table = MemberTable(&children.world.board);
         let arguments: Vec<_> = std::env::args_os().collect();
         for process in 0..children.world.processes() {
-            let invited = Invited { process, group, invitation: children.founded.invitation() };
+            let invited = Invited { process, task, invitation: children.founded.invitation() };
             // The file that runs, also if another one has taken its name meanwhile.
             let mut command = Command::new("/proc/self/exe");
             command.args(arguments.iter().skip(1));
@@ -123,7 +143,7 @@ impl Children {
                 command.arg0(name);
             }
             command.env(INVITED, serde_json::to_string(&invited)?);
-            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn()?;
             let (pid, output) = (child.id(), child.stdout.take());
             let (say, said) = channel();
@@ -139,6 +159,17 @@ impl Children {
         }
         children.peers = Peers::of(&children.world, table.members())?;
         Ok(children)
+    }
+
+    /// Says a line to all processes.
+    ///
+    /// # Errors
+    /// One hears no more.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+        self.all
+            .iter_mut()
+            .filter_map(|started| started.child.stdin.as_mut())
+            .try_for_each(|stdin| writeln!(stdin, "{line}"))
     }
 
     /// The next line that a process says, or an empty one when it will say no more.
@@ -181,48 +212,5 @@ impl Watched for Children {
 impl Drop for Children {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-impl World {
-    /// Tells all processes to do something: what, and two numbers. Only one process does.
-    pub fn order(&self, order: [u64; 3]) {
-        for (word, value) in [OfGroup::What, OfGroup::First, OfGroup::Second].into_iter().zip(order) {
-            self.board.group(word).store(value, Ordering::Relaxed);
-        }
-        let orders = self.board.group(OfGroup::Orders);
-        come(orders, orders.load(Ordering::Relaxed) + 1);
-        self.notify();
-    }
-
-    /// Waits for the order number `nth`, from 1 on; the next one comes when all have answered.
-    #[must_use]
-    pub fn ordered(&self, nth: u64) -> [u64; 3] {
-        let mut seen = self.register_waiter();
-        while !has_come(self.board.group(OfGroup::Orders), nth) {
-            seen = self.wait(seen);
-        }
-        self.unregister_waiter();
-        let word = |word| self.board.group(word).load(Ordering::Relaxed);
-        [OfGroup::What, OfGroup::First, OfGroup::Second].map(word)
-    }
-
-    /// Tells all processes, before they start, how rows are copied.
-    pub fn copy_rows(&self, way: RowCopy) {
-        let number = row_copy::ALL.iter().position(|&one| one == way).map_or(0, |at| at as u64 + 1);
-        self.board.group(OfGroup::RowCopy).store(number, Ordering::Relaxed);
-    }
-
-    /// How rows are copied, if who started this process has said so.
-    #[must_use]
-    pub fn copies_rows(&self) -> Option<RowCopy> {
-        let number = self.board.group(OfGroup::RowCopy).load(Ordering::Relaxed);
-        row_copy::ALL.get((number as usize).checked_sub(1)?).copied()
-    }
-
-    /// Ranks that have been compared with the oracle.
-    #[must_use]
-    pub fn checked(&self) -> u64 {
-        self.sum(OfProcess::Checked)
     }
 }

@@ -36,7 +36,7 @@ mod watch;
 
 pub use calls::{Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
-pub use children::{Children, Invited, is_child};
+pub use children::{Children, Invited, Task, is_child};
 #[cfg(target_os = "linux")]
 pub use cluster::Cluster;
 #[cfg(target_os = "linux")]
@@ -383,6 +383,13 @@ impl World {
     /// A rank has been compared.
     pub fn count_checked(&self) {
         self.own(OfProcess::Checked).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ranks that have been compared with the oracle.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn checked(&self) -> u64 {
+        self.sum(OfProcess::Checked)
     }
 
     /// The unit has ended here, which had so many operators.

@@ -308,7 +308,7 @@ fn machines<'c>(
 ) -> Result<(Box<dyn blocks::System + 'c>, RowCopy), Error> {
     #[cfg(target_os = "linux")]
     if on == LiveArg::Processes {
-        let group = Processes::new(case, args, (receive, copy), group as u64)?;
+        let group = Processes::new(case, args, (receive, copy), group)?;
         let row_copy = group.row_copy;
         return Ok((Box::new(group), row_copy));
     }

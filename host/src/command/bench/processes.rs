@@ -11,7 +11,7 @@ use crate::generate::{Options, generate};
 use crate::global_rank;
 use crate::parallel;
 use crate::world::join::{Alike, GroupSpec, Joined};
-use crate::world::{Children, GroupSize, Invited, Outcome, Phase, World, watch};
+use crate::world::{Children, GroupSize, Invited, Outcome, Phase, Task, World, watch};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -20,9 +20,13 @@ use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::{Choices, Fingerprints, Receive};
 use veriep_core::units::RankId;
 
-const CHECK: u64 = 0;
-const SINGLE: u64 = 1;
-const CHAIN: u64 = 2;
+/// What the parent orders, a line each.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    Check,
+    Single { warm_up: u32, iterations: u32 },
+    Chain { rounds: u32 },
+}
 
 /// What a process answers to an order.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -48,7 +52,7 @@ impl<'c> Processes<'c> {
         case: &'c Case,
         args: &BenchArgs,
         (receive, row_copy): (Receive, RowCopyArg),
-        group: u64,
+        group: usize,
     ) -> Result<Self, Error> {
         let ranks = global_rank::count(&case.shape);
         let processes = parallel::processors().min(ranks as usize);
@@ -59,15 +63,15 @@ impl<'c> Processes<'c> {
         let world = World::observer(memory);
         let shared = SharedMemory::within(memory.map(), memory.start(), case, 1).map_err(Error::of_memory)?;
         let row_copy = live::copying(shared, case, (receive, row_copy), processes * workers)?.row_copy();
-        world.copy_rows(row_copy);
-        let children = Children::start(founded.clone(), world.clone(), group)
+        let children = Children::start(founded, world.clone(), Task::new(group, row_copy))
             .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
         Ok(Self { case, world, children, row_copy, deadline: live::deadline(args) })
     }
 
     /// Gives an order and waits for all answers.
-    fn ask(&mut self, order: [u64; 3]) -> Result<Vec<Answer>, Error> {
-        self.world.order(order);
+    fn ask(&mut self, order: &Order) -> Result<Vec<Answer>, Error> {
+        // A process that hears no more is gone, or has said why.
+        let _ = self.children.tell(&serde_json::to_string(order).unwrap_or_default());
         let mut answers: Vec<Option<Answer>> = (0..self.world.processes()).map(|_| None).collect();
         let mut is_done = |children: &mut Children| {
             for (process, answer) in answers.iter_mut().enumerate() {
@@ -114,12 +118,12 @@ fn slowest(all: &mut Vec<Duration>, more: Vec<Duration>) {
 
 impl System for Processes<'_> {
     fn check(&mut self, _name: &str) -> Result<(), Error> {
-        self.ask([CHECK, 0, 0]).map(drop)
+        self.ask(&Order::Check).map(drop)
     }
 
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
         let mut samples = Samples::default();
-        for Answer { samples: more, .. } in self.ask([SINGLE, warm_up.into(), iterations.into()])? {
+        for Answer { samples: more, .. } in self.ask(&Order::Single { warm_up, iterations })? {
             slowest(&mut samples.dispatch, more.dispatch);
             slowest(&mut samples.combine, more.combine);
         }
@@ -127,7 +131,7 @@ impl System for Processes<'_> {
     }
 
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
-        let answers = self.ask([CHAIN, rounds.into(), 0])?;
+        let answers = self.ask(&Order::Chain { rounds })?;
         Ok(answers.iter().map(|answer| answer.round).max().unwrap_or_default())
     }
 }
@@ -161,7 +165,7 @@ fn serve(args: &BenchArgs, invited: &Invited) -> Result<core::convert::Infallibl
     let routing = args.routing.unwrap_or(source.routing);
     let options = Options { routing, seed: args.seed, ..Options::default() };
     let copies = args.row_copy.len();
-    let number = invited.group as usize;
+    let number = invited.task.group;
     let (config, way) = (number / copies / ways.len(), number / copies % ways.len());
     let missing = || Error::Request(format!("group {number}: not one of this request"));
     let config = grid(args, &source).into_iter().flatten().nth(config).ok_or_else(missing)?;
@@ -173,16 +177,16 @@ fn serve(args: &BenchArgs, invited: &Invited) -> Result<core::convert::Infallibl
     let _watch = peers.watch(&world).map_err(|e| Error::Request(format!("peers of the group: {e}")))?;
     let shared = SharedMemory::within(memory.map(), memory.start(), &case, 1).map_err(Error::of_memory)?;
     let workers = live::workers(args, size.workers);
-    let row_copy = world.copies_rows().ok_or_else(missing)?;
-    let shared = shared.with_row_copy(row_copy);
+    let shared = shared.with_row_copy(invited.task.row_copy());
     let mut group = Group::over((shared, world.clone()), &case, (ways[way], vector), workers);
-    for nth in 1.. {
-        let [what, first, second] = world.ordered(nth);
-        let (first, second) = (first as u32, second as u32);
-        let done = match what {
-            CHECK => group.check("").map(|()| Answer::default())?,
-            SINGLE => Answer { samples: group.single(first, second)?, ..Answer::default() },
-            _ => Answer { round: group.chain(first)?, ..Answer::default() },
+    for line in std::io::stdin().lines() {
+        let order = line.ok().and_then(|line| serde_json::from_str(&line).ok()).ok_or_else(missing)?;
+        let done = match order {
+            Order::Check => group.check("").map(|()| Answer::default())?,
+            Order::Single { warm_up, iterations } => {
+                Answer { samples: group.single(warm_up, iterations)?, ..Answer::default() }
+            }
+            Order::Chain { rounds } => Answer { round: group.chain(rounds)?, ..Answer::default() },
         };
         world.enter(Phase::Idle);
         answer(&done);

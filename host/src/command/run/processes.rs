@@ -14,7 +14,9 @@ use crate::group::{self, Costs, Plan};
 use crate::roofline;
 use crate::traffic_audit::Moved;
 use crate::world::join::{Alike, GroupSpec, Joined};
-use crate::world::{At, Children, Departed, GroupMemory, GroupSize, Invited, Outcome, Phase, World, watch};
+use crate::world::{
+    At, Children, Departed, GroupMemory, GroupSize, Invited, Outcome, Phase, Task, World, watch,
+};
 use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
@@ -110,9 +112,8 @@ fn drive(args: &RunArgs, invited: &Invited, told: &mut Told) -> Result<Arc<World
     let Joined { memory, world, peers } =
         joined.map_err(|e| Error::Request(format!("{}: {e}", job.source)))?;
     let _watch = peers.watch(&world).map_err(|e| Error::Request(format!("peers of the group: {e}")))?;
-    let shared = shared(&memory, &job)?;
-    let row_copy = world.copies_rows().unwrap_or_else(|| shared.row_copy());
-    rounds(&job, &world, shared.with_row_copy(row_copy), told)?;
+    let shared = shared(&memory, &job)?.with_row_copy(invited.task.row_copy());
+    rounds(&job, &world, shared, told)?;
     Ok(world)
 }
 
@@ -169,9 +170,9 @@ pub(super) fn run(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error>
     let world = World::observer(memory);
     let view = super::prepared(job, shared(memory, job)?, processes * workers.count)?;
     let _ = job.row_copy.set(view.row_copy());
-    world.copy_rows(view.row_copy());
+    let task = Task::new(0, view.row_copy());
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
-    let mut children = Children::start(founded.clone(), world.clone(), 0).map_err(of_start)?;
+    let mut children = Children::start(founded.clone(), world.clone(), task).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
     let mut ticked = 0;
     let mut have_ended = |children: &mut Children| {
