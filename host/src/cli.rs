@@ -20,7 +20,6 @@ pub use run::RunArgs;
 pub use simulate::{RowsArg, SimulateArgs};
 use veriep_core::protocol::{Flags, Receive};
 
-use crate::command::From as Layout;
 use crate::error::Error;
 use crate::generate::{MaskKind, Routing};
 use crate::padding::Padding;
@@ -491,6 +490,18 @@ pub struct Asked {
     pub padded_with: Option<Padding>,
 }
 
+/// The operators that a group ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OperatorSource {
+    /// Those of this program, in every protocol.
+    #[default]
+    Veriep,
+    /// The shipped operators of A3 from CANN 9.0.0 on: partitions of 384 KiB.
+    CannM,
+    /// The shipped operators of A3 up to CANN 8.5.0: partitions of 500 KiB.
+    CannH,
+}
+
 #[derive(Args, Debug)]
 pub struct DiagnoseArgs {
     /// Folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one. `run --dump`
@@ -499,7 +510,7 @@ pub struct DiagnoseArgs {
     pub folder: PathBuf,
     /// Which operators the group ran.
     #[arg(long, value_enum, default_value_t, help_heading = INPUT)]
-    pub from: Layout,
+    pub from: OperatorSource,
     /// A configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "preset", help_heading = INPUT)]
     pub config: Option<PathBuf>,

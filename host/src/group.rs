@@ -1,7 +1,8 @@
 //! One live group that runs round after round, and what it has to say.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Members};
 use crate::batch::Batch;
+use crate::case::Case;
 use crate::compare;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
@@ -44,6 +45,12 @@ pub struct Costs {
     pub waited_for: Vec<Duration>,
     /// Tasks that all agents posted, all rounds; 0 without agents.
     pub tasks: u64,
+}
+
+impl<'a> From<&'a Case> for Members<'a> {
+    fn from(case: &'a Case) -> Self {
+        Self { shape: &case.shape, left: case.elastic.as_ref().map(|elastic| &elastic.left) }
+    }
 }
 
 impl Plan {

@@ -1,10 +1,6 @@
 //! What to change so that a rule holds again. Nothing is solved for: values near the one given are tried at
 //! the door, so that every cure is known to work and no rule is written a second time.
 
-mod words;
-
-pub(crate) use words::{expert_map, survivors};
-
 use crate::config::{Config as UserConfig, UnknownWord};
 use crate::error::{Cure, Error, Problem};
 use core::fmt;
@@ -251,7 +247,7 @@ fn of_other_operators(violation: &Violation) -> &'static str {
 }
 
 /// A problem with its cures.
-fn cured(problem: Problem, cures: Vec<Cure>) -> Problem {
+pub(crate) fn cured(problem: Problem, cures: Vec<Cure>) -> Problem {
     Problem { hint: (!cures.is_empty()).then(|| hint(&cures)), cures, ..problem }
 }
 

@@ -38,6 +38,7 @@ pub mod interrupt;
 pub mod launcher;
 #[cfg(target_os = "linux")]
 pub mod live;
+mod memory;
 pub mod padding;
 mod parallel;
 pub mod presets;

@@ -3,8 +3,8 @@
 mod numpy;
 
 use crate::atomic_file::AtomicFile;
-use crate::backend::has_room;
 use crate::error::{Error, shown};
+use crate::memory::has_room;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Deserializer, de};

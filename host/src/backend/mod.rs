@@ -9,7 +9,6 @@ pub mod rank_remap;
 pub mod row_copy;
 pub mod shared;
 
-use crate::case::Case;
 use crate::global_rank;
 use core::ops::{Deref, Range};
 use memmap2::{MmapMut, MmapOptions};
@@ -180,12 +179,6 @@ impl<'a> From<&'a Shape> for Members<'a> {
     }
 }
 
-impl<'a> From<&'a Case> for Members<'a> {
-    fn from(case: &'a Case) -> Self {
-        Self { shape: &case.shape, left: case.elastic.as_ref().map(|elastic| &elastic.left) }
-    }
-}
-
 impl Members<'_> {
     /// Every member that has state and window, also those that are gone.
     fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
@@ -212,11 +205,6 @@ pub enum Pages {
     Small,
     /// Copies of rows are faster with them, if there is memory for what is never touched.
     Huge,
-}
-
-/// Whether the system would grant so many bytes: to be asked of what a file or a request may make as large as it likes.
-pub(crate) fn has_room(bytes: usize) -> bool {
-    MmapOptions::new().len(bytes.max(1)).map_anon().is_ok()
 }
 
 /// Zeroed memory that is committed as it is touched: most of a window never is.

@@ -3,7 +3,7 @@
 use super::collect::Collected;
 use super::{
     Case, Elastic, ExpertMap, NO_EXPERT, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows,
-    expert_rows, returned_file, tensors_file,
+    check_expert_map, expert_rows, returned_file, survivors, tensors_file,
 };
 use crate::config::{self, Config, FILE_NAME};
 use crate::error::{Error, Problem};
@@ -234,7 +234,7 @@ impl Reader {
             let words = 4 + 2 * whole.ep_world_size() as usize;
             info = Some(numbers_of(&self.take(name, Dtype::I32, &[&[words]])?, i32::from_le_bytes));
         }
-        hints::survivors(whole, info, self.sound_so_far()?)
+        survivors(whole, info, self.sound_so_far()?)
     }
 
     /// `expert_map`. If it is wrong, there is no telling what ids mean.
@@ -247,7 +247,7 @@ impl Reader {
         let words = numbers_of(&self.take(name, Dtype::I32, &[&dims])?, i32::from_le_bytes);
         let place = self.sound_so_far()?;
         let map = ExpertMap { words, rows: dims[0] };
-        hints::expert_map(shape, &map, place).map(|()| Some(map))
+        check_expert_map(shape, &map, place).map(|()| Some(map))
     }
 
     /// The name of the file, if nothing is wrong with it yet.

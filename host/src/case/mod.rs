@@ -3,12 +3,14 @@
 mod collect;
 pub mod elastic;
 mod expert_map;
+mod fixes;
 mod load;
 mod save;
 pub mod support;
 
 pub use elastic::Elastic;
 pub use expert_map::ExpertMap;
+pub(crate) use fixes::{check_expert_map, survivors};
 pub(crate) use load::is_same_file;
 pub use load::{Opened, load, open};
 pub use save::is_case;

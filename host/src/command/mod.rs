@@ -27,7 +27,6 @@ mod source;
 mod traffic;
 
 pub use compare::{Compared, One, compared};
-pub use diagnose::From;
 pub use export::Exported;
 pub use source::{Source, make_case, resolve};
 

@@ -11,12 +11,12 @@ mod routing;
 pub use elastic::Left;
 pub use routing::{Routing, SERVERS_MAX};
 
-use crate::backend;
 use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;
 use crate::error::{Error, Problem};
 use crate::global_rank;
 use crate::hints;
+use crate::memory::has_room;
 use crate::parallel;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -97,7 +97,7 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     given.set(Given::EXPERT_MAP, options.logical_experts.is_some());
     let whole = hints::shape(&config, given, options.limits, place)?;
     let info = left.info(&whole, options.seed)?;
-    let (shape, elastic) = hints::survivors(whole, info, place)?;
+    let (shape, elastic) = case::survivors(whole, info, place)?;
     if options.mask != MaskKind::None && !shape.may_have_inactive_tokens() {
         // Otherwise it would hang on the seed: a random mask may have every token active.
         let rule = "must be none on A3 when a rank's bs is below the capacity";
@@ -106,7 +106,7 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     }
     let logical = options.logical_experts;
     let expert_map = logical.map(|logical| expert_map::draw(&shape, logical, options.seed)).transpose()?;
-    expert_map.iter().try_for_each(|map| hints::expert_map(&shape, map, place))?;
+    expert_map.iter().try_for_each(|map| case::check_expert_map(&shape, map, place))?;
     let map = expert_map.as_ref().and_then(|map| map.check(&shape).ok());
     let mut rng = stream(options.seed, 0);
     let rows = case::expert_rows(&shape);
@@ -192,7 +192,7 @@ fn one_rank(
 fn weights(shape: &Shape, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, Error> {
     let [alphas, consts, gamma] = Weights::shapes(shape).map(|dims| dims.iter().product::<usize>());
     // Nothing else in a configuration asks for so much: const experts may number billions.
-    if !backend::has_room(2 * consts) {
+    if !has_room(2 * consts) {
         let seen = format!(" = {}", shape.const_expert_num());
         let rule = format!("const_expert_v must fit this machine's memory ({} bytes)", 2 * consts);
         let problem = Problem::new("const_expert_num", &seen, rule);

@@ -4,7 +4,7 @@ use super::tokens::refused;
 use super::{GoesOn, IN_FLIGHT_MAX, Member, View};
 use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
-use crate::case::ExpertMap;
+use crate::case::{self, ExpertMap};
 use crate::clashes::{self, clashes};
 use crate::config::Config;
 use crate::driver::Options;
@@ -118,7 +118,7 @@ impl Plan {
                 return Err(refused("op", " = combine_add_rms_norm", rule));
             }
             if let Some(map) = &expert_map {
-                hints::expert_map(&shape, map, "Group")?;
+                case::check_expert_map(&shape, map, "Group")?;
             }
             layers.push(Layer { config, shape });
         }

@@ -1,9 +1,9 @@
 //! Arrays as NumPy writes them: one in a `.npy` file, several in an archive of such files, `.npz`.
 
 use super::{Content, Tensor, TensorFile};
-use crate::backend::has_room;
 use crate::config::pieces;
 use crate::error::Error;
+use crate::memory::has_room;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::fs::File;

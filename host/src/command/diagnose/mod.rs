@@ -9,7 +9,7 @@ mod report;
 
 use super::source::{Source, choices_of, resolve};
 use crate::case::{self, Case};
-use crate::cli::{ConfigArgs, DiagnoseArgs, ExpertsArg, FlagsArg, ModeArgs, name_of};
+use crate::cli::{ConfigArgs, DiagnoseArgs, ExpertsArg, FlagsArg, ModeArgs, OperatorSource, name_of};
 use crate::config::FILE_NAME;
 use crate::dump;
 use crate::error::Error;
@@ -28,25 +28,12 @@ use veriep_core::shape::{Given, Limits, Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::units::RankId;
 
-/// Whose operators ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum From {
-    /// Those of this program, in every protocol.
-    #[default]
-    Veriep,
-    /// The shipped operators of A3 from CANN 9.0.0 on: partitions of 384 KiB.
-    CannM,
-    /// The shipped operators of A3 up to CANN 8.5.0: partitions of 500 KiB.
-    CannH,
-}
-
-impl From {
-    const fn release(self) -> Option<&'static Release> {
-        match self {
-            Self::Veriep => None,
-            Self::CannM => Some(&cann::M),
-            Self::CannH => Some(&cann::H),
-        }
+/// The shipped operators' release, if they are not those of this program.
+const fn release_of(source: OperatorSource) -> Option<&'static Release> {
+    match source {
+        OperatorSource::Veriep => None,
+        OperatorSource::CannM => Some(&cann::M),
+        OperatorSource::CannH => Some(&cann::H),
     }
 }
 
@@ -117,7 +104,7 @@ fn readings(
 }
 
 fn reading(args: &DiagnoseArgs, group: &Group, options: &dump::Options) -> Result<Reading, Error> {
-    let mut ranks = match args.from.release() {
+    let mut ranks = match release_of(args.from) {
         Some(release) => shipped(args, group, release)?,
         None => own(args, group)?,
     };
@@ -203,7 +190,7 @@ fn options(args: &DiagnoseArgs) -> Result<(dump::Options, Vec<&'static str>), Er
         (options::IN_FLIGHT, args.in_flight.is_some()),
     ];
     // The shipped operators leave no choice but that of batches in flight.
-    let decides = |name: &str| args.from == From::Veriep || name == options::IN_FLIGHT;
+    let decides = |name: &str| args.from == OperatorSource::Veriep || name == options::IN_FLIGHT;
     let is_open = |(name, is_asked): &(&str, bool)| decides(name) && !is_asked && !stated.contains_key(*name);
     Ok((options, asked.into_iter().filter(is_open).map(|(name, _)| name).collect()))
 }
@@ -337,10 +324,12 @@ fn own(args: &DiagnoseArgs, group: &Group) -> Result<Vec<Option<Seen>>, Error> {
         None => Error::file(&args.folder, why),
         Some((member, region)) => {
             let path = dump::file(&args.folder, group.number(member), region);
-            let others = [From::CannM, From::CannH].into_iter().filter(|from| {
+            let others = [OperatorSource::CannM, OperatorSource::CannH].into_iter().filter(|from| {
                 let bytes = of.members[member as usize].as_ref().map(|memory| memory.whole(Region::State));
                 let read = |(bytes, release)| cann::read(bytes, (shape, RankId(member)), release, 2, None);
-                bytes.zip(from.release()).is_some_and(|all| read(all).is_ok_and(|seen| seen.begun != [0, 0]))
+                bytes
+                    .zip(release_of(*from))
+                    .is_some_and(|all| read(all).is_ok_and(|seen| seen.begun != [0, 0]))
             });
             let hint = others.map(|from| format!("; hint: --from {}", name_of(from))).next();
             Error::file(&path, format_args!("{why}{}", hint.unwrap_or_default()))

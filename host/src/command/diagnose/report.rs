@@ -2,7 +2,8 @@
 
 use super::options::{EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
 use super::owes::{Contradiction, Evidence, Lack, Missing, Seen, Suspicion};
-use super::{From, Group, Reading};
+use super::{Group, Reading};
+use crate::cli::OperatorSource;
 use crate::error::Error;
 use crate::report::{Report, columns, pairs};
 use crate::verdict::{Judgement, Verdict};
@@ -86,7 +87,7 @@ struct Word {
 /// Says what the dumps show by all readings; details are those of the first.
 pub(super) fn emit(
     report: &mut Report,
-    from: From,
+    from: OperatorSource,
     group: &Group,
     readings: &[Reading],
 ) -> Result<(), Error> {
@@ -112,7 +113,11 @@ pub(super) fn emit(
 }
 
 /// What all readings agree on, and the options on which the rest depends, each with the values that fit the dumps.
-fn agreed(from: From, group: &Group, readings: &[Reading]) -> (Evidence, Vec<(&'static str, Vec<String>)>) {
+fn agreed(
+    from: OperatorSource,
+    group: &Group,
+    readings: &[Reading],
+) -> (Evidence, Vec<(&'static str, Vec<String>)>) {
     let outcome = |Reading { options, ranks, evidence }: &Reading| {
         let of = Of { group, ranks, evidence, in_flight: options.in_flight.into(), options: &[] };
         (of.judgement(from).verdict(), evidence.culprits.clone())
@@ -191,7 +196,7 @@ impl Of<'_> {
     }
 
     /// What would tell who owes, where no rank is known to; empty if all ranks are known to lack nothing.
-    fn decides(&self, from: From) -> Vec<String> {
+    fn decides(&self, from: OperatorSource) -> Vec<String> {
         let seen = || (0..).zip(self.ranks).filter_map(|(member, seen)| Some((member, seen.as_ref()?)));
         let mut add = Vec::new();
         let (absent, waiting) = (self.absent(), seen().filter(|(_, seen)| !seen.waits.is_empty()));
@@ -215,7 +220,7 @@ impl Of<'_> {
         }
         let is_nameless = |lack: &Lack| lack.what.source().is_none();
         if self.group.case.is_none() && seen().any(|(_, seen)| seen.waits.iter().any(is_nameless)) {
-            let windows = if from == From::Veriep { ", or the windows of all ranks" } else { "" };
+            let windows = if from == OperatorSource::Veriep { ", or the windows of all ranks" } else { "" };
             add.push(format!("--case CASE{windows}: who returns a result"));
         }
         if !absent.is_empty() {
@@ -421,7 +426,7 @@ impl Of<'_> {
     }
 
     /// Who holds the group up: yes if no rank does, as far as words of dispatch and combine show it.
-    fn judgement(&self, from: From) -> Judgement {
+    fn judgement(&self, from: OperatorSource) -> Judgement {
         let (there, all) = (self.ranks.iter().flatten().count(), self.ranks.len());
         let dumps = if there == all { format!("all {all} ranks") } else { format!("{there} of {all} ranks") };
         let culprits = &self.evidence.culprits;

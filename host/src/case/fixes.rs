@@ -1,9 +1,9 @@
 //! Cures for `elastic_info` and `expert_map`: one word changed to a legal value, or the whole tensor left out.
 
-use super::cured;
-use crate::case::ExpertMap;
-use crate::case::elastic::{self, Elastic};
+use super::ExpertMap;
+use super::elastic::{self, Elastic};
 use crate::error::{Cure, Error, Problem};
+use crate::hints::cured;
 use core::fmt;
 use veriep_core::shape::{Elastic as Left, RANKS_MAX, Seen, Shape, Violation};
 
@@ -26,7 +26,11 @@ pub(crate) fn survivors(
 ///
 /// # Errors
 /// Every rule that it breaks, with cures.
-pub(crate) fn expert_map(shape: &Shape, map: &ExpertMap, place: impl fmt::Display) -> Result<(), Error> {
+pub(crate) fn check_expert_map(
+    shape: &Shape,
+    map: &ExpertMap,
+    place: impl fmt::Display,
+) -> Result<(), Error> {
     map.check(shape)
         .map(drop)
         .map_err(|all| refused(place, &all, "expert_map", |violation| replica(shape, map, violation, &all)))
