@@ -55,12 +55,10 @@ impl Case {
         if beside.is_dir() {
             return Err(Error::file(&beside, "cannot replace: a folder: must be a file"));
         }
-        // What wants time or room comes first, names too: then nothing is left but to rename.
+        // What takes time or space comes first: then nothing is left but to rename.
         let inputs = written_tensors(&folder.join(TENSORS_NAME), self.tensors())?;
         let expected = expected.map(|tensors| written_tensors(&beside, tensors)).transpose()?;
         let config = AtomicFile::written(&folder.join(FILE_NAME), |file| file.write_all(text.as_bytes()))?;
-        let (inputs, config) = (inputs.named()?, config.named()?);
-        let expected = expected.map(AtomicFile::named).transpose()?;
         config.clear()?;
         match expected {
             Some(expected) => expected.put()?,
