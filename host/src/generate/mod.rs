@@ -120,6 +120,12 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
         .smooth_scales
         .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
     let weights = weights(&shape, place, &mut rng)?;
+    let bytes = row_bytes(&shape, options);
+    if !has_room(bytes) {
+        let line =
+            format!("{place}: the rows of all ranks take {bytes} bytes, which this machine does not have");
+        return Err(Error::Request(line));
+    }
     let ranks = all_ranks(&shape, options, &router, &expert_gain);
     let case = Case { config, shape, ranks, scales, weights, expert_gain, elastic, expert_map };
     let problems = case.problems();
@@ -131,6 +137,15 @@ pub(crate) fn stream(seed: u64, number: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(number);
     rng
+}
+
+/// Bytes of the rows that all ranks bring.
+fn row_bytes(shape: &Shape, options: Options) -> usize {
+    let norm = shape.op() == Op::CombineAddRmsNorm;
+    let tensors = 1 + usize::from(options.shared_expert_x) + usize::from(norm);
+    let ranks = (0..global_rank::count(shape)).map(|rank| global_rank::ep_rank(shape, RankId(rank)));
+    let tokens: usize = ranks.map(|ep_rank| shape.bs(ep_rank) as usize).sum();
+    tokens * tensors * shape.row_bytes() as usize
 }
 
 fn all_ranks(shape: &Shape, options: Options, router: &Router<'_>, gains: &[f32]) -> Vec<RankTensors> {
@@ -191,7 +206,7 @@ fn one_rank(
 /// What const experts and AddRmsNorm have.
 fn weights(shape: &Shape, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, Error> {
     let [alphas, consts, gamma] = Weights::shapes(shape).map(|dims| dims.iter().product::<usize>());
-    // Nothing else in a configuration asks for so much: const experts may number billions.
+    // Const experts may number billions.
     if !has_room(2 * consts) {
         let seen = format!(" = {}", shape.const_expert_num());
         let rule = format!("const_expert_v must fit this machine's memory ({} bytes)", 2 * consts);

@@ -159,6 +159,30 @@ fn a_term_ends_a_run_whose_experts_do_not_end() {
     });
 }
 
+#[test]
+fn a_second_interrupt_ends_a_run_immediately() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
+    command.args(["run", "--preset", "tiny", "--inject", "slow=0:1000000"]);
+    let run = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = run.id();
+    sleep(Duration::from_millis(600));
+    signal("-INT", pid);
+    sleep(Duration::from_millis(300));
+    let since = Instant::now();
+    signal("-TERM", pid);
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    // By itself it would end 10 s after the first one.
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        stderr.lines().filter(|line| line.starts_with("note: the report of what")).count(),
+        1,
+        "{stderr}"
+    );
+    assert!(!stderr.contains("error"), "{stderr}");
+}
+
 /// Before it begins, in a round, between two, and while it compares: a run of endless rounds.
 #[test]
 fn a_term_ends_a_run_at_any_time() {
