@@ -3,14 +3,14 @@
 use crate::common::{all_of, random};
 use core::sync::atomic::{AtomicBool, Ordering};
 use proptest::prelude::*;
-use safetensors::Dtype;
+use safetensors::{Dtype, SafeTensors};
 use std::path::Path;
 use tempfile::{TempDir, tempdir};
 use veriep::case::{Case, OwnedMask, load};
 use veriep::config::Config;
 use veriep::generate::{MaskKind, Options, generate};
 use veriep::presets::preset;
-use veriep::store::{Tensor, write_tensors};
+use veriep::store::{Tensor, TensorFile, write_tensors};
 
 fn tiny(change: impl FnOnce(&mut Config), options: Options) -> Case {
     let (mut config, _) = preset("tiny").unwrap();
@@ -243,6 +243,33 @@ fn with_header(folder: &Path, edit: impl FnOnce(&str) -> String) {
     assert_ne!(new, old);
     let parts = [&(new.len() as u64).to_le_bytes()[..], new.as_bytes(), &bytes[8 + len..]];
     std::fs::write(&path, parts.concat()).unwrap();
+}
+
+#[test]
+fn headers_end_at_multiples_of_8_and_others_are_read_alike() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("tensors");
+    let data: Vec<u8> = (0..=16).collect();
+    for letters in 1..=8 {
+        let name = "x".repeat(letters);
+        let (dtype, shape) = (Dtype::U8, vec![data.len()]);
+        write_tensors(&path, vec![Tensor { name: name.clone(), dtype, shape, data: (&data).into() }])
+            .unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let (len, _) = SafeTensors::read_metadata(&bytes).unwrap();
+        assert_eq!(len % 8, 0, "tensors must be aligned: a header of {len} bytes");
+        let written = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(written.tensor(&name).unwrap().data(), data);
+        // Other programs may end theirs at any byte.
+        let header = core::str::from_utf8(&bytes[8..8 + len]).unwrap().trim_end();
+        for more in 0..8 {
+            let header = format!("{header}{}", " ".repeat(more));
+            let length = (header.len() as u64).to_le_bytes();
+            std::fs::write(&path, [&length[..], header.as_bytes(), &data].concat()).unwrap();
+            let mut file = TensorFile::open(&path).unwrap();
+            assert_eq!(file.read(&name).unwrap(), data, "a header of {} bytes", header.len());
+        }
+    }
 }
 
 proptest! {
