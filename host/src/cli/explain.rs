@@ -1,11 +1,9 @@
 //! Errors of the command line, each as one line.
 
-use super::Cli;
 use crate::error::Error;
 use crate::launcher::launched;
 use crate::report::{Format, Report, complain};
-use clap::CommandFactory;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use core::error::Error as _;
 use core::num::{IntErrorKind, ParseIntError};
 
@@ -35,9 +33,7 @@ pub fn explain(error: &clap::Error) -> u8 {
         }
         _ => of_number(error, first_paragraph(&error.render().to_string())),
     };
-    let verb = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    let similar = verb.as_deref().and_then(similar_verb);
-    let line = match similar.or_else(|| error.get(ContextKind::SuggestedArg).map(ToString::to_string)) {
+    let line = match similar(error) {
         Some(similar) => format!("{line}; a similar one is {similar}"),
         None => line,
     };
@@ -70,12 +66,15 @@ fn of_number(error: &clap::Error, line: String) -> String {
     line.replacen(&source.to_string(), must, 1)
 }
 
-/// The verb that a word was meant to be: one that takes less changes than half of its letters.
-fn similar_verb(word: &str) -> Option<String> {
-    let command = Cli::command();
-    let verbs = command.get_subcommands().map(clap::Command::get_name);
-    let changes = |verb: &&str| strsim::osa_distance(verb, word);
-    verbs.filter(|verb| 2 * changes(verb) < verb.len()).min_by_key(changes).map(str::to_owned)
+/// The subcommand or option that is most like the one that there is not.
+fn similar(error: &clap::Error) -> Option<&str> {
+    let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg];
+    match suggested.into_iter().find_map(|kind| error.get(kind))? {
+        ContextValue::String(one) => Some(one),
+        // The most similar one is the last.
+        ContextValue::Strings(all) => all.last().map(String::as_str),
+        _ => None,
+    }
 }
 
 /// The lines before the usage, completed.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_wrong_verb_is_told_with_a_similar_one() {
-    assert!(fails(2, &["rnu"]).contains("'rnu'") && fails(2, &["rnu"]).ends_with("; a similar one is run"));
+    assert!(fails(2, &["rum"]).contains("'rum'") && fails(2, &["rum"]).ends_with("; a similar one is run"));
     assert!(fails(2, &["chekc"]).ends_with("a similar one is check"));
     assert!(!fails(2, &["xyzzy"]).contains("similar"));
 }
