@@ -55,7 +55,6 @@ pub mod simulate;
 pub mod stderr;
 pub mod store;
 pub mod tolerance;
-pub mod traffic_audit;
 pub mod vector;
 pub mod verdict;
 pub mod world;

@@ -1,6 +1,5 @@
 //! Memories that ranks share, each with its fabric.
 
-pub mod count;
 pub mod far;
 pub mod inject;
 pub mod lockstep;

@@ -4,19 +4,18 @@ use super::record::{self, Subject};
 use super::source::{inputs, keep_apart, open_case, ordered};
 use super::traffic as bytes;
 use crate::atomic_file::check_writable;
-use crate::backend::count::Counted;
 use crate::backend::inject::{Inject, Killed};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, Layer, Layered};
+use crate::backend::{Layer, Layered};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BackendArg, Faults, RowCopyArg, RunArgs, name_of};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
-use crate::driver::{self, Failure, Options, RankState};
+use crate::driver::{self, Options, RankState};
 use crate::dump::{self, Dump};
 use crate::error::Error;
 use crate::events::Unit;
@@ -27,7 +26,6 @@ use crate::group::{self, Costs, Plan};
 use crate::parallel::processors;
 use crate::report::{Progress, Report, note, progress};
 use crate::roofline::{self, Roofline};
-use crate::traffic_audit::{self, Moved};
 #[cfg(target_os = "linux")]
 use crate::world::Invited;
 use crate::world::World;
@@ -76,8 +74,6 @@ struct Ran {
     costs: Costs,
     /// Only where time is real.
     roofline: Option<Roofline>,
-    /// What the last round has moved between ranks, dispatch and combine; where ranks have servers.
-    moved: Option<[Moved; 2]>,
 }
 
 /// Whether all files that are asked for can be written, and nothing that is read is lost.
@@ -185,24 +181,8 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     Ok((Job { args, source, case, plan, processes, workers, faults, row_copy, committed }, schedule))
 }
 
-/// Drives a unit and holds what it moved against the plan.
-fn counted<B: Backend>(
-    unit: &driver::Unit<'_, Layered<Inject, Layered<Counted, B>>>,
-    moved: &mut Option<[Moved; 2]>,
-    drive: impl FnOnce() -> Result<Times, Failure>,
-) -> Result<Times, Failure> {
-    let times = drive()?;
-    let of_unit = traffic_audit::check(unit, &unit.backend.inner.layer.take())?;
-    let last = |dispatch| {
-        let i = unit.operators.iter().rposition(|planned| planned.is_dispatch() == dispatch)?;
-        of_unit.get(i).copied()
-    };
-    *moved = last(true).zip(last(false)).map(<[Moved; 2]>::from);
-    Ok(times)
-}
-
 /// What stands in front of a memory in every run.
-fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layered<RankRemap, B>>> {
+fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>> {
     let case = &job.case;
     let Faults { silent, stray, killed, slow } = job.faults;
     let inject = Inject {
@@ -213,7 +193,7 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
         shape: case.shape.clone(),
         receive: job.plan.options.choices.receive,
     };
-    inject.over(Counted::of(&case.shape).over(RankRemap::of(case).over(memory)))
+    inject.over(RankRemap::of(case).over(memory))
 }
 
 fn on_threads(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
@@ -225,22 +205,20 @@ fn on_threads(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     let mapped = memory.mapped();
     let world = World::alone(global_rank::count(&case.shape), workers.count);
     let backend = layers(job, memory);
-    let mut moved = None;
-    let drive =
-        |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, workers));
+    let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, workers);
     let run = || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick);
     let (costs, ranks) = dumped(job, mapped, run)?;
     // The last round's result is the case's, and its rows are what bare copies copy.
     if costs.rounds < plan.rounds() {
-        return Ok(Ran { costs, roofline: None, moved });
+        return Ok(Ran { costs, roofline: None });
     }
     if let Some(path) = &job.args.out {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
     // The bare copies overwrite the memory: they come last.
     let group = (case, plan.options.choices);
-    let roofline = roofline::measure(&backend.inner.inner, group, workers.count)?;
-    Ok(Ran { costs, roofline: Some(roofline), moved })
+    let roofline = roofline::measure(&backend.inner, group, workers.count)?;
+    Ok(Ran { costs, roofline: Some(roofline) })
 }
 
 /// A new group's memory that copies rows as is asked; else as is fastest here on so many threads, if the run is long enough to
@@ -274,12 +252,9 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(dyn Fn() + Sync)) -> Resul
     let asked = (args.schedule.as_str(), plan.rounds());
     let log = record::begin(&args.record, &Subject::of(case, Unit::Events, plan.options.choices, asked))?;
     let backend = layers(job, Recording(log.clone()).over(lockstep));
-    let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {
-        counted(unit, &mut moved, || {
-            let steps = driver::lockstep::run(unit)?;
-            Ok(Times { steps, ..Times::default() })
-        })
+        let steps = driver::lockstep::run(unit)?;
+        Ok(Times { steps, ..Times::default() })
     };
     let world = World::alone(global_rank::count(&case.shape), 0);
     let ran =
@@ -296,7 +271,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(dyn Fn() + Sync)) -> Resul
     if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
-    Ok(Ran { costs, roofline: None, moved })
+    Ok(Ran { costs, roofline: None })
 }
 
 /// Runs a group whose memory is mapped so, with dumps where they are asked for.

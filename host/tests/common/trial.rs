@@ -85,8 +85,13 @@ impl<'a> Trial<'a> {
         Plan { unit, units: self.units, last: None, options: self.options, check: Some(1) }
     }
 
+    /// Batches of a unit.
+    pub(crate) fn batches(&self) -> usize {
+        self.plan().unit.batches()
+    }
+
     /// Every output byte of the last unit.
-    fn run<B: Backend>(
+    pub(crate) fn run<B: Backend>(
         &self,
         backend: &B,
         drive: impl FnMut(&Unit<'_, B>) -> Result<Times, driver::Failure>,
@@ -151,8 +156,7 @@ impl<'a> Trial<'a> {
         count: usize,
         spread: Spread,
     ) -> Result<Vec<u8>, Error> {
-        let workers = Workers { count, spread, pinned: false, deadline: Duration::from_secs(60) };
-        self.run(backend, |unit| driver::threads::run(unit, &workers))
+        self.run(backend, |unit| driver::threads::run(unit, &workers(count, spread)))
     }
 
     /// The first seed on which the twin fails, and how. A seed on which it does not must end well.
@@ -195,6 +199,11 @@ impl<'a> Trial<'a> {
 fn in_tier(seeds: Range<u64>) -> Range<u64> {
     let all = seeds.end - seeds.start;
     seeds.start..seeds.start + tier(all.div_ceil(8), all)
+}
+
+/// So many workers with the deadline of tests.
+pub(crate) fn workers(count: usize, spread: Spread) -> Workers {
+    Workers { count, spread, pinned: false, deadline: Duration::from_secs(60) }
 }
 
 /// A configuration without the product's limits: narrow rows, small window.

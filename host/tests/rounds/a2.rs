@@ -1,6 +1,7 @@
 //! The A2 full mesh: every backend gives the bytes of the oracle, agents included.
 
-use crate::common::trial::{Trial, make, small};
+use crate::audit;
+use crate::common::trial::{Trial, make, small, workers};
 use crate::common::{fails, json, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -48,6 +49,22 @@ fn every_backend_gives_the_bytes_of_the_oracle() {
                 let seen = trial.on_threads(workers, spread).unwrap();
                 assert!(seen == expected, "{schedule}, case {number}, {workers} threads");
             }
+        }
+    }
+}
+
+#[test]
+fn every_window_has_the_rows_of_the_plan() {
+    for (number, (config, options)) in (0..).zip(configs()) {
+        let case = make(config, Options { seed: number, ..options });
+        for schedule in ["DC", "DDCC"] {
+            let trial = Trial { units: 2, ..Trial::new(&case, schedule, 2) };
+            for memory in [Memory::Strong, Memory::Weak] {
+                let moved = audit::in_lockstep(&trial, memory, None).unwrap();
+                assert_eq!(moved.iter().map(Vec::len).collect::<Vec<_>>(), [2 * schedule.len(); 2]);
+            }
+            audit::on_threads(&trial, &workers(2, Spread::Ranks), None).unwrap();
+            audit::on_threads(&trial, &workers(3, Spread::Cores), None).unwrap();
         }
     }
 }

@@ -1,13 +1,19 @@
 //! The A2 hierarchy: every backend gives the bytes of the oracle.
 
-use crate::common::trial::{Trial, make, small};
+use crate::audit;
+use crate::common::trial::{Trial, make, preset_with, small, workers};
 use crate::common::{fails, json};
+use veriep::backend::inject::Stray;
 use veriep::backend::lockstep::Memory;
+use veriep::case::Case;
 use veriep::config::{Bs, Config};
 use veriep::driver;
 use veriep::driver::threads::Spread;
+use veriep::error::Error;
 use veriep::generate::Options;
+use veriep_core::layout::relay;
 use veriep_core::protocol::{Choices, Stage};
+use veriep_core::units::RankId;
 
 /// Servers of so many ranks.
 fn servers(number: i64, near: i64, local: i64, k: i64, cores: i64) -> Config {
@@ -76,57 +82,89 @@ const SMALL: [&str; 8] =
     ["run", "--preset", "a2-hier-16", "--set", "h=64", "--set", "aiv_num=2", "--rounds=3"];
 
 #[test]
-fn a_run_tells_what_crosses_servers_and_what_the_full_mesh_would_send() {
+fn a_run_tells_its_stage_and_how_many_tasks_an_agent_posts() {
     for (backend, stage) in [("threads", 3), ("lockstep", 3), ("weak", 3), ("threads", 2), ("weak", 2)] {
         let seen = json(0, &[&SMALL[..], &["--backend", backend, "--stage", &stage.to_string()]].concat());
         assert_eq!((&seen["rounds"], &seen["stage"]), (&3.into(), &stage.into()));
         // One namesake, one task.
         assert_eq!(seen["tasks_per_operator"].as_f64(), (stage == 2).then_some(1.0));
-        for operator in seen["operators"].as_array().unwrap() {
-            let servers = &operator["servers"];
-            let of = |name: &str| servers[name].as_u64().unwrap();
-            // Two servers: a token crosses to the other one at most once, of 256 tokens of 128 B.
-            assert!(of("across_bytes") <= 256 * 128 && of("across_bytes") > 0, "{servers}");
-            assert!(of("fullmesh_across_bytes") > 2 * of("across_bytes"), "{servers}");
+    }
+}
+
+#[test]
+fn every_transfer_is_that_of_the_plan() {
+    trials(|trial, name| {
+        for memory in [Memory::Strong, Memory::Weak] {
+            let moved = audit::in_lockstep(trial, memory, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(moved.len(), trial.units, "{name}");
+        }
+        for workers in [workers(2, Spread::Ranks), workers(3, Spread::Cores)] {
+            audit::on_threads(trial, &workers, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+    });
+}
+
+/// A group of 16 ranks in two servers, by the preset of one protocol.
+fn sixteen(name: &str, set: &[&str]) -> Case {
+    let (config, _) = preset_with(name, &[&["h=64"], set].concat());
+    let (_, routing) = preset_with("a2-hier-16", &[]);
+    make(config, Options { routing, seed: 7, ..Options::default() })
+}
+
+#[test]
+fn the_hierarchy_sends_less_than_half_of_what_the_full_mesh_sends_across_servers() {
+    let moved = |case: &Case| {
+        let trial = Trial::new(case, "DC", 1);
+        audit::in_lockstep(&trial, Memory::Strong, None).unwrap().remove(0)
+    };
+    let hierarchy = moved(&sixteen("a2-hier-16", &[]));
+    let mesh = moved(&sixteen("a2-64", &["ep_world_size=16", "hccl_buffsize_mb=80"]));
+    for (hierarchy, mesh) in hierarchy.iter().zip(&mesh) {
+        // Two servers: a token crosses to the other one at most once, of 256 tokens of 128 B.
+        assert!(hierarchy.across.row_bytes > 0 && hierarchy.across.row_bytes <= 256 * 128, "{hierarchy:?}");
+        assert!(hierarchy.across.row_bytes == 128 * hierarchy.across.rows, "{hierarchy:?}");
+        assert!(mesh.across.row_bytes > 2 * hierarchy.across.row_bytes, "{hierarchy:?} {mesh:?}");
+        for way in [hierarchy.across, hierarchy.inside, mesh.across, mesh.inside] {
             // What is written holds these rows, and flags.
-            assert!(of("across_written_bytes") > of("across_bytes"), "{servers}");
-            assert!(of("inside_written_bytes") > of("inside_bytes"), "{servers}");
+            assert!(way.bytes > way.row_bytes, "{way:?}");
         }
     }
 }
 
 #[test]
-fn the_full_mesh_counts_what_the_hierarchy_says_that_it_would_send() {
-    let small = ["--set", "h=64", "--rounds=1", "--backend=lockstep", "--seed=7"];
-    let run = |preset: &[&str]| json(0, &[&["run"], preset, &small[..]].concat());
-    let hierarchy = run(&["--preset", "a2-hier-16"]);
-    let routing = ["--preset", "a2-64", "--set", "ep_world_size=16", "--routing", "node-limited"];
-    let mesh = run(&[&routing[..], &["--set", "hccl_buffsize_mb=80"]].concat());
-    for operator in 0..2 {
-        let of = |seen: &serde_json::Value, name: &str| {
-            seen["operators"][operator]["servers"][name].as_u64().unwrap()
+fn redundant_traffic_is_refused_though_every_output_is_right() {
+    let case = sixteen("a2-hier-16", &["aiv_num=2"]);
+    let rank = RankId(5);
+    let (shape, to) = (&case.shape, RankId(6));
+    // The last of all: only a source that sends that expert its whole batch uses it.
+    let slot = relay::dispatch_slot(shape, shape.local_expert_num() - 1, RankId(15), shape.bs_max() - 1);
+    let at = relay::behind(slot, relay::ROW);
+    for (stage, crossed) in [
+        (Stage::Two, "the agent of rank 5 has posted 4 tasks in all operators, not 2"),
+        (Stage::Three, " crossed to server 1 twice"),
+    ] {
+        let choices = Choices { stage, ..Choices::default() };
+        let options = driver::Options { choices, ..driver::Options::default() };
+        let trial = Trial { options, ..Trial::new(&case, "DC", 1) };
+        let line = |ran: Result<_, Error>| ran.expect_err("it is redundant").lines().remove(0);
+        let both = |stray| {
+            let stepped = line(audit::in_lockstep(&trial, Memory::Strong, Some(stray)));
+            [stepped, line(audit::on_threads(&trial, &workers(2, Spread::Ranks), Some(stray)))]
         };
-        assert_eq!(of(&mesh, "across_bytes"), of(&hierarchy, "fullmesh_across_bytes"));
-        assert_eq!(of(&mesh, "inside_bytes"), of(&hierarchy, "fullmesh_inside_bytes"));
-        assert!(of(&mesh, "across_bytes") > 2 * of(&hierarchy, "across_bytes"));
+        for twice in both(Stray::Twice(rank)) {
+            assert!(twice.contains(crossed), "{twice}");
+        }
+        for astray in both(Stray::Astray { rank, to, at }) {
+            assert!(astray.contains("to rank 6, which needs it not"), "{astray}");
+        }
     }
 }
 
 #[test]
-fn a_token_that_crosses_twice_and_a_row_for_nobody_are_wrong_though_every_output_is_right() {
-    for (stage, backend) in [("2", "threads"), ("3", "lockstep")] {
-        let run = |fault: &str| {
-            let line = ["--inject", fault, "--backend", backend, "--stage", stage];
-            fails(1, &[&SMALL[..7], &["--rounds=1"], &line].concat())
-        };
-        let twice = run("twice=5");
-        let says = if stage == "2" { "agent of rank 5 has posted" } else { "crossed to server 1 twice" };
-        assert!(twice.contains(says), "{twice}");
-        let astray = run("astray=5");
-        assert!(astray.contains("to rank 6, which needs it not"), "{astray}");
-    }
+fn a_rank_that_sends_twice_changes_no_output() {
+    json(0, &[&SMALL[..], &["--inject", "twice=5"]].concat());
     assert!(fails(2, &[&SMALL[..], &["--inject", "twice=16"]].concat()).contains("rank in [0, 15]"));
-    let line = fails(2, &["run", "--preset", "tiny", "--inject", "astray=0"]);
+    let line = fails(2, &["run", "--preset", "tiny", "--inject", "twice=0"]);
     assert!(line.contains("only comm_alg = hierarchy has relays"), "{line}");
 }
 

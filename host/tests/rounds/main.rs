@@ -5,6 +5,7 @@ mod common;
 
 mod a2;
 mod all_routings;
+mod audit;
 mod bare_copies;
 mod data_races;
 mod elastic;

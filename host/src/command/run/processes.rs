@@ -1,7 +1,7 @@
 //! `--backend processes`: the parent starts a process for each part of the ranks, watches them and reports for all; a
 //! process drives its ranks and tells the parent what they cost, or what went wrong.
 
-use super::{Job, Ran, counted, layers, output, traffic};
+use super::{Job, Ran, layers, output, traffic};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Layer};
@@ -12,7 +12,6 @@ use crate::error::{Error, Gone};
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::roofline;
-use crate::traffic_audit::Moved;
 use crate::world::join::{Alike, GroupSpec, Joined};
 use crate::world::{
     At, Children, Departed, GroupMemory, GroupSize, Invited, Outcome, Phase, Task, World, watch,
@@ -33,7 +32,6 @@ pub(super) struct Told {
     costs: Option<Costs>,
     /// Rows that each of its ranks received in the last batch.
     pub(super) rows: Vec<(u32, usize)>,
-    moved: Option<[Moved; 2]>,
     /// Exit status and line, if it failed by itself.
     pub(super) error: Option<(u8, String)>,
     /// What its cores miss: in which unit, and each.
@@ -136,11 +134,11 @@ pub(super) fn rounds<B: Backend>(
     told: &mut Told,
 ) -> Result<(), Error> {
     let backend = layers(job, memory);
-    let (mut units, mut moved) = (0, None);
+    let mut units = 0;
     let drive = |unit: &Unit<'_, _>| {
         told.unit = units;
         units += 1;
-        let ran = counted(unit, &mut moved, || driver::threads::run(unit, &job.workers));
+        let ran = driver::threads::run(unit, &job.workers);
         if let Err(Failure::Hang(hang)) = &ran {
             told.add(hang);
         }
@@ -150,7 +148,7 @@ pub(super) fn rounds<B: Backend>(
         group::run(&job.case.shape, &job.plan, traffic(job), (world, &backend), drive, &|| ())?;
     let rows = super::rows(job, &ranks);
     told.rows = world.ranks().map(|rank| (rank.0, rows[rank.index()])).collect();
-    (told.costs, told.moved) = (Some(costs), moved);
+    told.costs = Some(costs);
     Ok(())
 }
 
@@ -223,11 +221,7 @@ fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Re
 pub(super) fn together(job: &Job<'_>, told: &[Told]) -> (Ran, Vec<usize>) {
     let all = told.iter().filter_map(|told| told.costs.clone());
     let costs = all.reduce(Costs::beside).unwrap_or_default();
-    let moved = told.iter().map(|told| told.moved).reduce(|all, more| {
-        let ([a, b], [c, d]) = (all?, more?);
-        Some([a.with(c), b.with(d)])
-    });
-    let ran = Ran { costs, roofline: None, moved: moved.flatten() };
+    let ran = Ran { costs, roofline: None };
     let mut rows = vec![0; global_rank::count(&job.case.shape) as usize];
     told.iter().flat_map(|told| &told.rows).for_each(|&(rank, n)| rows[rank as usize] = n);
     (ran, rows)

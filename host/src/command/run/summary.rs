@@ -11,53 +11,11 @@ use crate::global_rank;
 use crate::group::Costs;
 use crate::report::{Report, cell, columns, items, note, pairs};
 use crate::roofline::Roofline;
-use crate::traffic_audit::Moved;
 use crate::verdict::Judgement;
 use core::time::Duration;
 use serde_json::{Value, json};
-use veriep_core::plan::relay;
 use veriep_core::protocol::Stage;
-use veriep_core::shape::{Op, Protocol};
-
-/// What changed ranks in the last round, counted where it was put and held against the plan. Bytes of rows are without
-/// flags and lists. `straight` are the rows by the plan if each went straight to its expert, as on the full mesh.
-fn servers(moved: Moved, ranks: u32, straight: Option<(u64, u64)>, row: u64) -> Value {
-    let Moved { across, across_max, inside } = moved;
-    let mut servers = json!({
-        "across_rows": across.rows,
-        "across_bytes": across.row_bytes,
-        // The same by rank: the mean, and who sends most.
-        "across_bytes_per_rank": across.row_bytes as f64 / f64::from(ranks),
-        "across_bytes_of_a_rank_max": across_max,
-        // With flags and lists.
-        "across_written_bytes": across.bytes,
-        "inside_rows": inside.rows,
-        "inside_bytes": inside.row_bytes,
-        "inside_written_bytes": inside.bytes,
-    });
-    if let Some((across, inside)) = straight {
-        servers["fullmesh_across_bytes"] = (across * row).into();
-        servers["fullmesh_inside_bytes"] = (inside * row).into();
-    }
-    servers
-}
-
-/// Rows of a hierarchy's round that would go to other servers, and to other ranks of the own one, if each went straight
-/// to its expert.
-fn straight(case: &Case) -> Option<(u64, u64)> {
-    let shape = &case.shape;
-    global_rank::servers(shape)?;
-    let (mut across, mut inside) = (0, 0);
-    for rank in global_rank::all(shape) {
-        let (own, _) = shape.server_of(rank);
-        for (_, server, forward) in relay::inside(shape, case.inputs(rank).expert_ids) {
-            if forward.home.rank != rank {
-                *(if server == own { &mut inside } else { &mut across }) += 1;
-            }
-        }
-    }
-    Some((across, inside))
-}
+use veriep_core::shape::Op;
 
 pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
     let (run, all) = (ran.costs.rounds, job.plan.rounds());
@@ -94,7 +52,7 @@ fn judgement(job: &Job<'_>, run: usize, all: usize) -> Judgement {
 }
 
 fn summary(job: &Job<'_>, ran: &Ran) -> Value {
-    let Ran { costs, roofline, moved: between } = ran;
+    let Ran { costs, roofline } = ran;
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
     let bs = |rank| shape.bs(global_rank::ep_rank(shape, rank));
@@ -105,11 +63,10 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
     let timed = args.backend.is_timed();
     let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * costs.rounds);
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
-    let straight = straight(case);
     let operator = |operator: &str, times: &[Duration], bytes: (u64, u64), copies: Option<Duration>| {
         let ms = Quantiles::of(times);
         let memcpy_ms = copies.map(millis);
-        let mut told = json!({
+        json!({
             "operator": operator,
             // Over the rounds; of each round the slowest worker.
             "ms": ms,
@@ -118,15 +75,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
             "memcpy_ms": memcpy_ms,
             // 1 is as fast as the bare copies.
             "of_memcpy": memcpy_ms.zip(ms).map(|(copies, ms)| copies / ms.median),
-        });
-        let (nth, row) = match operator {
-            "dispatch" => (0, shape.payload_bytes()),
-            _ => (1, shape.row_bytes()),
-        };
-        if let Some(moved) = between {
-            told["servers"] = servers(moved[nth], shape.ep_world_size(), straight, row);
-        }
-        told
+        })
     };
     let copies = |of: fn(&Roofline) -> Duration| roofline.as_ref().map(of);
     let operators = [
@@ -177,12 +126,6 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
     // Of the hierarchy: who issues what goes to other servers.
     let stage = if plan.options.choices.stage == Stage::Two { 2 } else { 3 };
     has("stage", global_rank::servers(shape).map(|_| stage.into()));
-    // Else the run has failed.
-    let as_planned = match shape.protocol() {
-        Protocol::Hierarchy => "as planned: a token once to a server, no row to who needs none",
-        _ => "as planned: each window has the rows of its receiver",
-    };
-    has("traffic", between.map(|_| as_planned.into()));
     summary
 }
 
@@ -219,10 +162,6 @@ fn table(summary: &Value) -> String {
         summary["tasks_per_operator"].as_f64().map(|n| ("tasks", format!("{n} per rank and operator"))),
     );
     rest.extend(has("stage", "stage"));
-    for operator in operators {
-        rest.extend(operator.get("servers").into_iter().flat_map(|servers| crossed(operator, servers)));
-    }
-    rest.extend(has("traffic", "traffic"));
     let rest = pairs(&rest);
     if summary["threads"].is_null() {
         return format!("{about}\n\n{rest}");
@@ -286,26 +225,6 @@ fn group(summary: &Value) -> String {
             format!("{ranks} of {all} ranks left x {cores} cores")
         }
     }
-}
-
-fn crossed(operator: &Value, servers: &Value) -> [(&'static str, String); 4] {
-    let of = |field| cell(servers, field);
-    let written = |field| format!("with flags and lists {} B", of(field));
-    let straight = |field| match servers.get(field) {
-        Some(bytes) => format!("; rows each straight to its expert: {bytes} B"),
-        None => String::new(),
-    };
-    let mean = servers["across_bytes_per_rank"].as_f64().unwrap_or(0.0);
-    let (rows, bytes) = (of("across_rows"), of("across_bytes"));
-    let across = format!("{rows} rows, {bytes} B across servers ({mean:.0} B a rank)");
-    let inside = format!("{} rows, {} B inside servers", of("inside_rows"), of("inside_bytes"));
-    let name = if operator["operator"] == "dispatch" { "dispatch" } else { "combine" };
-    [
-        (name, across + &straight("fullmesh_across_bytes")),
-        ("", written("across_written_bytes")),
-        ("", inside + &straight("fullmesh_inside_bytes")),
-        ("", written("inside_written_bytes")),
-    ]
 }
 
 fn with_threads(summary: &Value) -> String {

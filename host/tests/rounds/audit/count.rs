@@ -1,11 +1,9 @@
 //! A layer in front of any memory of servers (A2) that counts what goes from rank to rank, where it is put: by core
-//! and operator, with what each write carries. Whoever holds the counts against the plan is
-//! [`traffic_audit`](crate::traffic_audit).
+//! and operator, with what each write carries.
 
-use super::{Layer, Told};
-use crate::global_rank;
-use crate::parallel::lock;
 use std::sync::{Mutex, MutexGuard};
+use veriep::backend::{Layer, Told};
+use veriep::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
@@ -16,7 +14,7 @@ use veriep_core::units::{CoreId, RankId};
 
 /// What a write carries, beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub(super) enum Load {
     /// A record of a stream, or what it will be once the agent sends it: this token.
     Record {
         /// The token.
@@ -37,36 +35,36 @@ pub enum Load {
 
 /// One write of a core, but for words that tell something.
 #[derive(Clone, Copy, Debug)]
-pub struct Write {
+pub(super) struct Write {
     /// The number of the operator among those that the core has begun.
-    pub operator: u32,
+    pub(super) operator: u32,
     /// Into whose memory.
-    pub to: RankId,
+    pub(super) to: RankId,
     /// Its load.
-    pub load: Load,
+    pub(super) load: Load,
 }
 
-/// Bytes to ranks of other servers and to others of the own one, flags and lists included.
+/// Bytes to ranks of other servers and to others of the same one, flags and lists included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bytes {
+pub(super) struct Bytes {
     /// To other servers.
-    pub across: u64,
-    /// To other ranks of the own one.
-    pub inside: u64,
+    pub(super) across: u64,
+    /// To other ranks of the same one.
+    pub(super) inside: u64,
 }
 
 /// What a core has done since the last [`Counted::take`].
 #[derive(Clone, Debug, Default)]
-pub struct Log {
+pub(super) struct Log {
     /// What it has written.
-    pub writes: Vec<Write>,
+    pub(super) writes: Vec<Write>,
     /// Bytes of each operator that it has begun.
-    pub bytes: Vec<Bytes>,
+    pub(super) bytes: Vec<Bytes>,
 }
 
 /// The layer that counts.
 #[derive(Debug)]
-pub struct Counted {
+pub(super) struct Counted {
     /// The domain, if it has servers.
     shape: Option<Shape>,
     /// By rank, then core.
@@ -77,17 +75,20 @@ pub struct Counted {
 
 /// All that ranks did.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub(super) struct Counts {
     /// By rank, then core.
-    pub cores: Vec<Log>,
+    pub(super) cores: Vec<Log>,
     /// By rank: what its agent has posted.
-    pub agents: Vec<Vec<Transfer>>,
+    pub(super) agents: Vec<Vec<Transfer>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
 }
 
 impl Counted {
     /// Counts what the ranks of `shape` do; nothing where ranks have no servers.
-    #[must_use]
-    pub fn of(shape: &Shape) -> Self {
+    pub(super) fn of(shape: &Shape) -> Self {
         let shape = Some(shape).filter(|shape| shape.product() == Product::A2).cloned();
         let of = |shape: &Shape| (global_rank::count(shape) as usize, shape.aiv_num() as usize);
         let (ranks, cores) = shape.as_ref().map_or((0, 0), of);
@@ -98,9 +99,8 @@ impl Counted {
         }
     }
 
-    /// The counts, which begin anew.
-    #[must_use]
-    pub fn take(&self) -> Counts {
+    /// The counts, which begin again at 0.
+    pub(super) fn take(&self) -> Counts {
         Counts {
             cores: self.cores.iter().map(|log| core::mem::take(&mut *lock(log))).collect(),
             agents: self.agents.iter().map(|posted| core::mem::take(&mut *lock(posted))).collect(),
@@ -116,7 +116,7 @@ impl Counted {
 impl Layer for Counted {
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {
-        // A core has one fabric at a time, so nobody waits for its log.
+        // A core has one fabric at a time, so no thread waits for its log.
         CountedFabric { inner, rank, counting: self.shape.as_ref().zip(self.log(rank, core)) }
     }
 
@@ -135,7 +135,7 @@ impl Layer for Counted {
 
 /// The fabric of [`Counted`].
 #[derive(Debug)]
-pub struct CountedFabric<'b, F> {
+pub(super) struct CountedFabric<'b, F> {
     inner: F,
     rank: RankId,
     counting: Option<(&'b Shape, MutexGuard<'b, Log>)>,
@@ -233,7 +233,7 @@ impl<F: Fabric> Middleware for CountedFabric<'_, F> {
 
 /// The agent's interface of [`Counted`].
 #[derive(Debug)]
-pub struct CountedNic<'b, N> {
+pub(super) struct CountedNic<'b, N> {
     inner: N,
     posted: Option<MutexGuard<'b, Vec<Transfer>>>,
 }

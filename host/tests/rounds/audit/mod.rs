@@ -1,13 +1,20 @@
-//! What ranks of this process sent in a unit, held against the plan. On a hierarchy every token crosses to a server at most
+//! An audit of what ranks send: every transfer is counted and compared with the plan. On a hierarchy every token crosses to a server at most
 //! once, and only to one that has an expert of it; a relay forwards a row only to whom it belongs; sums come back
 //! likewise. On the full mesh every window holds the rows that its receiver is to get.
 
-use crate::backend::count::{Bytes, Counts, Load};
-use crate::batch::Batch;
-use crate::driver::{Failure, Unit};
-use crate::world::World;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+mod count;
+
+use crate::common::trial::Trial;
+use count::{Bytes, Counted, Counts, Load};
+use veriep::backend::inject::{Inject, Stray};
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::rank_remap::RankRemap;
+use veriep::backend::shared::SharedMemory;
+use veriep::backend::{Backend, Layer, Layered};
+use veriep::batch::Batch;
+use veriep::driver::threads::{Times, Workers};
+use veriep::driver::{self, Failure, Unit};
+use veriep::error::Error;
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::layout::a2_window::sent_bytes;
 use veriep_core::layout::relay as layout;
@@ -19,43 +26,73 @@ use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 /// What went one way in an operator, all ranks together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Way {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
     /// Rows; of a hierarchy across servers, tokens or their sums.
-    pub rows: u64,
-    pub row_bytes: u64,
+    pub(crate) rows: u64,
+    pub(crate) row_bytes: u64,
     /// Bytes of all that was written, flags and lists included.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What changed ranks in an operator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
     /// To other servers.
-    pub across: Way,
-    /// Of the rank that sent most of them, the bytes of its rows.
-    pub across_max: u64,
+    pub(crate) across: Way,
     /// To other ranks of the same server.
-    pub inside: Way,
+    pub(crate) inside: Way,
 }
 
-impl Way {
-    fn add(&mut self, more: Self) {
-        self.rows += more.rows;
-        self.row_bytes += more.row_bytes;
-        self.bytes += more.bytes;
-    }
+/// Runs a trial in lockstep. What each operator moved, for every unit.
+pub(crate) fn in_lockstep(
+    trial: &Trial<'_>,
+    memory: Memory,
+    stray: Option<Stray>,
+) -> Result<Vec<Vec<Moved>>, Error> {
+    let memory = Lockstep::new(trial.case, trial.batches(), memory, 1).expect("memory");
+    audited(trial, memory, stray, |unit| {
+        let steps = driver::lockstep::run(unit)?;
+        Ok(Times { steps, ..Times::default() })
+    })
 }
 
-impl Moved {
-    /// The same with what ranks of another process moved.
-    #[must_use]
-    pub fn with(mut self, more: Self) -> Self {
-        self.across.add(more.across);
-        self.inside.add(more.inside);
-        self.across_max = self.across_max.max(more.across_max);
-        self
-    }
+/// The same on threads.
+pub(crate) fn on_threads(
+    trial: &Trial<'_>,
+    workers: &Workers,
+    stray: Option<Stray>,
+) -> Result<Vec<Vec<Moved>>, Error> {
+    let memory = SharedMemory::new(trial.case, trial.batches()).unwrap();
+    audited(trial, memory, stray, |unit| driver::threads::run(unit, workers))
+}
+
+/// A memory with the layers of a run, and the layer that counts.
+type Audited<B> = Layered<Inject, Layered<Counted, Layered<RankRemap, B>>>;
+
+fn audited<B: Backend>(
+    trial: &Trial<'_>,
+    memory: B,
+    stray: Option<Stray>,
+    drive: impl Fn(&Unit<'_, Audited<B>>) -> Result<Times, Failure>,
+) -> Result<Vec<Vec<Moved>>, Error> {
+    let shape = &trial.case.shape;
+    let inject = Inject {
+        killed: None,
+        slow: None,
+        silent: None,
+        stray,
+        shape: shape.clone(),
+        receive: trial.options.choices.receive,
+    };
+    let backend = inject.over(Counted::of(shape).over(RankRemap::of(trial.case).over(memory)));
+    let mut moved = Vec::new();
+    trial.run(&backend, |unit| {
+        let times = drive(unit)?;
+        moved.push(check(unit, &unit.backend.inner.layer.take())?);
+        Ok(times)
+    })?;
+    Ok(moved)
 }
 
 /// A record from rank to rank: of which token. Whose it is follows from the operator.
@@ -63,16 +100,16 @@ type Record = (RankId, RankId, u32);
 /// A row inside a server from rank to rank: of which source's token, at which position.
 type Row = (RankId, RankId, RankId, u32, u32);
 
-/// Holds the counts of a unit against the plan. What was moved, by operator; nothing where ranks have no servers.
+/// Compares the counts of a unit with the plan. What was moved, by operator; nothing where ranks have no servers.
 ///
 /// # Errors
 /// Something was sent that is not in the plan, or twice, or not at all.
-pub fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failure> {
+fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failure> {
     let (shape, batches) = (unit.shape, unit.batches);
     if shape.product() != Product::A2 {
         return Ok(Vec::new());
     }
-    let audit = Audit { shape, world: unit.world, stage: unit.options.choices.stage, counts };
+    let audit = Audit { shape, stage: unit.options.choices.stage, counts };
     let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
         let moved = match shape.protocol() {
             Protocol::Hierarchy => audit.servers(number, operator, &batches[batch]),
@@ -85,7 +122,6 @@ pub fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failu
 
 struct Audit<'a> {
     shape: &'a Shape,
-    world: &'a World,
     stage: Stage,
     counts: &'a Counts,
 }
@@ -93,11 +129,6 @@ struct Audit<'a> {
 impl Audit<'_> {
     fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
         (0..self.shape.ep_world_size()).map(RankId)
-    }
-
-    /// Those that send from here.
-    fn here(&self) -> impl Iterator<Item = RankId> + '_ {
-        self.ranks().filter(|&rank| self.world.is_here(rank))
     }
 
     fn server(&self, rank: RankId) -> u32 {
@@ -120,7 +151,7 @@ impl Audit<'_> {
             }
             Ok(sum)
         };
-        self.here().map(of).collect()
+        self.ranks().map(of).collect()
     }
 
     /// Ranks for which an agent has a task in every operator.
@@ -157,7 +188,7 @@ impl Audit<'_> {
             match fault {
                 Fault::Twice => format!("{what} crossed to server {} twice", self.server(to)),
                 Fault::Missing => format!("{what} never crossed to server {}", self.server(to)),
-                Fault::Unplanned => format!("{what} went to rank {to}, where nobody needs it"),
+                Fault::Unplanned => format!("{what} went to rank {to}, where it is not needed"),
             }
         })?;
         hold(rows.clone(), planned_rows, |fault, (from, to, source, token, position)| {
@@ -173,13 +204,9 @@ impl Audit<'_> {
             Operator::Combine => (self.shape.result_bytes(), self.shape.row_bytes()),
         };
         self.gathered(number, kind, &records)?;
-        let mut by_rank = BTreeMap::<RankId, u64>::new();
-        for (from, _, _) in &records {
-            *by_rank.entry(*from).or_default() += record;
-        }
         let inside = rows.iter().filter(|(from, to, ..)| from != to).count() as u64;
         let across = records.len() as u64;
-        self.moved(number, (across, record), (inside, row), by_rank.values().max().copied())
+        self.moved(number, (across, record), (inside, row))
     }
 
     fn moved(
@@ -187,13 +214,11 @@ impl Audit<'_> {
         number: usize,
         (across, record): (u64, u64),
         (inside, row): (u64, u64),
-        across_max: Option<u64>,
     ) -> Result<Moved, String> {
         let bytes = self.bytes(number)?;
         let way = |rows, row, bytes| Way { rows, row_bytes: rows * row, bytes };
         Ok(Moved {
             across: way(across, record, bytes.iter().map(|bytes| bytes.across).sum()),
-            across_max: across_max.unwrap_or(0),
             inside: way(inside, row, bytes.iter().map(|bytes| bytes.inside).sum()),
         })
     }
@@ -229,15 +254,11 @@ impl Audit<'_> {
             for crossing in relay::across(shape, rank, ids) {
                 let relay = shape.relay(rank, crossing.server);
                 let (from, to) = way(kind, rank, relay);
-                if self.world.is_here(from) {
-                    records.push((from, to, crossing.token.0));
-                }
+                records.push((from, to, crossing.token.0));
             }
             for (token, server, forward) in relay::inside(shape, ids) {
                 let (from, to) = way(kind, shape.relay(rank, server), forward.home.rank);
-                if self.world.is_here(from) {
-                    rows.push((from, to, rank, token.0, forward.part.position));
-                }
+                rows.push((from, to, rank, token.0, forward.part.position));
             }
         }
         (records, rows)
@@ -245,7 +266,7 @@ impl Audit<'_> {
 
     /// In stage 2 a task carries the records that were gathered for it, and their end flag.
     fn gathered(&self, number: usize, kind: Operator, records: &[Record]) -> Result<(), String> {
-        for rank in self.here() {
+        for rank in self.ranks() {
             for &Transfer { to, len, .. } in self.posted(number, rank)? {
                 let n = records.iter().filter(|&&(from, dest, _)| from == rank && dest == to).count();
                 let due = layout::gathered_bytes(self.shape, kind, n as u32);
@@ -273,21 +294,18 @@ impl Audit<'_> {
             Operator::Dispatch => shape.payload_bytes(),
             Operator::Combine => shape.row_bytes(),
         };
-        let (mut across, mut inside, mut most) = (0, 0, 0);
-        for rank in self.here() {
-            let mut own = 0;
+        let (mut across, mut inside) = (0, 0);
+        for rank in self.ranks() {
             for &Transfer { to, len, .. } in self.posted(number, rank)? {
                 let due = planned[rank.index() * ranks + to.index()];
                 if len != sent_bytes(shape, kind, due) {
                     return Err(format!("the window of rank {rank} to rank {to} has not {due} rows"));
                 }
                 let near = self.server(to) == self.server(rank);
-                *(if near { &mut inside } else { &mut own }) += u64::from(due);
+                *(if near { &mut inside } else { &mut across }) += u64::from(due);
             }
-            across += own;
-            most = most.max(own * row);
         }
-        self.moved(number, (across, row), (inside, row), Some(most))
+        self.moved(number, (across, row), (inside, row))
     }
 }
 
@@ -307,7 +325,7 @@ enum Fault {
     Unplanned,
 }
 
-/// Holds what was seen against a plan in which nothing is twice.
+/// Compares what was seen with a plan in which nothing is twice.
 fn hold<T: Copy + Ord>(
     mut seen: Vec<T>,
     mut planned: Vec<T>,
@@ -327,18 +345,13 @@ fn hold<T: Copy + Ord>(
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_twice_or_too_much_or_missing_is_told_apart() {
-        let of = |seen: &[u32], planned: &[u32]| {
-            hold(seen.to_vec(), planned.to_vec(), |fault, item| format!("{fault:?} {item}"))
-        };
-        assert_eq!(of(&[2, 1], &[1, 2]), Ok(()));
-        assert_eq!(of(&[2, 1, 2], &[1, 2]), Err("Twice 2".to_owned()));
-        assert_eq!(of(&[1, 2, 3], &[1, 2]), Err("Unplanned 3".to_owned()));
-        assert_eq!(of(&[2], &[1, 2]), Err("Missing 1".to_owned()));
-    }
+#[test]
+fn what_is_twice_or_too_much_or_missing_is_told_apart() {
+    let of = |seen: &[u32], planned: &[u32]| {
+        hold(seen.to_vec(), planned.to_vec(), |fault, item| format!("{fault:?} {item}"))
+    };
+    assert_eq!(of(&[2, 1], &[1, 2]), Ok(()));
+    assert_eq!(of(&[2, 1, 2], &[1, 2]), Err("Twice 2".to_owned()));
+    assert_eq!(of(&[1, 2, 3], &[1, 2]), Err("Unplanned 3".to_owned()));
+    assert_eq!(of(&[2], &[1, 2]), Err("Missing 1".to_owned()));
 }
