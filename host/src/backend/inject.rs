@@ -7,7 +7,6 @@ use core::time::Duration;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::layout::relay::Tail;
 use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Receive;
@@ -62,22 +61,6 @@ impl Lost {
     }
 }
 
-/// A rank that sends redundant data. Results stay correct; only the audit of traffic detects it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stray {
-    /// Each record to another server goes twice.
-    Twice(RankId),
-    /// Each row that it forwards goes to a near rank, too, where nobody needs it.
-    Astray {
-        /// Which.
-        rank: RankId,
-        /// To whom.
-        to: RankId,
-        /// A slot there that is not used.
-        at: Place,
-    },
-}
-
 /// A rank whose process dies.
 #[derive(Debug)]
 pub struct Killed {
@@ -101,7 +84,7 @@ impl Killed {
     }
 }
 
-/// The layer with a rank that is `silent`, strays or dies.
+/// The layer with a rank that is silent or slow, sends twice, or dies.
 #[derive(Debug)]
 pub struct Inject {
     /// Whose process dies, if anyone's.
@@ -110,8 +93,8 @@ pub struct Inject {
     pub slow: Option<(RankId, Duration)>,
     /// Who is, if anyone.
     pub silent: Option<Silent>,
-    /// Who says too much, if anyone.
-    pub stray: Option<Stray>,
+    /// The rank that sends everything to other servers twice, if one does. Results stay correct.
+    pub twice: Option<RankId>,
     /// The shape of the group.
     pub shape: Shape,
     /// Where experts find rows.
@@ -134,10 +117,10 @@ impl Inject {
         self.silent.filter(|silent| silent.rank == rank)
     }
 
-    /// Likewise.
+    /// Whether `rank` sends everything twice.
     #[inline]
-    fn stray(&self, rank: RankId) -> Option<Stray> {
-        self.stray.filter(|stray| stray.rank() == rank)
+    fn is_twice(&self, rank: RankId) -> bool {
+        self.twice == Some(rank)
     }
 
     /// `rank` is about to write.
@@ -145,14 +128,6 @@ impl Inject {
     fn count(&self, rank: RankId) {
         if let Some(killed) = self.killed.as_ref().filter(|killed| killed.rank == rank) {
             killed.count();
-        }
-    }
-}
-
-impl Stray {
-    const fn rank(self) -> RankId {
-        match self {
-            Self::Twice(rank) | Self::Astray { rank, .. } => rank,
         }
     }
 }
@@ -190,12 +165,10 @@ impl<N: Nic> Nic for Injected<'_, N> {
                 let len = transfer.len.saturating_sub(8);
                 self.inner.post(&Transfer { len, ..*transfer })
             }
-            _ if self.inject.stray(self.rank) == Some(Stray::Twice(self.rank)) => {
-                match self.inner.post(transfer)? {
-                    Post::Posted => self.inner.post(transfer).map(|_| Post::Posted),
-                    Post::Busy => Ok(Post::Busy),
-                }
-            }
+            _ if self.inject.is_twice(self.rank) => match self.inner.post(transfer)? {
+                Post::Posted => self.inner.post(transfer).map(|_| Post::Posted),
+                Post::Busy => Ok(Post::Busy),
+            },
             _ => self.inner.post(transfer),
         }
     }
@@ -221,7 +194,7 @@ impl<F: Fabric> Middleware for Injected<'_, F> {
         if is_lost {
             return Ok(());
         }
-        if matches!(self.inject.stray(self.rank), Some(Stray::Twice(_))) && message.len() > 8 {
+        if self.inject.is_twice(self.rank) && message.len() > 8 {
             self.inner.send(to, at, message)?;
         }
         self.inner.send(to, at, message)
@@ -229,14 +202,6 @@ impl<F: Fabric> Middleware for Injected<'_, F> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.inject.count(self.rank);
-        match self.inject.stray(self.rank) {
-            Some(Stray::Astray { to: other, at: slot, .. })
-                if tail.len() as u64 == Tail::BYTES && to != other =>
-            {
-                self.inner.put(other, slot, row, tail)?;
-            }
-            _ => {}
-        }
         self.inner.put(to, at, row, tail)
     }
 }

@@ -1,13 +1,12 @@
 //! `--inject`: who misbehaves, and how.
 
 use super::{BackendArg, FlagsArg, RunArgs, name_of, number};
-use crate::backend::inject::{Lost, Silent, Stray};
+use crate::backend::inject::{Lost, Silent};
 use crate::case::Case;
 use crate::error::Error;
 use crate::global_rank;
 use clap::ValueEnum;
 use core::time::Duration;
-use veriep_core::layout::relay;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
@@ -15,8 +14,8 @@ use veriep_core::units::RankId;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub silent: Option<Silent>,
-    /// A rank that sends messages twice, or to a rank that needs none.
-    pub stray: Option<Stray>,
+    /// The rank that sends messages twice.
+    pub twice: Option<RankId>,
     /// The rank whose process dies, and how many writes it makes before.
     pub killed: Option<(RankId, u64)>,
     /// The rank whose experts take longer, and how much longer.
@@ -34,9 +33,7 @@ impl RunArgs {
         let found = match fault.split_once('=') {
             Some(("killed", given)) => self.killed(given, case).map(|killed| faults.killed = Some(killed)),
             Some(("slow", given)) => self.slow(given, case).map(|slow| faults.slow = Some(slow)),
-            Some((what @ ("twice" | "astray"), rank)) => {
-                stray(&case.shape, what, rank).map(|stray| faults.stray = Some(stray))
-            }
+            Some(("twice", rank)) => twice(&case.shape, rank).map(|rank| faults.twice = Some(rank)),
             _ => self.silent(fault, case).map(|silent| faults.silent = Some(silent)),
         };
         found.map(|()| faults).map_err(|why| Error::Request(format!("--inject {fault}: {why}")))
@@ -112,19 +109,11 @@ fn of_rank<T>(
     Ok((rank, value))
 }
 
-fn stray(shape: &Shape, what: &str, rank: &str) -> Result<Stray, String> {
+fn twice(shape: &Shape, rank: &str) -> Result<RankId, String> {
     if shape.protocol() != Protocol::Hierarchy {
         return Err("only comm_alg = hierarchy has relays".to_owned());
     }
     let last = shape.ep_world_size() - 1;
     let rank = rank.parse().ok().filter(|&rank| rank <= last).map(RankId);
-    let rank = rank.ok_or_else(|| format!("must be a rank in [0, {last}]"))?;
-    if what == "twice" {
-        return Ok(Stray::Twice(rank));
-    }
-    let (server, number) = shape.server_of(rank);
-    let to = shape.rank_on(server, (number + 1) % shape.server_ranks());
-    // The last of all: only a source that sends that expert its whole batch uses it.
-    let slot = relay::dispatch_slot(shape, shape.local_expert_num() - 1, RankId(last), shape.bs_max() - 1);
-    Ok(Stray::Astray { rank, to, at: relay::behind(slot, relay::ROW) })
+    rank.ok_or_else(|| format!("must be a rank in [0, {last}]"))
 }

@@ -65,10 +65,9 @@ pub struct RunArgs {
     /// Which worker polls which core; ranks by default.
     #[arg(long, value_enum, help_heading = BACKEND)]
     pub spread: Option<Spread>,
-    /// Make a rank misbehave, to see the report. silent=RANK: it never publishes to another rank. silent=RANK:WHAT: only its
-    /// counts, tokens, grants, blocks, rows, tp or ends are lost. killed=RANK:N: its process dies in place of write number N
-    /// (processes, mpi). slow=RANK:SECONDS: its experts take that much longer (threads, processes, mpi). In a hierarchy
-    /// twice=RANK: it sends everything to other servers twice; astray=RANK: it also forwards to a rank that does not need it.
+    /// Make a rank misbehave: silent=RANK loses all that it publishes, silent=RANK:WHAT only its counts, tokens, grants, blocks,
+    /// rows, tp or ends; killed=RANK:N ends its process at write N; slow=RANK:SECONDS delays its experts; twice=RANK, in a
+    /// hierarchy, sends everything to other servers twice.
     #[arg(long, value_name = "FAULT", help_heading = FAULTS)]
     pub inject: Option<String>,
     #[command(flatten)]

@@ -184,10 +184,10 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
 /// What stands in front of a memory in every run.
 fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>> {
     let case = &job.case;
-    let Faults { silent, stray, killed, slow } = job.faults;
+    let Faults { silent, twice, killed, slow } = job.faults;
     let inject = Inject {
         silent,
-        stray,
+        twice,
         killed: killed.map(|(rank, at)| Killed { rank, at, made: AtomicU64::new(0) }),
         slow,
         shape: case.shape.clone(),

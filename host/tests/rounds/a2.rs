@@ -1,6 +1,6 @@
 //! The A2 full mesh: every backend gives the bytes of the oracle, agents included.
 
-use crate::audit;
+use crate::audit::{self, Redundant};
 use crate::common::trial::{Trial, make, small, workers};
 use crate::common::{fails, json, text};
 use serde_json::Value;
@@ -60,11 +60,11 @@ fn every_window_has_the_rows_of_the_plan() {
         for schedule in ["DC", "DDCC"] {
             let trial = Trial { units: 2, ..Trial::new(&case, schedule, 2) };
             for memory in [Memory::Strong, Memory::Weak] {
-                let moved = audit::in_lockstep(&trial, memory, None).unwrap();
+                let moved = audit::in_lockstep(&trial, memory, Redundant::default()).unwrap();
                 assert_eq!(moved.iter().map(Vec::len).collect::<Vec<_>>(), [2 * schedule.len(); 2]);
             }
-            audit::on_threads(&trial, &workers(2, Spread::Ranks), None).unwrap();
-            audit::on_threads(&trial, &workers(3, Spread::Cores), None).unwrap();
+            audit::on_threads(&trial, &workers(2, Spread::Ranks), Redundant::default()).unwrap();
+            audit::on_threads(&trial, &workers(3, Spread::Cores), Redundant::default()).unwrap();
         }
     }
 }

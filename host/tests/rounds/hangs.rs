@@ -94,7 +94,7 @@ fn run(group: &Group, cell: Cell) -> (Option<Failure>, Duration) {
         killed: None,
         slow: None,
         silent: Some(silent),
-        stray: None,
+        twice: None,
         shape: case.shape.clone(),
         receive: group.choices.receive,
     };

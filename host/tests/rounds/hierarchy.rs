@@ -1,9 +1,8 @@
 //! The A2 hierarchy: every backend gives the bytes of the oracle.
 
-use crate::audit;
+use crate::audit::{self, Astray, Redundant};
 use crate::common::trial::{Trial, make, preset_with, small, workers};
 use crate::common::{fails, json};
-use veriep::backend::inject::Stray;
 use veriep::backend::lockstep::Memory;
 use veriep::case::Case;
 use veriep::config::{Bs, Config};
@@ -95,11 +94,13 @@ fn a_run_tells_its_stage_and_how_many_tasks_an_agent_posts() {
 fn every_transfer_is_that_of_the_plan() {
     trials(|trial, name| {
         for memory in [Memory::Strong, Memory::Weak] {
-            let moved = audit::in_lockstep(trial, memory, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let moved = audit::in_lockstep(trial, memory, Redundant::default())
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
             assert_eq!(moved.len(), trial.units, "{name}");
         }
         for workers in [workers(2, Spread::Ranks), workers(3, Spread::Cores)] {
-            audit::on_threads(trial, &workers, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+            audit::on_threads(trial, &workers, Redundant::default())
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
         }
     });
 }
@@ -115,7 +116,7 @@ fn sixteen(name: &str, set: &[&str]) -> Case {
 fn the_hierarchy_sends_less_than_half_of_what_the_full_mesh_sends_across_servers() {
     let moved = |case: &Case| {
         let trial = Trial::new(case, "DC", 1);
-        audit::in_lockstep(&trial, Memory::Strong, None).unwrap().remove(0)
+        audit::in_lockstep(&trial, Memory::Strong, Redundant::default()).unwrap().remove(0)
     };
     let hierarchy = moved(&sixteen("a2-hier-16", &[]));
     let mesh = moved(&sixteen("a2-64", &["ep_world_size=16", "hccl_buffsize_mb=80"]));
@@ -147,14 +148,14 @@ fn redundant_traffic_is_refused_though_every_output_is_right() {
         let options = driver::Options { choices, ..driver::Options::default() };
         let trial = Trial { options, ..Trial::new(&case, "DC", 1) };
         let line = |ran: Result<_, Error>| ran.expect_err("it is redundant").lines().remove(0);
-        let both = |stray| {
-            let stepped = line(audit::in_lockstep(&trial, Memory::Strong, Some(stray)));
-            [stepped, line(audit::on_threads(&trial, &workers(2, Spread::Ranks), Some(stray)))]
+        let both = |redundant| {
+            let stepped = line(audit::in_lockstep(&trial, Memory::Strong, redundant));
+            [stepped, line(audit::on_threads(&trial, &workers(2, Spread::Ranks), redundant))]
         };
-        for twice in both(Stray::Twice(rank)) {
+        for twice in both(Redundant { twice: Some(rank), ..Redundant::default() }) {
             assert!(twice.contains(crossed), "{twice}");
         }
-        for astray in both(Stray::Astray { rank, to, at }) {
+        for astray in both(Redundant { astray: Some(Astray { rank, to, at }), ..Redundant::default() }) {
             assert!(astray.contains("to rank 6, which needs it not"), "{astray}");
         }
     }

@@ -94,7 +94,7 @@ rows! {
     a_death_of_a_rank_that_there_is_not: |room| {
         room.run("run --preset tiny --backend processes --inject killed=2:5")
     };
-    a_row_for_nobody_where_there_are_no_relays: |room| room.run("run --preset tiny --inject astray=0");
+    a_rank_that_sends_twice_where_there_are_no_relays: |room| room.run("run --preset tiny --inject twice=0");
     a_token_twice_from_a_rank_that_there_is_not: |room| {
         room.run("run --preset a2-hier-16 --inject twice=16")
     };

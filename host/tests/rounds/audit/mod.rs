@@ -2,11 +2,15 @@
 //! once, and only to one that has an expert of it; a relay forwards a row only to whom it belongs; sums come back
 //! likewise. On the full mesh every window holds the rows that its receiver is to get.
 
+mod astray;
 mod count;
 
+pub(crate) use astray::Astray;
+
 use crate::common::trial::Trial;
+use astray::Redirect;
 use count::{Bytes, Counted, Counts, Load};
-use veriep::backend::inject::{Inject, Stray};
+use veriep::backend::inject::Inject;
 use veriep::backend::lockstep::{Lockstep, Memory};
 use veriep::backend::rank_remap::RankRemap;
 use veriep::backend::shared::SharedMemory;
@@ -24,6 +28,14 @@ use veriep_core::protocol::{Operator, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, Pair, RankId, Token};
+
+/// A rank whose traffic is redundant.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Redundant {
+    /// It sends everything to other servers twice.
+    pub(crate) twice: Option<RankId>,
+    pub(crate) astray: Option<Astray>,
+}
 
 /// What went one way in an operator, all ranks together.
 #[derive(Clone, Copy, Debug)]
@@ -48,10 +60,10 @@ pub(crate) struct Moved {
 pub(crate) fn in_lockstep(
     trial: &Trial<'_>,
     memory: Memory,
-    stray: Option<Stray>,
+    redundant: Redundant,
 ) -> Result<Vec<Vec<Moved>>, Error> {
     let memory = Lockstep::new(trial.case, trial.batches(), memory, 1).expect("memory");
-    audited(trial, memory, stray, |unit| {
+    audited(trial, memory, redundant, |unit| {
         let steps = driver::lockstep::run(unit)?;
         Ok(Times { steps, ..Times::default() })
     })
@@ -61,19 +73,19 @@ pub(crate) fn in_lockstep(
 pub(crate) fn on_threads(
     trial: &Trial<'_>,
     workers: &Workers,
-    stray: Option<Stray>,
+    redundant: Redundant,
 ) -> Result<Vec<Vec<Moved>>, Error> {
     let memory = SharedMemory::new(trial.case, trial.batches()).unwrap();
-    audited(trial, memory, stray, |unit| driver::threads::run(unit, workers))
+    audited(trial, memory, redundant, |unit| driver::threads::run(unit, workers))
 }
 
 /// A memory with the layers of a run, and the layer that counts.
-type Audited<B> = Layered<Inject, Layered<Counted, Layered<RankRemap, B>>>;
+type Audited<B> = Layered<Redirect, Layered<Inject, Layered<Counted, Layered<RankRemap, B>>>>;
 
 fn audited<B: Backend>(
     trial: &Trial<'_>,
     memory: B,
-    stray: Option<Stray>,
+    redundant: Redundant,
     drive: impl Fn(&Unit<'_, Audited<B>>) -> Result<Times, Failure>,
 ) -> Result<Vec<Vec<Moved>>, Error> {
     let shape = &trial.case.shape;
@@ -81,15 +93,16 @@ fn audited<B: Backend>(
         killed: None,
         slow: None,
         silent: None,
-        stray,
+        twice: redundant.twice,
         shape: shape.clone(),
         receive: trial.options.choices.receive,
     };
-    let backend = inject.over(Counted::of(shape).over(RankRemap::of(trial.case).over(memory)));
+    let counted = Counted::of(shape).over(RankRemap::of(trial.case).over(memory));
+    let backend = Redirect(redundant.astray).over(inject.over(counted));
     let mut moved = Vec::new();
     trial.run(&backend, |unit| {
         let times = drive(unit)?;
-        moved.push(check(unit, &unit.backend.inner.layer.take())?);
+        moved.push(check(unit, &unit.backend.inner.inner.layer.take())?);
         Ok(times)
     })?;
     Ok(moved)
