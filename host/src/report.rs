@@ -7,7 +7,6 @@ use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
-use serde_json::Value;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -414,50 +413,6 @@ pub fn decimals(number: f64) -> String {
 /// The text of what may be missing.
 pub fn or_dash(value: Option<impl core::fmt::Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
-}
-
-/// Returns the title of a field, and its name.
-fn titled(name: &str) -> (&str, &str) {
-    name.split_once('=').unwrap_or((name, name))
-}
-
-/// A table of objects. A column is a field's name, or its title and then the name; `a.b` is a field of a field, and `a..` a
-/// range.
-pub fn objects<'v>(columns: &[&str], items: impl IntoIterator<Item = &'v Value>) -> String {
-    let of: Vec<_> = columns.iter().map(|name| titled(name)).collect();
-    let header: Vec<_> = of.iter().map(|(title, _)| title.trim_end_matches('.')).collect();
-    let row = |item| of.iter().map(|(_, field)| cell(item, field)).collect();
-    self::columns(&header, &items.into_iter().map(row).collect::<Vec<_>>())
-}
-
-/// A field, or a field of a field.
-pub fn at<'v>(item: &'v Value, path: &str) -> Option<&'v Value> {
-    item.pointer(&format!("/{}", path.replace('.', "/")))
-}
-
-/// The list that a field is; nothing if it is none.
-pub fn items<'v>(item: &'v Value, field: &str) -> &'v [Value] {
-    item[field].as_array().map_or(&[], Vec::as_slice)
-}
-
-/// The text of a field in a table: of a number that is measured two decimals.
-pub fn cell(item: &Value, field: &str) -> String {
-    let (path, between) = field.strip_suffix("..").map_or((field, " "), |path| (path, ".."));
-    match at(item, path) {
-        None | Some(Value::Null) => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(all)) => all.iter().map(Value::to_string).collect::<Vec<_>>().join(between),
-        Some(Value::Number(number)) if number.is_f64() => format!("{:.2}", number.as_f64().unwrap_or(0.0)),
-        Some(number) => number.to_string(),
-    }
-}
-
-/// The fields of both objects.
-pub fn with(mut object: Value, more: Value) -> Value {
-    if let (Some(object), Value::Object(mut more)) = (object.as_object_mut(), more) {
-        object.append(&mut more);
-    }
-    object
 }
 
 fn plain_table() -> Table {

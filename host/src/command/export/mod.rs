@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, pairs, with};
+use crate::report::{Report, pairs};
 use core::ops::Range;
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -298,4 +298,12 @@ fn share(shape: &Shape, rank: RankId, core: CoreId) -> Json {
     };
     let tokens = ends(&split::tokens(shape, ep, core));
     with(json!({"rank": rank.0, "core": core.0, "tokens": tokens}), more)
+}
+
+/// The fields of both objects.
+fn with(mut object: Json, more: Json) -> Json {
+    if let (Some(object), Json::Object(mut more)) = (object.as_object_mut(), more) {
+        object.append(&mut more);
+    }
+    object
 }

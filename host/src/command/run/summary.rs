@@ -9,11 +9,11 @@ use crate::dump;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
-use crate::report::{Report, cell, columns, items, note, pairs};
+use crate::report::{Report, columns, decimals, note, pairs};
 use crate::roofline::Roofline;
 use crate::verdict::Judgement;
 use core::time::Duration;
-use serde_json::{Value, json};
+use serde::Serialize;
 use veriep_core::protocol::Stage;
 use veriep_core::shape::Op;
 
@@ -51,7 +51,71 @@ fn judgement(job: &Job<'_>, run: usize, all: usize) -> Judgement {
     }
 }
 
-fn summary(job: &Job<'_>, ran: &Ran) -> Value {
+/// What a run comes to.
+#[derive(Debug, Serialize)]
+struct Summary {
+    ok: bool,
+    source: String,
+    set: Vec<String>,
+    backend: String,
+    /// Of each process; null where time is not real.
+    threads: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<usize>,
+    vector: &'static str,
+    seed: u64,
+    ranks: u32,
+    /// Those that an elastic domain has lost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dead: Vec<u32>,
+    cores: u32,
+    tokens: u64,
+    rows: u64,
+    schedule: String,
+    receive: &'static str,
+    experts: &'static str,
+    rounds: usize,
+    interrupted: bool,
+    checked: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compared: Option<&'static str>,
+    steps: u64,
+    operators: [OfOperator; 2],
+    waited_for: Vec<Waited>,
+    /// Only where time is real.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    row_copy: Option<String>,
+    /// Of the first rounds; the others pay for the pages that they are the first to touch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    committed_rounds: Option<usize>,
+    /// Tasks that the agent of each rank posted in each operator (A2): one for each peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tasks_per_operator: Option<f64>,
+    /// Of the hierarchy: 2 if the agent sends to other servers, 3 if the cores do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfOperator {
+    operator: &'static str,
+    /// Over the rounds; of each round the slowest worker.
+    ms: Option<Quantiles>,
+    payload_bytes: u64,
+    moved_bytes: u64,
+    memcpy_ms: Option<f64>,
+    /// 1 is as fast as the bare copies.
+    of_memcpy: Option<f64>,
+}
+
+/// For how long cores of other ranks waited for a flag of a rank, per round and summed over the cores.
+#[derive(Debug, Serialize)]
+struct Waited {
+    rank: u32,
+    ms: f64,
+}
+
+fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let Ran { costs, roofline } = ran;
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
@@ -63,182 +127,161 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Value {
     let timed = args.backend.is_timed();
     let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * costs.rounds);
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
-    let operator = |operator: &str, times: &[Duration], bytes: (u64, u64), copies: Option<Duration>| {
+    let operator = |operator, times: &[Duration], bytes: (u64, u64), copies: Option<Duration>| {
         let ms = Quantiles::of(times);
         let memcpy_ms = copies.map(millis);
-        json!({
-            "operator": operator,
-            // Over the rounds; of each round the slowest worker.
-            "ms": ms,
-            "payload_bytes": bytes.0,
-            "moved_bytes": bytes.1,
-            "memcpy_ms": memcpy_ms,
-            // 1 is as fast as the bare copies.
-            "of_memcpy": memcpy_ms.zip(ms).map(|(copies, ms)| copies / ms.median),
-        })
+        let of_memcpy = memcpy_ms.zip(ms.as_ref()).map(|(copies, ms)| copies / ms.median);
+        OfOperator { operator, ms, payload_bytes: bytes.0, moved_bytes: bytes.1, memcpy_ms, of_memcpy }
     };
     let copies = |of: fn(&Roofline) -> Duration| roofline.as_ref().map(of);
     let operators = [
         operator("dispatch", &costs.dispatch, (bytes.payload, moved.0), copies(|r| r.dispatch)),
         operator("combine", &costs.combine, (bytes.results, moved.1), copies(|r| r.combine)),
     ];
-    let mut summary = json!({
-        "ok": costs.rounds == plan.rounds() && plan.check.is_some(),
-        "source": source,
-        "set": args.config.set,
-        "backend": name_of(args.backend),
-        // Of each process.
-        "threads": timed.then_some(job.workers.count),
-        "vector": plan.options.vector.name(),
-        "seed": args.seed,
-        "ranks": global_rank::count(shape),
-        "cores": shape.aiv_num(),
-        "tokens": tokens,
-        "rows": bytes.rows,
-        "schedule": args.schedule,
-        "receive": receive.name(),
-        "experts": dump::experts(receive),
-        "rounds": costs.rounds,
-        "interrupted": costs.rounds < plan.rounds(),
-        "checked": plan.check.is_some(),
-        "steps": costs.steps,
-        "operators": operators,
-        "waited_for": if timed { waited_for(case, costs, costs.rounds) } else { Vec::new() },
-    });
-    let mut has = |field: &str, value: Option<Value>| {
-        value.into_iter().for_each(|value| summary[field] = value);
-    };
-    let several = matches!(args.backend, BackendArg::Processes | BackendArg::Mpi);
-    has("processes", several.then(|| job.processes.into()));
-    // Those that an elastic domain has lost.
-    has("dead", Some(case.dead()).filter(|dead| !dead.is_empty()).map(Value::from));
-    // Only where time is real.
-    has("row_copy", job.row_copy.get().map(|&way| name_of(RowCopyArg::from(way)).into()));
-    // Of the first rounds; the others pay for the pages that they are the first to touch.
-    has("committed_rounds", job.committed.get().map(|&rounds| rounds.into()));
     let compared = match shape.op() {
         Op::Combine => "bit for bit on every round",
         Op::CombineAddRmsNorm => "bit for bit on every round; rstd by its range, y by that rstd",
     };
-    has("compared", plan.check.map(|_| compared.into()));
-    // Tasks that the agent of each rank posted in each operator (A2): one for each peer.
-    has("tasks_per_operator", has_agents.then(|| tasks.into()));
-    // Of the hierarchy: who issues what goes to other servers.
     let stage = if plan.options.choices.stage == Stage::Two { 2 } else { 3 };
-    has("stage", global_rank::servers(shape).map(|_| stage.into()));
-    summary
+    let several = matches!(args.backend, BackendArg::Processes | BackendArg::Mpi);
+    Summary {
+        ok: costs.rounds == plan.rounds() && plan.check.is_some(),
+        source: source.clone(),
+        set: args.config.set.clone(),
+        backend: name_of(args.backend),
+        threads: timed.then_some(job.workers.count),
+        processes: several.then_some(job.processes),
+        vector: plan.options.vector.name(),
+        seed: args.seed,
+        ranks: global_rank::count(shape),
+        dead: case.dead(),
+        cores: shape.aiv_num(),
+        tokens,
+        rows: bytes.rows,
+        schedule: args.schedule.clone(),
+        receive: receive.name(),
+        experts: dump::experts(receive),
+        rounds: costs.rounds,
+        interrupted: costs.rounds < plan.rounds(),
+        checked: plan.check.is_some(),
+        compared: plan.check.map(|_| compared),
+        steps: costs.steps,
+        operators,
+        waited_for: if timed { waited_for(case, costs, costs.rounds) } else { Vec::new() },
+        row_copy: job.row_copy.get().map(|&way| name_of(RowCopyArg::from(way))),
+        committed_rounds: job.committed.get().copied(),
+        tasks_per_operator: has_agents.then_some(tasks),
+        stage: global_rank::servers(shape).map(|_| stage),
+    }
 }
 
-/// For how long cores of other ranks waited for a flag of each rank, per round and summed over the cores.
-fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Value> {
+fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
     let all = costs.waited_for().into_iter();
-    all.map(|(rank, time)| json!({"rank": case.name(rank).0, "ms": millis(time) / rounds as f64})).collect()
+    all.map(|(rank, time)| Waited { rank: case.name(rank).0, ms: millis(time) / rounds as f64 }).collect()
 }
 
-fn table(summary: &Value) -> String {
-    let of = |field| cell(summary, field);
-    let has = |title, field: &str| summary.get(field).map(|_| (title, cell(summary, field)));
-    let operators = items(summary, "operators");
-    let oracle =
-        summary["compared"].as_str().map_or_else(|| "not judged".to_owned(), |how| format!("agrees {how}"));
+fn table(summary: &Summary) -> String {
+    let Summary { tokens, rows, schedule, rounds, .. } = summary;
+    let oracle = summary.compared.map_or_else(|| "not judged".to_owned(), |how| format!("agrees {how}"));
     let about = pairs(&[
         ("oracle", oracle),
         ("group", group(summary)),
         ("backend", with_threads(summary)),
-        ("round", format!("{} tokens, {} rows", of("tokens"), of("rows"))),
-        ("schedule", format!("{}, rounds on one live group: {}", of("schedule"), of("rounds"))),
+        ("round", format!("{tokens} tokens, {rows} rows")),
+        ("schedule", format!("{schedule}, rounds on one live group: {rounds}")),
     ]);
-    let mut rest = vec![
-        ("source", of("source")),
-        ("seed", of("seed")),
-        ("vectors", of("vector")),
-        ("receive", of("receive")),
-        ("experts", of("experts")),
-        ("steps", of("steps")),
-    ];
-    rest.extend(has("row copy", "row_copy"));
-    rest.extend(summary["committed_rounds"].as_u64().map(|rounds| ("memory", memory(rounds, summary))));
-    rest.extend(
-        summary["tasks_per_operator"].as_f64().map(|n| ("tasks", format!("{n} per rank and operator"))),
-    );
-    rest.extend(has("stage", "stage"));
-    let rest = pairs(&rest);
-    if summary["threads"].is_null() {
+    let rest = pairs(&rest(summary));
+    if summary.threads.is_none() {
         return format!("{about}\n\n{rest}");
     }
-    let ms = |value: &Value| value.as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
-    let rounds = summary["rounds"].as_u64().unwrap_or(0);
-    let row = |operator: &Value| {
-        let quantiles = &operator["ms"];
-        // A quantile of too few rounds is only their maximum.
-        let of_many =
-            |quantile: &str, least| if rounds >= least { ms(&quantiles[quantile]) } else { "-".to_owned() };
-        let mut row = vec![
-            cell(operator, "operator"),
-            ms(&quantiles["median"]),
-            of_many("p90", 10),
-            of_many("p99", 100),
-            mebibytes(&operator["payload_bytes"]),
-            mebibytes(&operator["moved_bytes"]),
-        ];
-        if !operator["of_memcpy"].is_null() {
-            row.extend([ms(&operator["memcpy_ms"]), cell(operator, "of_memcpy")]);
-        }
-        row
-    };
-    let rows: Vec<_> = operators.iter().map(row).collect();
-    let head = ["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"];
-    // A2 has no bare copies to compare with, so no columns for them.
-    let width = rows.first().map_or(head.len(), Vec::len);
-    let operators = columns(&head[..width], &rows);
-    let waits: Vec<_> =
-        items(summary, "waited_for").iter().filter(|wait| wait["ms"].as_f64() > Some(0.0)).collect();
-    let waited: Vec<_> = waits.iter().take(8).map(|wait| vec![cell(wait, "rank"), ms(&wait["ms"])]).collect();
-    let waited = match waits.len() {
-        0 => "nobody waited".to_owned(),
-        all => {
-            let more = all - waited.len();
-            let rest = if more > 0 { format!("\nand {more} more ranks") } else { String::new() };
-            columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
-        }
-    };
-    format!("{about}\n\n{operators}\n\n{waited}\n\n{rest}")
+    format!("{about}\n\n{}\n\n{}\n\n{rest}", of_operators(summary), of_waits(&summary.waited_for))
 }
 
-/// Whose page faults the times are without.
-fn memory(committed: u64, summary: &Value) -> String {
-    match (committed, summary["rounds"].as_u64().unwrap_or(0)) {
-        (0, _) => "not committed before the clock starts: times include page faults".to_owned(),
-        (some, all) if some < all => {
-            format!("committed for {some} of {all} rounds: later times include page faults")
+fn rest(summary: &Summary) -> Vec<(&'static str, String)> {
+    let mut rest = vec![
+        ("source", summary.source.clone()),
+        ("seed", summary.seed.to_string()),
+        ("vectors", summary.vector.to_owned()),
+        ("receive", summary.receive.to_owned()),
+        ("experts", summary.experts.to_owned()),
+        ("steps", summary.steps.to_string()),
+    ];
+    rest.extend(summary.row_copy.clone().map(|way| ("row copy", way)));
+    rest.extend(summary.committed_rounds.map(|rounds| ("memory", memory(rounds, summary.rounds))));
+    rest.extend(
+        summary.tasks_per_operator.map(|tasks| ("tasks", format!("{tasks:?} per rank and operator"))),
+    );
+    rest.extend(summary.stage.map(|stage| ("stage", stage.to_string())));
+    rest
+}
+
+fn of_operators(summary: &Summary) -> String {
+    let ms = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
+    let row = |of: &OfOperator| {
+        // A quantile of too few rounds is only their maximum.
+        let of_many = |quantile: fn(&Quantiles) -> f64, least| {
+            ms(of.ms.as_ref().filter(|_| summary.rounds >= least).map(quantile))
+        };
+        let mut row = vec![
+            of.operator.to_owned(),
+            of_many(|ms| ms.median, 0),
+            of_many(|ms| ms.p90, 10),
+            of_many(|ms| ms.p99, 100),
+            mebibytes(of.payload_bytes),
+            mebibytes(of.moved_bytes),
+        ];
+        row.extend(of.of_memcpy.into_iter().flat_map(|share| [ms(of.memcpy_ms), decimals(share)]));
+        row
+    };
+    let rows = summary.operators.each_ref().map(row);
+    let head = ["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"];
+    // A2 has no bare copies to compare with, so no columns for them.
+    columns(&head[..rows[0].len()], &rows)
+}
+
+fn of_waits(waited_for: &[Waited]) -> String {
+    let waits: Vec<_> = waited_for.iter().filter(|wait| wait.ms > 0.0).collect();
+    if waits.is_empty() {
+        return "no rank was waited for".to_owned();
+    }
+    let shown: Vec<_> = waits.iter().take(8).collect();
+    let rows: Vec<_> =
+        shown.iter().map(|wait| vec![wait.rank.to_string(), format!("{:.3}", wait.ms)]).collect();
+    let more = waits.len() - shown.len();
+    let rest = if more > 0 { format!("\nand {more} more ranks") } else { String::new() };
+    columns(&["waited for rank", "ms per round, summed over waiting cores"], &rows) + &rest
+}
+
+/// Of which rounds page faults are in the times.
+fn memory(committed: usize, rounds: usize) -> String {
+    match committed {
+        0 => "not committed before the clock starts: times include page faults".to_owned(),
+        some if some < rounds => {
+            format!("committed for {some} of {rounds} rounds: later times include page faults")
         }
         _ => "committed before the clock starts: times are without page faults".to_owned(),
     }
 }
 
-fn group(summary: &Value) -> String {
-    let (ranks, cores) = (cell(summary, "ranks"), cell(summary, "cores"));
-    match summary["dead"].as_array() {
-        None => format!("{ranks} ranks x {cores} cores"),
-        Some(gone) => {
-            let all = summary["ranks"].as_u64().unwrap_or(0) + gone.len() as u64;
-            format!("{ranks} of {all} ranks left x {cores} cores")
-        }
+fn group(summary: &Summary) -> String {
+    let Summary { ranks, cores, dead, .. } = summary;
+    if dead.is_empty() {
+        return format!("{ranks} ranks x {cores} cores");
+    }
+    let all = *ranks as usize + dead.len();
+    format!("{ranks} of {all} ranks left x {cores} cores")
+}
+
+fn with_threads(summary: &Summary) -> String {
+    let backend = &summary.backend;
+    match (summary.processes, summary.threads) {
+        (Some(processes), None | Some(1)) => format!("{backend} ({processes})"),
+        (Some(processes), Some(threads)) => format!("{backend} ({processes}, {threads} workers each)"),
+        (None, Some(threads)) => format!("{backend} ({threads} workers)"),
+        (None, None) => backend.clone(),
     }
 }
 
-fn with_threads(summary: &Value) -> String {
-    let of = |field| cell(summary, field);
-    match (summary["processes"].as_u64(), summary["threads"].as_u64()) {
-        (Some(processes), None | Some(1)) => format!("{} ({processes})", of("backend")),
-        (Some(processes), Some(threads)) => {
-            format!("{} ({processes}, {threads} workers each)", of("backend"))
-        }
-        (None, Some(threads)) => format!("{} ({threads} workers)", of("backend")),
-        (None, None) => of("backend"),
-    }
-}
-
-fn mebibytes(bytes: &Value) -> String {
-    format!("{:.2}", bytes.as_f64().unwrap_or(0.0) / f64::from(1 << 20))
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / f64::from(1 << 20))
 }
