@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Instant;
 
 /// How long all may take to say who they are.
-const GREETS: Duration = Duration::from_secs(60);
+const MEETS: Duration = Duration::from_secs(60);
 /// Between two looks whether those live who have.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -125,8 +125,8 @@ pub fn introduce<W: Wire>(
                     ));
                 }
             }
-            if since.elapsed() > GREETS {
-                return Err(format!("process {missing} has not said who it is for {} s", GREETS.as_secs()));
+            if since.elapsed() > MEETS {
+                return Err(format!("process {missing} has not said who it is for {} s", MEETS.as_secs()));
             }
             thread::yield_now();
             continue;
@@ -244,10 +244,11 @@ mod tests {
     #[test]
     fn who_was_asked_for_something_else_is_named() {
         let wires = MemoryWire::network(2, 1).into_iter().enumerate();
-        let greets = wires.map(|(me, wire)| {
+        let introduced = wires.map(|(me, wire)| {
             thread::spawn(move || introduce(wire, (me, 2), false, Ok((me as u64, None))).unwrap().differs())
         });
-        let differs: Vec<_> = greets.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
+        let differs: Vec<_> =
+            introduced.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect();
         assert_eq!(differs, [Some(1), Some(1)]);
     }
 

@@ -96,6 +96,10 @@ fn nobody_is_stuck_while_somebody_checks_or_has_not_tried() {
     assert!(is_spent(&[&b]));
     b.arrive();
     assert!(!is_spent(&[&b]), "all have come");
+    // A process that has done all that it was asked for holds up no other.
+    b.enter(Phase::Idle);
+    a.enter(Phase::Drives);
+    assert!(is_spent(&[&a]));
 }
 
 #[test]
