@@ -316,19 +316,11 @@ impl Config {
 
     /// The algorithm that is asked for; the first possible one if its name means nothing.
     pub(crate) fn algorithm(&self) -> Algorithm {
-        self.algorithms()[0]
-    }
-
-    /// The algorithms that `product` and `comm_alg` may mean: one, if both words are known.
-    pub(crate) fn algorithms(&self) -> Vec<Algorithm> {
-        let meant = self.words_of_algorithms().find(|(_, name, _)| *name == self.comm_alg());
         let is_certain = named(&Product::WORDS, &self.product).is_some();
-        let mut algorithms: Vec<_> = match meant.filter(|_| is_certain) {
-            Some((.., algorithm)) => vec![algorithm],
-            None => self.words_of_algorithms().map(|(.., algorithm)| algorithm).collect(),
-        };
-        algorithms.dedup();
-        algorithms
+        let is_meant = |name: &str| !is_certain || name == self.comm_alg();
+        let first = || self.words_of_algorithms().next();
+        let meant = self.words_of_algorithms().find(|(_, name, _)| is_meant(name)).or_else(first);
+        meant.map_or(Algorithm::WORDS[0].2, |(.., algorithm)| algorithm)
     }
 
     /// The names of algorithms that this release has on this product, or on both if its name means nothing.

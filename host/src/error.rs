@@ -47,9 +47,6 @@ pub struct Cure {
     pub parameter: String,
     /// Its new value; none for a tensor.
     pub value: Option<serde_json::Value>,
-    /// The rules that it breaks and that hold without it, each behind its parameter.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub breaks: Vec<String>,
 }
 
 impl Problem {

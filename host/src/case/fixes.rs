@@ -54,7 +54,7 @@ fn refused(
 }
 
 fn cure(parameter: &str, value: Option<i64>) -> Cure {
-    Cure { parameter: parameter.to_owned(), value: value.map(Into::into), breaks: Vec::new() }
+    Cure { parameter: parameter.to_owned(), value: value.map(Into::into) }
 }
 
 /// Returns whether the violations that are `left` are among `all`, and this one is not.

@@ -64,7 +64,7 @@ impl Config {
     pub(crate) fn page_problems(&self) -> Vec<Problem> {
         let mut found = Vec::new();
         let mut broken = |parameter: &str, seen: &str, rule: String, reads: &[&str]| {
-            let cures = vec![Cure { parameter: parameter.to_owned(), value: None, breaks: Vec::new() }];
+            let cures = vec![Cure { parameter: parameter.to_owned(), value: None }];
             let hint = Some(format!("leave out {parameter}"));
             found.push(Problem { cures, hint, ..Problem::new(parameter, seen, rule).reading(reads) });
         };

@@ -341,8 +341,8 @@ fn the_window_is_told_term_by_term() {
 fn violations_come_with_what_to_change_to_what() {
     let folder = tempdir().unwrap();
     for (content, hint) in [
-        ("hccl_buffsize_mb = 20", "hccl_buffsize_mb = 33, or bs = 9"),
-        ("moe_expert_num = 250", "moe_expert_num = 256 or 240, or ep_world_size = 25 or 10"),
+        ("hccl_buffsize_mb = 20", "hccl_buffsize_mb = 33"),
+        ("moe_expert_num = 250", "moe_expert_num = 256 or 240"),
         ("k = 20", "k = 16"),
         ("k = 8\nglobal_bs = 16", "global_bs = 256 or 0"),
         ("comm_alg = \"fullmesh_v3\"", "comm_alg = \"fullmesh_v1\""),
@@ -355,8 +355,8 @@ fn violations_come_with_what_to_change_to_what() {
         ("bs = [2, 2]", "bs = 2, or ep_world_size = 2"),
         ("bs = [16,16,16,16,16,16,16,16,16,16,16,16,16,16,16,600]", "bs[15] = 16"),
         ("norm_eps = nan", "norm_eps = 1e-6"),
-        ("k = 8\nrelease = \"9.1.0\"\ntp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
-        ("k = 8\nshared_expert_num = 3", "shared_expert_num = 1"),
+        ("k = 8\nrelease = \"9.1.0\"\ntp_world_size = 2", "tp_world_size = 1"),
+        ("k = 8\nshared_expert_num = 3", "shared_expert_rank_num = 12"),
     ] {
         let config = config_file(folder.path(), "c.toml", content);
         let report = json(2, &["check", &config]);
@@ -453,23 +453,6 @@ fn a_preset_with_other_keys_is_judged_as_a_file_with_them() {
         json(0, &["check", &other, "--set", "k=4"])["buffer"]["max_bs"]
     );
     assert!(fails(2, &["check", &other, "--preset", "tiny"]).contains("cannot be used with"));
-}
-
-#[test]
-fn a_hint_that_breaks_another_rule_says_which() {
-    let folder = tempdir().unwrap();
-    let config = config_file(folder.path(), "c.toml", "ep_world_size = 2\nglobal_bs = 1200\nbs = [1, 600]");
-    let report = json(2, &["check", &config]);
-    let mut told = 0;
-    for violation in report["violations"].as_array().unwrap() {
-        for cure in violation["cures"].as_array().unwrap() {
-            let Some(broken) = cure.get("breaks") else { continue };
-            let first = format!("(but then {}", broken[0].as_str().unwrap());
-            assert!(violation["hint"].as_str().unwrap().contains(&first), "{violation}");
-            told += 1;
-        }
-    }
-    assert!(told > 0, "{report}");
 }
 
 #[test]
