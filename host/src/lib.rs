@@ -10,6 +10,9 @@
     allow(dead_code, unused_imports, reason = "commands use it, and builds with them refuse what is dead")
 )]
 
+#[cfg(not(unix))]
+compile_error!("veriep runs on Linux, and without processes, joined groups and MPI on macOS; on Windows use WSL");
+
 pub mod atomic_file;
 pub mod backend;
 pub mod batch;

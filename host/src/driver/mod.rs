@@ -9,6 +9,7 @@ mod budget;
 mod hang;
 pub mod lockstep;
 pub mod pin;
+#[cfg(target_os = "linux")]
 pub(crate) mod rank;
 pub mod schedule;
 mod stepper;
@@ -18,6 +19,7 @@ mod wait;
 
 pub use hang::{Hang, Missing};
 pub(crate) use stepper::Stepper;
+#[cfg(target_os = "linux")]
 pub(crate) use task::keep_operands;
 pub use task::{RankState, Stop, Task};
 use veriep_core::protocol::{Choices, Refused};

@@ -40,6 +40,7 @@ pub(super) fn threads(args: &BenchArgs) -> usize {
 }
 
 /// What all processes of a group must have alike.
+#[cfg(target_os = "linux")]
 pub(super) fn fingerprint(case: &Case) -> u64 {
     Fingerprints::new(&case.shape, Choices::default()).whole()
 }
@@ -157,6 +158,7 @@ fn choices(receive: Receive) -> Choices {
 }
 
 /// New memory of a group of so many threads that copies rows as is asked.
+#[cfg(target_os = "linux")]
 pub(super) fn copying(
     memory: SharedMemory,
     case: &Case,
