@@ -596,7 +596,8 @@ pub struct CheckArgs {
 /// Where the record of events goes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RecordArgs {
-    /// Write the events as JSON lines, after a header line.
+    /// Write the events as JSON lines, after a header line. `run` has this and the next two on threads, lockstep and weak; on
+    /// threads each call then takes a lock, so times are those of the recording.
     #[arg(long, value_name = "FILE.jsonl", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Write the events as Chrome trace-event JSON, for Perfetto and chrome://tracing.

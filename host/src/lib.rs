@@ -11,7 +11,9 @@
 )]
 
 #[cfg(not(unix))]
-compile_error!("veriep runs on Linux, and without processes, joined groups and MPI on macOS; on Windows use WSL");
+compile_error!(
+    "veriep runs on Linux, and without processes, joined groups and MPI on macOS; on Windows use WSL"
+);
 
 pub mod atomic_file;
 pub mod backend;

@@ -32,8 +32,8 @@ pub trait Backend: Sync {
     /// call it by a table.
     const INLINED: bool = false;
 
-    /// Whether anybody wants to hear what a core waits for: else nobody need look whether that has changed.
-    const WAITS: bool = false;
+    /// Whether a layer wants to hear of each step of a core, and of what cores and agents wait for.
+    const STEPS: bool = false;
 
     /// The fabric of a core that works on batch number `batch`.
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric;
@@ -52,7 +52,7 @@ pub trait Backend: Sync {
 impl<P: Deref<Target: Backend> + Sync> Backend for P {
     const INLINED: bool = P::Target::INLINED;
 
-    const WAITS: bool = P::Target::WAITS;
+    const STEPS: bool = P::Target::STEPS;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         (**self).fabric(rank, core, batch)
@@ -71,17 +71,15 @@ impl<P: Deref<Target: Backend> + Sync> Backend for P {
     }
 }
 
-/// An event of a core that a driver reports. In lockstep it reports begins and steps only; [`Layer::stepped`] gets the rest.
+/// An event of a core or agent that a driver reports. In lockstep it reports begins and steps only; [`Layer::stepped`] gets the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// It begins an operator.
     Begins(Planned),
-    /// It is about to take a step of one, in the phase of that name. Only a scheduler in one thread tells.
+    /// It is about to take a step of one, in the phase of that name. Threads tell it only if a layer [asks](Backend::STEPS).
     Steps(Planned, &'static str),
-    /// It cannot move: in the phase of that name it lacks this.
-    Waits(Wait, &'static str),
-    /// It has moved, behind a wait that was told.
-    Moves,
+    /// It cannot move: it lacks this. Only threads tell it, and only if a layer asks.
+    Waits(Wait),
     /// It has ended its operator.
     Ends,
     /// It was the last of its rank to do so, and the experts have run.
@@ -91,7 +89,7 @@ pub enum Told {
 impl Told {
     fn renamed(self, name: &dyn Fn(RankId) -> RankId) -> Self {
         match self {
-            Self::Waits(wait, phase) => Self::Waits(wait.renamed(name), phase),
+            Self::Waits(wait) => Self::Waits(wait.renamed(name)),
             other => other,
         }
     }
@@ -102,8 +100,8 @@ pub trait Layer: Sync + Sized {
     /// Whether machines are compiled for its fabric, if they are for the one behind it.
     const INLINED: bool = true;
 
-    /// Whether it wants to hear what a core waits for.
-    const WAITS: bool = false;
+    /// Whether it wants to hear of each step of a core, and of what cores and agents wait for.
+    const STEPS: bool = false;
 
     /// The fabric of a core in front of that of the memory behind.
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric;
@@ -142,7 +140,7 @@ pub struct Layered<L, B> {
 impl<L: Layer, B: Backend> Backend for Layered<L, B> {
     const INLINED: bool = L::INLINED && B::INLINED;
 
-    const WAITS: bool = L::WAITS || B::WAITS;
+    const STEPS: bool = L::STEPS || B::STEPS;
 
     #[inline]
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {

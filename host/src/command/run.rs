@@ -8,7 +8,7 @@ use crate::backend::inject::{Inject, Killed};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Layer, Layered};
+use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BackendArg, Faults, RowCopyArg, RunArgs, name_of};
@@ -19,6 +19,7 @@ use crate::driver::{self, Options, RankState};
 use crate::dump::{self, Dump};
 use crate::error::Error;
 use crate::events::Unit;
+use crate::events::log::Log;
 use crate::events::page::About;
 use crate::events::recorder::Recording;
 use crate::global_rank;
@@ -31,7 +32,7 @@ use crate::world::Invited;
 use crate::world::World;
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Product, Shape};
@@ -166,8 +167,8 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
-    if args.backend.is_timed() && record::is_asked(&args.record) {
-        let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
+    if matches!(args.backend, BackendArg::Processes | BackendArg::Mpi) && record::is_asked(&args.record) {
+        let wrong = "--events, --trace, --html: only --backend threads, lockstep and weak have them, not";
         return Err(Error::Request(format!("{wrong} {backend}")));
     }
     let (case, source) =
@@ -198,14 +199,32 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>>
 
 fn on_threads(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, workers, .. } = job;
-    let batches = plan.unit.batches();
-    let memory = SharedMemory::new(case, batches).map_err(Error::of_memory)?;
+    let memory = SharedMemory::new(case, plan.unit.batches()).map_err(Error::of_memory)?;
     let memory = prepared(job, memory.with_row_copy(unmeasured(job)), workers.count)?;
     let _ = job.row_copy.set(memory.row_copy());
     let mapped = memory.mapped();
+    recorded(job, Unit::Ns, |log| match log {
+        Some(_) => drive_threads(job, Recording(log.clone()).over(memory), (mapped, &log), tick),
+        // Machines compiled without a recorder take a tenth less instructions than those with one that is off.
+        None => drive_threads(job, memory, (mapped, &log), tick),
+    })
+}
+
+fn drive_threads<B: Backend>(
+    job: &Job<'_>,
+    memory: B,
+    (mapped, log): (Vec<dump::Mapped>, &Option<Arc<Log>>),
+    tick: &(dyn Fn() + Sync),
+) -> Result<Ran, Error> {
+    let Job { case, plan, workers, .. } = job;
     let world = World::alone(global_rank::count(&case.shape), workers.count);
     let backend = layers(job, memory);
-    let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, workers);
+    let mut units = 0;
+    let drive = |unit: &driver::Unit<'_, _>| {
+        log.iter().for_each(|log| log.begins_unit(plan.unit(units).0));
+        units += 1;
+        driver::threads::run(unit, workers)
+    };
     let run = || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick);
     let (costs, ranks) = dumped(job, mapped, run)?;
     // The last round's result is the case's, and its rows are what bare copies copy.
@@ -215,10 +234,31 @@ fn on_threads(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     if let Some(path) = &job.args.out {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
+    // Times of recorded operators are compared with nothing: most of them is the recording.
+    if log.is_some() {
+        return Ok(Ran { costs, roofline: None });
+    }
     // The bare copies overwrite the memory: they come last.
     let group = (case, plan.options.choices);
     let roofline = roofline::measure(&backend.inner, group, workers.count)?;
     Ok(Ran { costs, roofline: Some(roofline) })
+}
+
+/// Runs with a record of events in such units of time, if one is asked for. It is written even of a run that hangs.
+fn recorded<T>(
+    job: &Job<'_>,
+    unit: Unit,
+    run: impl FnOnce(Option<Arc<Log>>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let Job { args, case, plan, .. } = job;
+    let asked = (args.schedule.as_str(), plan.rounds());
+    let log = record::begin(&args.record, &Subject::of(case, unit, plan.options.choices, asked))?;
+    let ran = run(log.clone());
+    record::end(&args.record, log, |_| {
+        let title = format!("{} on {}, seed {}", job.source, name_of(args.backend), args.seed);
+        (Vec::new(), About { title, ..About::default() })
+    })?;
+    ran
 }
 
 /// A new group's memory that copies rows as is asked; else as is fastest here on so many threads, if the run is long enough to
@@ -249,29 +289,25 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(dyn Fn() + Sync)) -> Resul
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(Error::of_memory)?;
     let mapped = lockstep.mapped();
-    let asked = (args.schedule.as_str(), plan.rounds());
-    let log = record::begin(&args.record, &Subject::of(case, Unit::Events, plan.options.choices, asked))?;
-    let backend = layers(job, Recording(log.clone()).over(lockstep));
-    let drive = |unit: &driver::Unit<'_, _>| {
-        let steps = driver::lockstep::run(unit)?;
-        Ok(Times { steps, ..Times::default() })
-    };
     let world = World::alone(global_rank::count(&case.shape), 0);
-    let ran =
-        dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick))
-            .map_err(|error| {
-                error.with(&format!("; --backend {} --seed {} repeats it", name_of(args.backend), args.seed))
-            });
-    // Of a run that hangs, too.
-    record::end(&args.record, log, |_| {
-        let what = format!("{} on {}, seed {}", job.source, name_of(args.backend), args.seed);
-        (Vec::new(), About { title: what, ..About::default() })
-    })?;
-    let (costs, ranks) = ran?;
-    if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
-        output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
-    }
-    Ok(Ran { costs, roofline: None })
+    recorded(job, Unit::Events, |log| {
+        let backend = layers(job, Recording(log.clone()).over(lockstep));
+        let mut units = 0;
+        let drive = |unit: &driver::Unit<'_, _>| {
+            log.iter().for_each(|log| log.begins_unit(plan.unit(units).0));
+            units += 1;
+            let steps = driver::lockstep::run(unit)?;
+            Ok(Times { steps, ..Times::default() })
+        };
+        let run = || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick);
+        let (costs, ranks) = dumped(job, mapped, run).map_err(|error| {
+            error.with(&format!("; --backend {} --seed {} repeats it", name_of(args.backend), args.seed))
+        })?;
+        if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
+            output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
+        }
+        Ok(Ran { costs, roofline: None })
+    })
 }
 
 /// Runs a group whose memory is mapped so, with dumps where they are asked for.

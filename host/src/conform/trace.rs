@@ -243,11 +243,10 @@ impl Trace {
         // Of a model, which is smaller than any product.
         config.server_ranks = options.server_ranks.unwrap_or(config.server_ranks);
         match unit.as_deref() {
-            None | Some("events" | "ps") => {}
-            Some("ns") => {
-                return Err(at(1, "holds the last events alone, which cannot be judged".to_owned()));
+            None | Some("events" | "ns" | "ps") => {}
+            Some(unit) => {
+                return Err(at(1, format!("unit {unit:?}: must be \"events\", \"ns\" or \"ps\"")));
             }
-            Some(unit) => return Err(at(1, format!("unit {unit:?}: must be \"events\" or \"ps\""))),
         }
         let receive = options.receive.as_deref().unwrap_or("copy");
         let mode = Receive::MODES

@@ -242,14 +242,27 @@ impl Task {
         steps: u32,
         done: &mut u32,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let Some(Planned { round, .. }) = self.current(unit) else { return Ok(Some(Progress::Done)) };
+        let Some(planned) = self.current(unit) else { return Ok(Some(Progress::Done)) };
+        let Planned { round, .. } = planned;
         let (rank, core) = (self.rank, self.core);
         let returned = unit.ranks[rank.index()].returned[round]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let fabric = unit.backend.fabric(rank, core, round);
         let given = (&unit.batches[round].inputs(rank), &returned.operands());
-        self.stepper.step::<B>(unit.shape, fabric, given, steps, done)
+        if !B::STEPS {
+            let fabric = unit.backend.fabric(rank, core, round);
+            return self.stepper.step::<B>(unit.shape, fabric, given, steps, done);
+        }
+        // The phase is known between two steps only.
+        for _ in 0..steps {
+            unit.backend.hears(rank, core, Told::Steps(planned, self.stepper.phase()));
+            let fabric = unit.backend.fabric(rank, core, round);
+            let stop = self.stepper.step::<B>(unit.shape, fabric, given, 1, done)?;
+            if stop.is_some() {
+                return Ok(stop);
+            }
+        }
+        Ok(None)
     }
 
     /// Ends the operator.

@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::Wait;
+use veriep_core::sim::Actor;
+use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::sync::join::{Arrivals, come, has_come};
 use veriep_core::units::{CoreId, RankId, div_rem};
@@ -155,12 +157,18 @@ struct Worker<'a, B> {
     shared: &'a Shared,
     number: usize,
     tasks: Vec<Polled>,
-    /// Ranks whose agents it polls.
-    agents: Vec<RankId>,
+    agents: Vec<PolledAgent>,
     times: Times,
     /// The operator whose time is running, and since when.
     charged: usize,
     since: Instant,
+}
+
+/// The agent of a rank.
+struct PolledAgent {
+    rank: RankId,
+    /// What the backend was told that it waits for.
+    told: Option<Wait>,
 }
 
 struct Polled {
@@ -192,7 +200,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             ..Times::default()
         };
         let has_agents = unit.options.choices.has_agents(unit.shape);
-        let agents = unit.world.ranks().filter(|&rank| has_agents && mine(rank, None)).collect();
+        let agents = unit.world.ranks().filter(|&rank| has_agents && mine(rank, None));
+        let agents = agents.map(|rank| PolledAgent { rank, told: None }).collect();
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
@@ -299,11 +308,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             polled.ended = stop == Some(Stop::End);
             let wait = if let Some(Stop::Wait(wait)) = stop { Some(wait) } else { None };
-            if B::WAITS && wait != polled.told {
-                polled.told = wait;
-                let told = wait.map_or(Told::Moves, |wait| Told::Waits(wait, polled.task.stepper.phase()));
-                self.unit.backend.hears(rank, core, told);
-            }
+            tell_wait(self.unit, Actor { member: rank, core }, &mut polled.told, (has_moved, wait));
             if let Some(wait) = wait
                 && polled.waiting.is_none()
                 && let Some(source) = wait.source()
@@ -314,10 +319,12 @@ impl<'a, B: Backend> Worker<'a, B> {
             all_ended &= polled.ended;
             steps += done;
         }
-        for &rank in &self.agents {
+        for PolledAgent { rank, told } in &mut self.agents {
+            let rank = *rank;
             // Before its step: what is rung until then is served by it.
             let has_ended = self.unit.has_ended(rank);
             let (done, wait) = run_agent(self.unit, rank, TURN)?;
+            tell_wait(self.unit, Actor { member: rank, core: AGENT }, told, (done > 0, wait));
             if done > 0 {
                 self.unit.world.count_move(self.number);
             }
@@ -354,7 +361,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 missing.push(Missing { rank, core, operator, wait });
             }
         }
-        for &rank in &self.agents {
+        for &PolledAgent { rank, .. } in &self.agents {
             if let Ok((_, Some(wait))) = run_agent(self.unit, rank, 1) {
                 missing.extend(Missing::of_agent(rank, wait));
             }
@@ -362,6 +369,22 @@ impl<'a, B: Backend> Worker<'a, B> {
         if let Some(Failure::Hang(hang)) = &mut *self.shared.failure() {
             hang.missing.extend(missing);
         }
+    }
+}
+
+/// Tells a layer that asks what a core or agent waits for from now on: it has moved since it was `told`, or waits for something else.
+fn tell_wait<B: Backend>(
+    unit: &Unit<'_, B>,
+    actor: Actor,
+    told: &mut Option<Wait>,
+    (has_moved, wait): (bool, Option<Wait>),
+) {
+    if !B::STEPS || !has_moved && wait == *told {
+        return;
+    }
+    *told = wait;
+    if let Some(wait) = wait {
+        unit.backend.hears(actor.member, actor.core, Told::Waits(wait));
     }
 }
 

@@ -27,7 +27,10 @@ pub(crate) fn idle(passes: u32) {
 /// How somebody waits who looks again and again.
 #[derive(Debug)]
 pub(crate) struct Rest<'w> {
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "waiters of processes, which only Linux has"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "waiters of processes, which only Linux has")
+    )]
     world: &'w World,
     /// Looks in vain, in a row.
     passes: u32,

@@ -78,28 +78,6 @@ pub enum Kind {
     End,
     /// The core or agent has nothing to do from now on until its next event.
     Await,
-    /// The experts of the rank have run.
-    Experts,
-}
-
-impl Kind {
-    /// All of them, in their order.
-    pub const ALL: [Self; 14] = [
-        Self::Put,
-        Self::Publish,
-        Self::Store,
-        Self::Write,
-        Self::Deliver,
-        Self::Send,
-        Self::Post,
-        Self::Land,
-        Self::Observe,
-        Self::Quiet,
-        Self::Begin,
-        Self::End,
-        Self::Await,
-        Self::Experts,
-    ];
 }
 
 /// Which operator, of which batch, and in which phase of it.

@@ -2,6 +2,7 @@
 
 use super::{Kind, What};
 use crate::backend::{Layer, Told};
+use core::cell::Cell;
 use std::sync::Arc;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -20,6 +21,18 @@ pub trait Book: Sync {
     /// A word was read, which this actor may have seen there before.
     fn observes(&self, actor: Actor, at: Place, word: u64);
 
+    /// A call begins that others can see the effect of. Returns when, for [`effect_ends`](Self::effect_ends).
+    fn effect_begins(&self) -> u64 {
+        0
+    }
+
+    /// A call has ended that began then, and has done that, if anything.
+    fn effect_ends(&self, _begun: u64, actor: Actor, effect: Option<(Kind, What)>) {
+        if let Some((kind, what)) = effect {
+            self.record(actor, kind, what);
+        }
+    }
+
     /// What a step has come to that a scheduler has let a core or an agent take.
     fn stepped(&self, _actor: Actor, _answer: &Answer) {}
 
@@ -36,21 +49,34 @@ pub struct Recorder<'l, F, B> {
 }
 
 impl<F, B: Book> Recorder<'_, F, B> {
-    /// Records a call that was carried out.
+    /// Makes a call and records its effect, if it has one, from before the moment at which others can see it.
     #[inline]
-    fn did(&self, result: Result<(), Fault>, kind: Kind, what: impl FnOnce() -> What) -> Result<(), Fault> {
-        if let (Some(book), Ok(())) = (self.book, &result) {
-            book.record(self.actor, kind, what());
+    fn effect<T>(
+        &mut self,
+        kind: Kind,
+        call: impl FnOnce(&mut F) -> Result<T, Fault>,
+        what: impl FnOnce(&T) -> Option<What>,
+    ) -> Result<T, Fault> {
+        let Some(book) = self.book else { return call(&mut self.inner) };
+        let begun = book.effect_begins();
+        let done = call(&mut self.inner);
+        let effect = done.as_ref().ok().and_then(what).map(|what| (kind, what));
+        book.effect_ends(begun, self.actor, effect);
+        done
+    }
+
+    /// Records what a core has come to know, which it does once it knows it.
+    #[inline]
+    fn knows(&self, kind: Kind, what: What) {
+        if let Some(book) = self.book {
+            book.record(self.actor, kind, what);
         }
-        result
     }
 
     /// Records that bytes were read.
     #[inline]
     fn reads(&self, peer: Option<RankId>, at: Place, length: u64) {
-        if let Some(book) = self.book {
-            book.record(self.actor, Kind::Deliver, bytes(peer, at, length as usize));
-        }
+        self.knows(Kind::Deliver, bytes(peer, at, length as usize));
     }
 
     /// Records a word that was read.
@@ -73,30 +99,34 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
 
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();
-        // Nobody sees what is written through bytes that were lent.
         if self.book.is_some() { all.difference(Capabilities::LEND) } else { all }
     }
 
+    /// Nothing is lent to a core that is recorded: what it writes there would not be seen.
+    fn lend(&self, output: Place, len: u64) -> Option<&[Cell<u8>]> {
+        if self.book.is_some() { None } else { self.inner.lend(output, len) }
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        let done = self.inner.put(to, at, row, tail);
-        self.did(done, Kind::Put, || bytes(Some(to), at, row.len() + tail.len()))
+        let what = |_: &()| Some(bytes(Some(to), at, row.len() + tail.len()));
+        self.effect(Kind::Put, |inner| inner.put(to, at, row, tail), what)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        let done = self.inner.publish(to, at, word);
-        self.did(done, Kind::Publish, || What { word: Some(word), ..bytes(Some(to), at, 8) })
+        let what = |_: &()| Some(What { word: Some(word), ..bytes(Some(to), at, 8) });
+        self.effect(Kind::Publish, |inner| inner.publish(to, at, word), what)
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let done = self.inner.send(to, at, message);
         let word = <[u8; 8]>::try_from(message).ok().map(u64::from_le_bytes);
-        self.did(done, Kind::Send, || What { word, ..bytes(Some(to), at, message.len()) })
+        let what = |_: &()| Some(What { word, ..bytes(Some(to), at, message.len()) });
+        self.effect(Kind::Send, |inner| inner.send(to, at, message), what)
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         let quiet = self.inner.quiet()?;
         if quiet {
-            self.did(Ok(()), Kind::Quiet, What::default)?;
+            self.knows(Kind::Quiet, What::default());
         }
         Ok(quiet)
     }
@@ -106,8 +136,8 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        let done = self.inner.store(at, word);
-        self.did(done, Kind::Store, || What { word: Some(word), ..bytes(None, at, 8) })
+        let what = |_: &()| Some(What { word: Some(word), ..bytes(None, at, 8) });
+        self.effect(Kind::Store, |inner| inner.store(at, word), what)
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
@@ -123,13 +153,14 @@ impl<F: Fabric, B: Book> Middleware for Recorder<'_, F, B> {
     }
 
     fn write(&mut self, at: Place, written: &[u8]) -> Result<(), Fault> {
-        let done = self.inner.write(at, written);
-        self.did(done, Kind::Write, || bytes(None, at, written.len()))
+        let what = |_: &()| Some(bytes(None, at, written.len()));
+        self.effect(Kind::Write, |inner| inner.write(at, written), what)
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        let done = self.inner.deliver(output, from, len);
-        self.did(done, Kind::Deliver, || bytes(None, from, len as usize))
+        self.inner.deliver(output, from, len)?;
+        self.reads(None, from, len);
+        Ok(())
     }
 }
 
@@ -139,13 +170,10 @@ impl<N: Nic, B: Book> Nic for Recorder<'_, N, B> {
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        let post = self.inner.post(transfer)?;
-        if post == Post::Posted {
-            let to = || bytes(Some(transfer.to), transfer.at, transfer.len as usize);
-            let what = || What { from: Some(transfer.from.offset), ..to() };
-            self.did(Ok(()), Kind::Post, what)?;
-        }
-        Ok(post)
+        let to = || bytes(Some(transfer.to), transfer.at, transfer.len as usize);
+        let posted = || What { from: Some(transfer.from.offset), ..to() };
+        let what = |post: &Post| (*post == Post::Posted).then(posted);
+        self.effect(Kind::Post, |inner| inner.post(transfer), what)
     }
 }
 
@@ -160,7 +188,7 @@ impl<B> Recording<B> {
 }
 
 impl<B: Book + Send> Layer for Recording<B> {
-    const WAITS: bool = true;
+    const STEPS: bool = true;
 
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> impl Fabric {

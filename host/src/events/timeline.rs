@@ -257,7 +257,6 @@ impl Timeline {
         self.end = self.end.max(event.time);
         match event.kind {
             Kind::Land => return self.lands(event),
-            Kind::Experts => return,
             Kind::End => self.ends(event),
             Kind::Publish | Kind::Store | Kind::Send => self.writes(event),
             Kind::Observe => self.sees(event),

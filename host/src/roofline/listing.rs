@@ -291,7 +291,7 @@ impl Layer for Listing<'_> {
         match told {
             Told::Begins(_) => (*begun, *runs) = (*begun + 1, true),
             Told::Ends => *runs = false,
-            Told::Steps(..) | Told::Waits(..) | Told::Moves | Told::Experts => {}
+            Told::Steps(..) | Told::Waits(_) | Told::Experts => {}
         }
     }
 }

@@ -6,12 +6,17 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use tempfile::tempdir;
 
-const RUNS: [&str; 4] = [
+/// Those of threads, the last ones, are other runs each time.
+const RUNS: [&str; 6] = [
     "simulate --preset tiny --cluster a3 --schedule DDCC --rounds 2",
     "simulate --preset a2-hier-16 --set h=512 --set aiv_num=2 --cluster a2 --stage 2 --jitter 20",
     "run --preset tiny --backend lockstep --rounds 2",
     "run --preset a2-hier-16 --set h=512 --set aiv_num=2 --backend weak --rounds 1 --seed 5",
+    "run --preset tiny --backend threads --rounds 2",
+    "run --preset a2-hier-16 --set h=512 --set aiv_num=2 --backend threads --rounds 1 --stage 2 --threads 3",
 ];
+/// How many of them have a scheduler.
+const SCHEDULED: usize = 4;
 
 fn record(run: &str, option: &str, file: &Path) {
     let line = format!("{run} {option} {}", text(file));
@@ -33,7 +38,8 @@ fn lines_have_a_header_and_events_in_order() {
         let (header, events) = lines.split_first().unwrap();
         assert_eq!(header["schema"], "veriep.events/1");
         let is_simulated = run.starts_with("simulate");
-        assert_eq!(header["unit"], if is_simulated { "ps" } else { "events" });
+        let unit = if run.contains("threads") { "ns" } else { "events" };
+        assert_eq!(header["unit"], if is_simulated { "ps" } else { unit });
         assert!(
             header["config"]["ep_world_size"].is_u64() && header["options"]["stage"].is_u64(),
             "{header}"
@@ -82,7 +88,7 @@ fn lines_have_a_header_and_events_in_order() {
 
 #[test]
 fn the_same_seed_gives_the_same_record() {
-    for run in RUNS {
+    for run in &RUNS[..SCHEDULED] {
         assert_eq!(lines(run), lines(run), "{run}");
     }
     let jitter = |seed| lines(&format!("{} --seed {seed}", RUNS[1]));
@@ -152,13 +158,35 @@ fn a_trace_has_lanes_spans_that_lie_in_each_other_and_flows_in_pairs() {
 }
 
 #[test]
-fn threads_have_no_record() {
+fn processes_have_no_record() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("events.jsonl");
-    let said = fails(2, &["run", "--preset", "tiny", "--events", text(&file)]);
-    assert!(said.contains("only --backend lockstep and weak have them"), "{said}");
-    assert!(!file.exists());
+    for option in ["--events", "--trace", "--html"] {
+        let run = ["run", "--preset", "tiny", "--backend", "processes", option, text(&file)];
+        let said = fails(2, &run);
+        let works = "only --backend threads, lockstep and weak have them, not processes";
+        assert_eq!(said, format!("error: --events, --trace, --html: {works}"));
+        assert!(!file.exists());
+    }
     let nowhere = folder.path().join("no/events.jsonl");
     let said = fails(2, &["simulate", "--preset", "tiny", "--cluster", "a3", "--events", text(&nowhere)]);
     assert!(said.contains("events.jsonl: cannot write"), "{said}");
+}
+
+#[test]
+fn threads_that_hang_leave_a_record_that_ends_with_their_waits() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let hangs = "run --preset tiny --inject silent=1 --deadline 0.3 --events";
+    json(3, &hangs.split(' ').chain([text(&file)]).collect::<Vec<_>>());
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let events = lines.lines().skip(1).map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let last: HashMap<_, _> =
+        events.map(|event| ((event["rank"].as_u64(), event["core"].as_u64()), event)).collect();
+    // Rank 1 hears of rank 0, and ends its dispatch.
+    let of_rank_0: Vec<_> = last.values().filter(|event| event["rank"] == 0).collect();
+    assert!(of_rank_0.iter().all(|event| event["kind"] == "await"), "{of_rank_0:?}");
+    assert!(of_rank_0.iter().any(|event| event["peer"] == 1), "no core waits for rank 1: {of_rank_0:?}");
+    // Nothing breaks the contract up to there.
+    assert_eq!(json(4, &["conform", text(&file)])["broken"], Value::Null);
 }

@@ -351,7 +351,7 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
 }
 
 impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
-    const WAITS: bool = B::WAITS;
+    const STEPS: bool = B::STEPS;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> impl Fabric {
         Far { inner: self.inner.fabric(rank, core, batch), memory: self, own: rank, core }
