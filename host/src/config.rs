@@ -5,11 +5,14 @@ mod entries;
 pub(crate) mod keys;
 mod origin;
 mod page;
+mod table;
 mod words;
 
 pub(crate) use call::pieces;
 pub use entries::{Fault, Faults};
 pub use origin::Origin;
+pub use table::Config;
+pub(crate) use table::number_of;
 
 use crate::error::{Error, Problem};
 use core::fmt;
@@ -42,134 +45,6 @@ pub enum Bs {
     Uniform(i64),
     /// One entry per EP rank.
     PerRank(Vec<i64>),
-}
-
-/// The keys of `config.toml`, as given. Meanings stand at [`veriep_core::shape::Config`].
-#[expect(missing_docs, reason = "the fields are those of the core's Config, documented there")]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// The operators whose rules and sizes apply, by the name of a [`Release`].
-    pub release: String,
-    pub product: String,
-    pub comm_alg: String,
-    pub op: String,
-    pub dtype: String,
-    pub ep_world_size: i64,
-    /// Not a key of the file: always 8, but for models.
-    #[serde(skip)]
-    pub server_ranks: i64,
-    pub tp_world_size: i64,
-    pub moe_expert_num: i64,
-    /// Absent = 1 when there are shared-expert ranks, else 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shared_expert_num: Option<i64>,
-    pub shared_expert_rank_num: i64,
-    pub zero_expert_num: i64,
-    pub copy_expert_num: i64,
-    pub const_expert_num: i64,
-    pub k: i64,
-    pub h: i64,
-    pub bs: Bs,
-    pub global_bs: i64,
-    pub quant_mode: i64,
-    pub comm_quant_mode: i64,
-    pub expert_token_nums_type: i64,
-    pub hccl_buffsize_mb: i64,
-    /// Not a key of the file: an option of the verbs.
-    #[serde(skip)]
-    pub port_offset: i64,
-    pub aiv_num: i64,
-    pub norm_eps: f64,
-    // Checked where `config/page.rs` says, and no part of the core's configuration.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_ep: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_tp: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ep_rank_id: Option<Bs>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tp_rank_id: Option<Bs>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expert_shard_type: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hccl_intra_pcie_enable: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hccl_intra_roce_enable: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub activation_scale: Option<toml::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight_scale: Option<toml::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_list: Option<toml::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_list_type: Option<toml::Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub out_dtype: Option<toml::Value>,
-    /// Of `moe_expert_num`, which counts all physical experts, those that are no copies of another.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub logical_experts: Option<i64>,
-    /// Of `moe_expert_num`, the copies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub redundant_experts: Option<i64>,
-    /// Not a key of the file: how the file is written.
-    #[serde(skip)]
-    pub origin: Origin,
-    /// What ids below 0 mean: [`INACTIVE`], or absent if there must be none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ids: Option<String>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let core = CoreConfig::default();
-        Self {
-            release: Release::NEWEST.name().to_owned(),
-            product: "a3".to_owned(),
-            comm_alg: String::new(),
-            op: "combine".to_owned(),
-            dtype: "bf16".to_owned(),
-            ep_world_size: core.ep_world_size,
-            tp_world_size: core.tp_world_size,
-            moe_expert_num: core.moe_expert_num,
-            shared_expert_num: None,
-            shared_expert_rank_num: core.shared_expert_rank_num,
-            zero_expert_num: core.zero_expert_num,
-            copy_expert_num: core.copy_expert_num,
-            const_expert_num: core.const_expert_num,
-            k: core.k,
-            h: core.h,
-            bs: match core.bs {
-                BatchSizes::Uniform(bs) => Bs::Uniform(bs),
-                BatchSizes::PerRank(list) => Bs::PerRank(list.to_vec()),
-            },
-            global_bs: core.global_bs,
-            quant_mode: core.quant_mode,
-            comm_quant_mode: core.comm_quant_mode,
-            expert_token_nums_type: core.expert_token_nums_type,
-            hccl_buffsize_mb: core.hccl_buffsize_mb,
-            port_offset: core.port_offset,
-            server_ranks: core.server_ranks,
-            aiv_num: core.aiv_num,
-            norm_eps: 1e-6,
-            group_ep: None,
-            group_tp: None,
-            ep_rank_id: None,
-            tp_rank_id: None,
-            expert_shard_type: None,
-            hccl_intra_pcie_enable: None,
-            hccl_intra_roce_enable: None,
-            activation_scale: None,
-            weight_scale: None,
-            group_list: None,
-            group_list_type: None,
-            out_dtype: None,
-            logical_experts: None,
-            redundant_experts: None,
-            origin: Origin::default(),
-            ids: None,
-        }
-    }
 }
 
 /// The text of a configuration file, and the file.
@@ -372,36 +247,22 @@ impl Config {
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
     /// something: `hints::shape` refuses those.
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
-        CoreConfig {
+        let mut core = CoreConfig {
             comm_alg: self.protocol(),
             op: named(&Op::WORDS, &self.op).unwrap_or(Op::Combine),
             dtype: named(&Dtype::WORDS, &self.dtype).unwrap_or(Dtype::Bf16),
-            ep_world_size: self.ep_world_size,
-            tp_world_size: self.tp_world_size,
-            moe_expert_num: self.moe_expert_num,
             shared_expert_num: self.shared_experts(),
-            shared_expert_rank_num: self.shared_expert_rank_num,
-            zero_expert_num: self.zero_expert_num,
-            copy_expert_num: self.copy_expert_num,
-            const_expert_num: self.const_expert_num,
-            k: self.k,
-            h: self.h,
             bs: match &self.bs {
                 Bs::Uniform(bs) => BatchSizes::Uniform(*bs),
                 Bs::PerRank(list) => BatchSizes::PerRank(list),
             },
-            global_bs: self.global_bs,
-            quant_mode: self.quant_mode,
-            comm_quant_mode: self.comm_quant_mode,
-            expert_token_nums_type: self.expert_token_nums_type,
-            hccl_buffsize_mb: self.hccl_buffsize_mb,
-            port_offset: self.port_offset,
-            server_ranks: self.server_ranks,
-            aiv_num: self.aiv_num,
             // What is too large for the core's f32 is infinite there, which the door refuses.
             norm_eps: self.norm_eps as f32,
             given,
-        }
+            ..CoreConfig::default()
+        };
+        self.copy_numbers(&mut core);
+        core
     }
 }
 

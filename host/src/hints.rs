@@ -1,7 +1,7 @@
 //! Changes that make a rule hold again. Nothing is solved for: values near the one given are tried on the rules, so that every
 //! change is known to work and no rule is written a second time. A change that breaks another rule is no cure.
 
-use crate::config::{Config as UserConfig, UnknownWord};
+use crate::config::{Config as UserConfig, UnknownWord, number_of};
 use crate::error::{Cure, Error, Problem};
 use core::fmt;
 use core::mem::discriminant;
@@ -373,31 +373,6 @@ impl HintSearch<'_> {
         let config = Config { given: self.config.given - flags, ..self.config };
         self.tried(tensor, Value::Null, &config).map(|cure| Cure { value: None, ..cure })
     }
-}
-
-/// The place of a number; none for `bs`, which may be a list.
-fn number_of<'c>(config: &'c mut Config<'_>, parameter: &str) -> Option<&'c mut i64> {
-    Some(match parameter {
-        "ep_world_size" => &mut config.ep_world_size,
-        "tp_world_size" => &mut config.tp_world_size,
-        "server_ranks" => &mut config.server_ranks,
-        "moe_expert_num" => &mut config.moe_expert_num,
-        "shared_expert_num" => &mut config.shared_expert_num,
-        "shared_expert_rank_num" => &mut config.shared_expert_rank_num,
-        "zero_expert_num" => &mut config.zero_expert_num,
-        "copy_expert_num" => &mut config.copy_expert_num,
-        "const_expert_num" => &mut config.const_expert_num,
-        "k" => &mut config.k,
-        "h" => &mut config.h,
-        "global_bs" => &mut config.global_bs,
-        "quant_mode" => &mut config.quant_mode,
-        "comm_quant_mode" => &mut config.comm_quant_mode,
-        "expert_token_nums_type" => &mut config.expert_token_nums_type,
-        "hccl_buffsize_mb" => &mut config.hccl_buffsize_mb,
-        "port_offset" => &mut config.port_offset,
-        "aiv_num" => &mut config.aiv_num,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

@@ -1,46 +1,6 @@
 //! The keys of a configuration: ours, and what the sources call the same parameter.
 
-/// Each key with the other spellings that are taken.
-const KEYS: [(&str, &[&str]); 38] = [
-    ("release", &[]),
-    ("product", &[]),
-    ("comm_alg", &["commAlg"]),
-    ("op", &[]),
-    ("dtype", &[]),
-    ("ep_world_size", &["epWorldSize"]),
-    ("tp_world_size", &["tpWorldSize"]),
-    ("moe_expert_num", &["moeExpertNum"]),
-    ("shared_expert_num", &["sharedExpertNum"]),
-    ("shared_expert_rank_num", &["sharedExpertRankNum"]),
-    ("zero_expert_num", &["zeroExpertNum"]),
-    ("copy_expert_num", &["copyExpertNum"]),
-    ("const_expert_num", &["constExpertNum"]),
-    ("k", &["K", "topk", "topK", "top_k"]),
-    ("h", &["H", "hidden_size"]),
-    ("bs", &["BS", "Bs"]),
-    ("global_bs", &["globalBs", "globalBS"]),
-    ("quant_mode", &["quantMode"]),
-    ("comm_quant_mode", &["commQuantMode"]),
-    ("expert_token_nums_type", &["expertTokenNumsType"]),
-    ("hccl_buffsize_mb", &["HCCL_BUFFSIZE"]),
-    ("aiv_num", &["aivNum"]),
-    ("norm_eps", &["normEps"]),
-    ("group_ep", &["groupEp"]),
-    ("group_tp", &["groupTp"]),
-    ("ep_rank_id", &["epRankId"]),
-    ("tp_rank_id", &["tpRankId"]),
-    ("expert_shard_type", &["expertShardType"]),
-    ("hccl_intra_pcie_enable", &["HCCL_INTRA_PCIE_ENABLE"]),
-    ("hccl_intra_roce_enable", &["HCCL_INTRA_ROCE_ENABLE"]),
-    ("activation_scale", &["activationScale"]),
-    ("weight_scale", &["weightScale"]),
-    ("group_list", &["groupList"]),
-    ("group_list_type", &["groupListType", "groupList_type"]),
-    ("out_dtype", &["outDtype"]),
-    ("logical_experts", &["logicalExperts", "num_logical_experts"]),
-    ("redundant_experts", &["redundantExperts", "num_redundant_experts"]),
-    ("ids", &[]),
-];
+use super::table::KEYS;
 
 /// Words of the operators and of the functions that call them which no key stands for, and why.
 const NOT_KEYS: [(&[&str], &str); 9] = [
