@@ -343,7 +343,7 @@ const AROUND: [Around; 16] = [
     Around {
         claim: "all processes that died are named",
         bound: "a second death while the others settle",
-        file: "host/src/world/tests.rs",
+        file: "host/src/world/joined/tests.rs",
         test: "who_dies_shortly_after_another_is_named_with_it",
     },
     Around {

@@ -5,7 +5,7 @@
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "groups have one process there"))]
 
 #[cfg(target_os = "linux")]
-use super::eventcount::Eventcount;
+use super::joined::eventcount::Eventcount;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use memmap2::MmapRaw;
 use std::sync::Arc;

@@ -7,59 +7,17 @@
 mod board;
 mod calls;
 #[cfg(target_os = "linux")]
-mod children;
-#[cfg(target_os = "linux")]
-mod cluster;
-#[cfg(target_os = "linux")]
-mod eventcount;
-#[cfg(target_os = "linux")]
-mod how;
-#[cfg(target_os = "linux")]
-pub mod join;
-#[cfg(target_os = "linux")]
-mod memory;
-#[cfg(target_os = "linux")]
-mod network;
+mod joined;
 mod patience;
-#[cfg(target_os = "linux")]
-mod peers;
-#[cfg(target_os = "linux")]
-mod pidfd;
-#[cfg(target_os = "linux")]
-mod procfs;
-#[cfg(all(test, target_os = "linux"))]
-mod tests;
-#[cfg(target_os = "linux")]
-mod transport;
-#[cfg(target_os = "linux")]
-mod watch;
 
 pub use calls::{Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
-pub use children::{Children, Invited, Task, is_child};
-#[cfg(target_os = "linux")]
-pub use cluster::Cluster;
-#[cfg(target_os = "linux")]
-pub use how::How;
-#[cfg(target_os = "linux")]
-pub use memory::{GroupMemory, GroupSize};
-#[cfg(target_os = "linux")]
-pub use network::{Hello, Introduced, introduce};
+pub use joined::*;
 pub use patience::Patience;
-#[cfg(target_os = "linux")]
-pub use peers::{PeerWatch, Peers};
-#[cfg(target_os = "linux")]
-pub use watch::{Departed, Outcome, Watched, watch};
 
 use crate::interrupt;
-#[cfg(target_os = "linux")]
-use crate::parallel;
 use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
-#[cfg(target_os = "linux")]
-use core::time::Duration;
-#[cfg(target_os = "linux")]
-use std::sync::{Arc, OnceLock, Weak};
 use veriep_core::sync::join::{come, has_come};
 use veriep_core::units::RankId;
 
@@ -116,15 +74,9 @@ pub struct World {
     operators: AtomicU64,
     /// Meetings until now.
     meetings: AtomicU64,
-    /// The longest wait for a notification.
+    /// To the others, if it has joined.
     #[cfg(target_os = "linux")]
-    wait_max: Duration,
-    /// Carries between this process and those whose memory it does not map, if there are any.
-    #[cfg(target_os = "linux")]
-    transport: OnceLock<Weak<dyn transport::Transport>>,
-    /// The machines of all processes, where they are not all of this one.
-    #[cfg(target_os = "linux")]
-    hosts: Vec<String>,
+    links: Links,
 }
 
 impl World {
@@ -132,22 +84,6 @@ impl World {
     #[must_use]
     pub fn alone(ranks: u32, workers: usize) -> Self {
         Self { alone: true, ..Self::of(Board::alone(workers), 0, ranks) }
-    }
-
-    /// The view that a process has of the group that it has joined.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn member(memory: &GroupMemory, process: usize) -> Arc<Self> {
-        let GroupSize { processes, workers, ranks } = memory.size();
-        let crowded = processes > 1 && processes * workers > parallel::processors();
-        Arc::new(Self { crowded, ..Self::of(memory.board(), process, ranks) })
-    }
-
-    /// The view of a process that watches the group and drives no rank of it.
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn observer(memory: &GroupMemory) -> Arc<Self> {
-        let GroupSize { processes, ranks, .. } = memory.size();
-        Arc::new(Self::of(memory.board(), processes, ranks))
     }
 
     fn of(board: Board, me: usize, ranks: u32) -> Self {
@@ -162,11 +98,7 @@ impl World {
             operators: zero(),
             meetings: zero(),
             #[cfg(target_os = "linux")]
-            wait_max: eventcount::WAIT_MAX,
-            #[cfg(target_os = "linux")]
-            transport: OnceLock::new(),
-            #[cfg(target_os = "linux")]
-            hosts: Vec::new(),
+            links: Links::default(),
         }
     }
 
@@ -385,13 +317,6 @@ impl World {
         self.own(OfProcess::Checked).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ranks that have been compared with the oracle.
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn checked(&self) -> u64 {
-        self.sum(OfProcess::Checked)
-    }
-
     /// The unit has ended here, which had so many operators.
     pub fn end_unit(&self, operators: usize) {
         self.operators.fetch_add(operators as u64, Ordering::Relaxed);
@@ -435,23 +360,9 @@ impl World {
     #[inline]
     pub fn carry(&self) -> bool {
         #[cfg(target_os = "linux")]
-        if let Some(transport) = self.transport.get().and_then(Weak::upgrade) {
-            return transport.carry();
-        }
+        return self.links.carry();
+        #[cfg(not(target_os = "linux"))]
         false
-    }
-
-    /// Ends the group now.
-    #[cfg(target_os = "linux")]
-    pub fn stop(&self) {
-        self.board.group(OfGroup::Stop).store(1, Ordering::Relaxed);
-        self.notify();
-    }
-
-    /// Asks the group to end between two units.
-    #[cfg(target_os = "linux")]
-    pub fn ask_for_the_end(&self) {
-        self.board.group(OfGroup::Asked).store(1, Ordering::Relaxed);
     }
 
     /// Whether the group has been ended.

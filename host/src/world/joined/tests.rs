@@ -128,7 +128,11 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Two processes that outnumber the processors and wait so long.
 fn waiting() -> [World; 2] {
     let memory = memory(2);
-    [0, 1].map(|process| World { crowded: true, wait_max: WAIT, ..World::of(memory.board(), process, 2) })
+    [0, 1].map(|process| World {
+        crowded: true,
+        links: Links { wait_max: WAIT, ..Links::default() },
+        ..World::of(memory.board(), process, 2)
+    })
 }
 
 fn at_once(what: &str, wait: impl FnOnce()) {

@@ -6,7 +6,7 @@ use super::join::{Joined, MemberTable, MemoryAt};
 use super::memory::{GroupMemory, GroupSize, unnamed_file};
 use super::peers::Peers;
 use super::procfs::system;
-use super::{World, watch};
+use super::{Links, World, watch};
 use crate::backend::far::Wire;
 use crate::parallel;
 use core::time::Duration;
@@ -175,7 +175,8 @@ impl<W> Introduced<W> {
         }
         let crowded = self.beside(me).count() * size.workers > self.processors(me);
         let hosts = self.hellos.iter().map(|hello| hello.host.clone()).collect();
-        let world = Arc::new(World { crowded, wait_max, hosts, ..World::of(board, me, ranks) });
+        let links = Links { wait_max, hosts, ..Links::default() };
+        let world = Arc::new(World { crowded, links, ..World::of(board, me, ranks) });
         let peers = Peers::of(&world, self.beside(me).map(|(process, hello)| (process, hello.at.by)))?;
         Ok(Joined { memory, world, peers })
     }

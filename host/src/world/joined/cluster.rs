@@ -79,7 +79,7 @@ impl<W: Wire + 'static> Cluster<W> {
         if !transport.to.is_empty() {
             // The first and only one.
             let weak = Arc::downgrade(&transport);
-            let _ = world.transport.set(weak);
+            let _ = world.links.transport.set(weak);
         }
         transport.start()?;
         Ok(Self { world, far, memory, transport, peers: Mutex::new(peers), me, inbox })

@@ -40,9 +40,9 @@ fn line(joined: Result<Joined, JoinError>) -> String {
 /// A copy of this program that joins so and stays until it is killed, or is told to leave.
 fn copy(path: &Path, process: usize, processes: usize) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "world::join::tests::a_copy_that_joins"])
-        .env(COPY, format!("{process},{processes}"));
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let name = format!("{module}::a_copy_that_joins");
+    command.args(["--exact", &name]).env(COPY, format!("{process},{processes}"));
     command.env("VERIEP_TEST_FILE", path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
 }
 

@@ -14,9 +14,9 @@ pub(super) const WAIT_MAX_FAR: Duration = Duration::from_micros(200);
 
 /// The eventcount of a process: its workers wait for it, and all others notify it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Eventcount<'a> {
-    pub(super) waiters: &'a AtomicU64,
-    pub(super) notifications: &'a AtomicU32,
+pub(in crate::world) struct Eventcount<'a> {
+    pub(in crate::world) waiters: &'a AtomicU64,
+    pub(in crate::world) notifications: &'a AtomicU32,
 }
 
 impl Eventcount<'_> {
@@ -60,7 +60,7 @@ impl World {
 
     /// Lets it sleep, as of [`Eventcount::wait`].
     pub(crate) fn wait(&self, seen: u32) -> u32 {
-        self.board.eventcount(self.me).wait(seen, self.wait_max)
+        self.board.eventcount(self.me).wait(seen, self.links.wait_max)
     }
 
     /// It waits no longer.

@@ -1,7 +1,7 @@
 //! The table of a group's members: which process of the system is which process of the group.
 
 use crate::world::board::{Board, OfProcess};
-use crate::world::procfs::state;
+use crate::world::joined::procfs::state;
 use core::sync::atomic::Ordering;
 use rustix::process::getpid;
 use serde::{Deserialize, Serialize};

@@ -233,13 +233,13 @@ impl World {
     }
 
     /// Whether nothing can be heard of a process, and that is not its fault.
-    pub(super) fn is_deaf_to(&self, process: usize) -> bool {
+    pub(in crate::world) fn is_deaf_to(&self, process: usize) -> bool {
         !self.board.is_near(process) && self.is_deaf()
     }
 
     /// The same of anybody elsewhere.
     pub(super) fn is_deaf(&self) -> bool {
-        self.transport.get().and_then(Weak::upgrade).is_some_and(|transport| transport.is_deaf())
+        self.links.transport.get().and_then(Weak::upgrade).is_some_and(|transport| transport.is_deaf())
     }
 }
 

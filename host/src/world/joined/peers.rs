@@ -162,7 +162,7 @@ impl World {
     /// A process that has left, as the group knows it.
     pub(super) fn departed(&self, process: usize, how: How) -> Departed {
         let pid = MemberTable(&self.board).of(process).map_or(0, |who| who.pid as u32);
-        let host = self.hosts.get(process).cloned().unwrap_or_else(host);
+        let host = self.links.hosts.get(process).cloned().unwrap_or_else(host);
         Departed { process, pid, host, how, at: self.place_of(process) }
     }
 
