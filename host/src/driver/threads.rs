@@ -406,3 +406,23 @@ impl Times {
         times.filter(move |(planned, _)| planned.is_dispatch() == dispatch).map(|(_, &time)| time)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_of_several_workers_are_summed_and_their_times_are_those_of_the_slowest() {
+        let millis = |all: [u64; 2]| all.map(Duration::from_millis).to_vec();
+        let times = |operators, waited_for, steps| Times {
+            operators: millis(operators),
+            wall: Duration::from_millis(steps),
+            steps,
+            waited_for: millis(waited_for),
+        };
+        let all = [times([5, 1], [1, 20], 7), times([2, 8], [300, 4], 9), times([3, 3], [0, 0], 1)];
+        let merged = merge(&all);
+        assert_eq!((merged.operators, merged.waited_for), (millis([5, 8]), millis([301, 24])));
+        assert_eq!((merged.wall, merged.steps), (Duration::from_millis(9), 17));
+    }
+}
