@@ -1,7 +1,7 @@
 //! Ranks as processes: results are those of threads, and whoever dies is named, whenever it is; nothing is left behind.
 #![cfg(target_os = "linux")]
 
-use crate::common::{self, fails, text, veriep};
+use crate::common::{self, fails, text, tier, veriep};
 use core::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -308,31 +308,23 @@ fn dies_at_any_write(group: &[&str], rank: u32) {
 
 #[test]
 fn whoever_dies_at_any_write_of_any_protocol_is_named() {
-    let small = ["--preset", "tiny", "--set", "ep_world_size=4", "--set", "aiv_num=2"];
-    let with = |more: &[&str]| dies_at_any_write(&[&small, more].concat(), 2);
-    with(&[]);
-    with(&["--receive", "direct"]);
-    with(&["--set", "comm_alg=fullmesh_v2"]);
-    with(&["--dead", "1"]);
-    let tp = [
-        "--preset",
-        "tiny",
-        "--set",
-        "release=9.1.0",
-        "--set",
-        "tp_world_size=2",
-        "--set",
-        "moe_expert_num=2",
-        "--set",
-        "aiv_num=2",
+    let small = "--preset tiny --set ep_world_size=4 --set aiv_num=2";
+    let mesh = "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set k=4 \
+                --set h=1024 --set bs=4 --set aiv_num=2";
+    let tp = "--preset tiny --set release=9.1.0 --set tp_world_size=2 --set moe_expert_num=2 --set aiv_num=2";
+    let servers = "--preset a2-hier-16 --set h=1024 --set aiv_num=4 --stage";
+    let groups = [
+        (small.to_owned(), 2),
+        (format!("{servers} 2"), 9),
+        (format!("{small} --receive direct"), 2),
+        (format!("{small} --set comm_alg=fullmesh_v2"), 2),
+        (format!("{small} --dead 1"), 2),
+        (tp.to_owned(), 2),
+        (mesh.to_owned(), 9),
+        (format!("{servers} 3"), 9),
     ];
-    dies_at_any_write(&tp, 2);
-    let mesh =
-        ["--preset", "a2-64", "--set", "ep_world_size=16", "--set", "moe_expert_num=16", "--set", "k=4"];
-    dies_at_any_write(&[&mesh[..], &["--set", "h=1024", "--set", "bs=4", "--set", "aiv_num=2"]].concat(), 9);
-    for stage in ["2", "3"] {
-        let servers = ["--preset", "a2-hier-16", "--set", "h=1024", "--set", "aiv_num=4", "--stage", stage];
-        dies_at_any_write(&servers, 9);
+    for (group, rank) in &groups[..tier(2, groups.len())] {
+        dies_at_any_write(&group.split(' ').collect::<Vec<_>>(), *rank);
     }
 }
 
