@@ -1,5 +1,5 @@
 //! Joining a group. Its processes meet at a file, in a store that they share otherwise, by the invitation of a common parent, or
-//! over the [network](super::network) of a launcher. One of them makes the group's memory and says where it is found; all enter
+//! over the network of a launcher. One of them makes the group's memory and says where it is found; all enter
 //! themselves in the table of members there, and nothing is left behind when all have come.
 
 mod file;
