@@ -126,8 +126,7 @@ impl Report {
         }
         let mut text = match self.format {
             Format::Table => table(value),
-            Format::Json => serde_json::to_string_pretty(&self.document(value))
-                .map_err(|e| Error::Wrong(format!("report: not representable as JSON: {e}")))?,
+            Format::Json => self.json(value)?,
         };
         text.push('\n');
         let mut stdout = anstream::stdout().lock();
@@ -139,10 +138,16 @@ impl Report {
         }
     }
 
-    fn document<'a, T>(&self, value: &'a T) -> Document<'a, T> {
+    /// Returns what stdout gets with `--format json`, for a file that keeps it.
+    ///
+    /// # Errors
+    /// The value has no JSON.
+    pub fn json<T: Serialize>(&self, value: &T) -> Result<String, Error> {
         let name = if self.name.is_empty() { "veriep" } else { &self.name };
         let verdict = (!self.judges).then_some(None);
-        Document { schema: format!("veriep.report.{name}/1"), verdict, value }
+        let document = Document { schema: format!("veriep.report.{name}/1"), verdict, value };
+        serde_json::to_string_pretty(&document)
+            .map_err(|e| Error::Wrong(format!("report: not representable as JSON: {e}")))
     }
 
     /// Prints the result and passes its outcome on. If stdout cannot be written, an outcome that is an error stays, and stderr

@@ -21,7 +21,7 @@ fn the_documented_partitions_are_enough_and_fewer_are_not() {
         (&["DC", "--product", "a2"], true),
         (&["DDCC", "--product", "a2", "--rounds", "1"], true),
         (&["DC", "--product", "a2", "--partitions", "3", "--rounds", "1"], true),
-        (&["DC", "--product", "a2", "--ranks", "3"], true),
+        (&["DC", "--product", "a2", "--ep", "3"], true),
         (&["DC", "--product", "a2", "--partitions", "1"], false),
         (&["DC", "--product", "a2", "--hierarchy"], true),
         (&["DDDCCC", "--product", "a2", "--hierarchy", "--server-ranks", "2", "--rounds", "1"], true),
@@ -129,7 +129,7 @@ fn the_record_of_a_counterexample_is_refused_in_its_last_step() {
 
 #[test]
 fn a_search_that_stops_early_is_unknown() {
-    let seen = verdict(4, &["DDCC", "--ranks", "3", "--states", "1000"]);
+    let seen = verdict(4, &["DDCC", "--ep", "3", "--states", "1000"]);
     assert_eq!((&seen["verdict"], &seen["complete"]), (&"unknown".into(), &false.into()));
     assert_eq!(seen["safe"], Value::Null);
     assert_eq!(seen["decides"][0], "--states 10000; about 10 MiB");
@@ -166,7 +166,7 @@ fn what_is_not_a_schedule_is_refused() {
     assert!(fails(2, &["schedule", "DXC"]).contains("'X' at position 1"));
     assert!(fails(2, &["schedule", ""]).contains("missing: a D"));
     assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("as many C as D"));
-    assert!(fails(2, &["schedule", "DC", "--ranks", "9"]).contains("--ranks"));
+    assert!(fails(2, &["schedule", "DC", "--ep", "9"]).contains("--ep"));
     assert!(fails(2, &["schedule", "DC", "--partitions", "0"]).contains("--partitions"));
     assert!(fails(2, &["schedule", "DC", "--product", "a2", "--partitions", "2,1"]).contains("a2"));
     assert!(fails(2, &["schedule", "DC", "--model", "windows"]).contains("only --product a2 has"));

@@ -110,10 +110,8 @@ impl Earlier {
 }
 
 /// Writes a report, complete or not at all.
-pub(super) fn export(path: &Path, bench: &Bench) -> Result<(), Error> {
-    let mut text = serde_json::to_string_pretty(&to_json(bench)?).unwrap_or_default();
-    text.push('\n');
-    write_atomically(path, |file| file.write_all(text.as_bytes()))
+pub(super) fn export(path: &Path, report: &str) -> Result<(), Error> {
+    write_atomically(path, |file| writeln!(file, "{report}"))
 }
 
 fn to_json(value: &impl Serialize) -> Result<Value, Error> {

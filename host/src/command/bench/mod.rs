@@ -178,7 +178,7 @@ fn measure(args: &BenchArgs, report: &mut Report, job: Option<&Job>) -> Result<(
     };
     // What is kept is what was measured here.
     if let Some(path) = &args.out {
-        history::export(path, &bench)?;
+        history::export(path, &report.json(&bench)?)?;
     }
     bench.compared = earlier.map(|earlier| earlier.beside(&bench)).transpose()?;
     let ended_early = || Error::Interrupted(format!("after {measured} of {all} blocks"));

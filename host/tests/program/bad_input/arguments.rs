@@ -148,6 +148,6 @@ rows! {
     a_search_of_a_hierarchy_on_a3: |room| room.run("schedule DC --hierarchy");
     a_search_of_servers_without_a_hierarchy: |room| room.run("schedule DC --product a2 --server-ranks 2");
     a_search_of_servers_that_ranks_do_not_fill: |room| {
-        room.run("schedule DC --product a2 --hierarchy --ranks 4 --server-ranks 3")
+        room.run("schedule DC --product a2 --hierarchy --ep 4 --server-ranks 3")
     };
 }
