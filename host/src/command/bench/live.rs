@@ -17,13 +17,13 @@ use crate::error::Error;
 use crate::global_rank;
 use crate::group;
 use crate::parallel;
-use crate::roofline::{self, Traffic};
+use crate::roofline::Traffic;
 use crate::world::World;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::protocol::{Choices, Fingerprints, Receive};
+use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::Protocol;
 use veriep_core::vector::Any;
 
@@ -42,7 +42,7 @@ pub(super) fn threads(args: &BenchArgs) -> usize {
 /// What all processes of a group must have alike.
 #[cfg(target_os = "linux")]
 pub(super) fn fingerprint(case: &Case) -> u64 {
-    Fingerprints::new(&case.shape, Choices::default()).whole()
+    veriep_core::protocol::Fingerprints::new(&case.shape, Choices::default()).whole()
 }
 
 /// So many of a group, each with a processor of its own.
@@ -169,7 +169,7 @@ pub(super) fn copying(
     if row_copy != RowCopyArg::Auto {
         return Ok(memory);
     }
-    roofline::fastest(memory, (case, choices(receive)), threads)
+    crate::roofline::fastest(memory, (case, choices(receive)), threads)
 }
 
 /// The times of a unit by operator, without those to warm up.
