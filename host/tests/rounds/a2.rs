@@ -3,15 +3,26 @@
 use crate::audit::{self, Redundant};
 use crate::common::trial::{Trial, make, small, workers};
 use crate::common::{fails, json, text};
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Instant;
 use tempfile::tempdir;
+use veriep::backend::Layer;
 use veriep::backend::lockstep::Memory;
+use veriep::backend::shared::SharedMemory;
 use veriep::config::{Bs, Config};
-use veriep::driver::threads::Spread;
+use veriep::driver;
+use veriep::driver::threads::{Spread, Workers};
 use veriep::generate::{MaskKind, Options};
 use veriep::store::TensorFile;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::place::Place;
+use veriep_core::units::{CoreId, RankId};
 
 fn a2(ranks: i64, local: i64, k: i64, bs: i64, cores: i64) -> Config {
     Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(ranks, ranks * local, k, bs, cores) }
@@ -109,6 +120,58 @@ fn a_rank_whose_agent_is_silent_is_named() {
     let silent = ["--inject", "silent=5", "--backend", "weak"];
     let line = fails(3, &[&SMALL[..], &silent].concat());
     assert!(line.contains("missing: counts of rank 5"), "{line}");
+}
+
+/// Rank 0's agent finds no room for its combine until its rank's cores have long ended.
+#[derive(Debug)]
+struct Late {
+    tasks: u32,
+    posted: AtomicU32,
+    since: OnceLock<Instant>,
+}
+
+impl Layer for Late {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, _rank: RankId, _core: CoreId, inner: F) -> impl Fabric {
+        inner
+    }
+
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
+        LateNic { late: (rank == RankId(0)).then_some(self), inner }
+    }
+}
+
+struct LateNic<'l, N> {
+    late: Option<&'l Late>,
+    inner: N,
+}
+
+impl<N: Nic> Nic for LateNic<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Some(late) = self.late else { return self.inner.post(transfer) };
+        if late.posted.load(Ordering::Relaxed) >= late.tasks
+            && late.since.get_or_init(Instant::now).elapsed() < Duration::from_millis(100)
+        {
+            return Ok(Post::Busy);
+        }
+        late.posted.fetch_add(1, Ordering::Relaxed);
+        self.inner.post(transfer)
+    }
+}
+
+#[test]
+fn a_unit_lasts_until_its_agents_have_served_all() {
+    let case = make(a2(2, 1, 1, 2, 1), Options { seed: 3, ..Options::default() });
+    // Two cores and two agents, each with a worker of its own.
+    let workers = Workers { deadline: Duration::from_secs(2), ..workers(4, Spread::Cores) };
+    let late = Late { tasks: 1, posted: AtomicU32::new(0), since: OnceLock::new() };
+    let trial = Trial::new(&case, "DC", 1);
+    let backend = late.over(SharedMemory::new(&case, trial.batches()).unwrap());
+    trial.run(&backend, |unit| driver::threads::run(unit, &workers)).unwrap();
+    assert!(backend.layer.since.get().is_some(), "the agent was never late");
 }
 
 fn list(value: &Value) -> &Vec<Value> {
