@@ -11,7 +11,7 @@ mod simulate;
 pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 pub use explain::explain;
 pub use help::command;
-use help::{INPUT, OPTIONS, OUTPUT, PROTOCOL};
+use help::{INPUT, JUDGEMENT, OPTIONS, OUTPUT, PROTOCOL, SEARCH};
 pub use inject::Faults;
 pub use plan::{PlanArgs, SharedArg};
 #[cfg(target_os = "linux")]
@@ -334,25 +334,25 @@ pub struct ScheduleArgs {
     #[arg(value_name = "SEQ")]
     pub operators: String,
     /// Product whose protocol is searched.
-    #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
+    #[arg(long, value_enum, default_value_t, help_heading = SEARCH)]
     pub product: ProductArg,
     /// Partitions of each kind, or of dispatch and of combine (A3); halves of the windows (A2).
-    #[arg(long, value_name = "P|P,Q", value_delimiter = ',', num_args = 1..=2, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8), help_heading = PROTOCOL)]
+    #[arg(long, value_name = "P|P,Q", value_delimiter = ',', num_args = 1..=2, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8), help_heading = SEARCH)]
     pub partitions: Vec<u32>,
     /// Number of ranks, with one core each.
-    #[arg(long = "ep", alias = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4), help_heading = PROTOCOL)]
+    #[arg(long = "ep", alias = "ranks", value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4), help_heading = SEARCH)]
     pub ranks: u32,
     /// Search the A2 hierarchy instead of the full mesh.
-    #[arg(long, help_heading = PROTOCOL)]
+    #[arg(long, help_heading = SEARCH)]
     pub hierarchy: bool,
     /// Ranks of a server in the hierarchy; by default half of the ranks, or 1 if their number is odd.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4), help_heading = PROTOCOL)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4), help_heading = SEARCH)]
     pub server_ranks: Option<u32>,
     /// How often the order runs. By default without bound, or once if it leaves a dispatch uncombined.
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = PROTOCOL)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = SEARCH)]
     pub rounds: Option<u32>,
     /// What is searched; by default the machines, but the windows for three or more ranks of the A2 full mesh.
-    #[arg(long, value_enum, help_heading = PROTOCOL)]
+    #[arg(long, value_enum, help_heading = SEARCH)]
     pub model: Option<ModelArg>,
     /// Where experts find received rows.
     #[arg(long, value_parser = receive(), default_value = "copy", help_heading = PROTOCOL)]
@@ -361,7 +361,7 @@ pub struct ScheduleArgs {
     #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub experts: ExpertsArg,
     /// Stop the search after this many states (about 1 KiB each).
-    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(STATES_MAX)))]
+    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(STATES_MAX)), help_heading = SEARCH)]
     pub states: u32,
     /// Write the calls of the shortest counterexample as JSON lines, after a header line.
     #[arg(long, value_name = "FILE.jsonl", help_heading = OUTPUT)]
@@ -376,7 +376,7 @@ pub struct LayoutArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Rank whose memory is printed.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, help_heading = OUTPUT)]
     pub rank: u32,
     #[command(flatten)]
     pub mode: ModeArgs,
@@ -390,7 +390,7 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub out: PathBuf,
     /// Ranks whose shares are written: all, or a list.
-    #[arg(long, value_name = "all|RANK,...", default_value = "all")]
+    #[arg(long, value_name = "all|RANK,...", default_value = "all", help_heading = OUTPUT)]
     pub ranks: String,
     /// Prefix of the names in the header.
     #[arg(long, value_name = "NAME", default_value = "veriep", value_parser = identifier, help_heading = OUTPUT)]
@@ -467,26 +467,26 @@ pub struct CompareArgs {
 #[derive(Args, Clone, Debug, Default)]
 pub struct Asked {
     /// How many steps of its type a value may be off; leave it out for a case made by gen --hard.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = JUDGEMENT)]
     pub ulp: u64,
     /// A value may differ by X * abs(expected), plus the --atol.
-    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX))]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX), help_heading = JUDGEMENT)]
     pub rtol: f64,
     /// A value may differ by Y, plus the --rtol.
-    #[arg(long, value_name = "Y", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX))]
+    #[arg(long, value_name = "Y", default_value_t = 0.0, value_parser = number(0.0..=f64::MAX), help_heading = JUDGEMENT)]
     pub atol: f64,
     /// Judge only these ranks, as far as the file has them.
-    #[arg(long, value_name = "RANK,...", value_delimiter = ',')]
+    #[arg(long, value_name = "RANK,...", value_delimiter = ',', help_heading = JUDGEMENT)]
     pub ranks: Vec<u32>,
     /// Judge only these tensors, as far as the file has them.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(result::names()))]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(result::names()), help_heading = JUDGEMENT)]
     pub tensors: Vec<String>,
     /// Ignore rows after the received ones: tensors may be as long as their capacity.
-    #[arg(long)]
+    #[arg(long, help_heading = JUDGEMENT)]
     pub padded: bool,
     /// Rows after the received ones must hold this value throughout, a number or nan; what the operators leave there may be
     /// anything.
-    #[arg(long, value_name = "VALUE", conflicts_with = "padded", allow_negative_numbers = true)]
+    #[arg(long, value_name = "VALUE", conflicts_with = "padded", allow_negative_numbers = true, help_heading = JUDGEMENT)]
     pub padded_with: Option<Padding>,
 }
 
@@ -574,9 +574,12 @@ pub struct CompletionsArgs {
 
 #[derive(Args, Debug)]
 pub struct CheckArgs {
-    /// Configuration files or case folders; several are layers of a model that share one group.
-    #[arg(required_unless_present = "preset", conflicts_with = "preset", value_name = "CONFIG|CASE")]
+    /// Configuration files, case folders or names of presets; several are layers of a model that share one group.
+    #[arg(required_unless_present_any = ["preset", "config"], conflicts_with_all = ["preset", "config"], value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
+    /// A configuration file, or the config.toml of a case folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "preset", help_heading = INPUT)]
+    pub config: Option<PathBuf>,
     /// A named configuration.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES), help_heading = INPUT)]
     pub preset: Option<String>,
@@ -596,8 +599,7 @@ pub struct CheckArgs {
 /// Where the record of events goes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RecordArgs {
-    /// Write the events as JSON lines, after a header line. `run` has this and the next two on threads, lockstep and weak; on
-    /// threads each call then takes a lock, so times are those of the recording.
+    /// Write the events as JSON lines, after a header line. On threads times are then those of the recording.
     #[arg(long, value_name = "FILE.jsonl", help_heading = OUTPUT)]
     pub events: Option<PathBuf>,
     /// Write the events as Chrome trace-event JSON, for Perfetto and chrome://tracing.

@@ -49,6 +49,9 @@ struct Failure<'a> {
     /// Of a subcommand that judges; null if the request was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<Option<Verdict>>,
+    /// With the verdict: what went wrong, in a few words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound: Option<&'static str>,
     ok: bool,
     status: u8,
     errors: &'a [String],
@@ -201,6 +204,7 @@ impl Report {
         if self.format == Format::Json && !self.emitted {
             let failure = Failure {
                 verdict: self.judges.then_some(verdict),
+                bound: verdict.filter(|_| self.judges).map(|_| error.class()),
                 ok: false,
                 status: error.status(),
                 errors: &lines,

@@ -1,6 +1,6 @@
 //! What `veriep bench` can be asked.
 
-use super::help::{BACKEND, INPUT, OUTPUT, PROTOCOL};
+use super::help::{BACKEND, INPUT, MEASUREMENT, OUTPUT, PROTOCOL};
 use super::{ConfigArgs, ExpertsArg, number, receive};
 use crate::generate::Routing;
 use crate::vector::Unit;
@@ -123,22 +123,22 @@ pub struct BenchArgs {
     #[arg(long, value_name = "CORES,...", value_delimiter = ',', help_heading = INPUT)]
     pub aiv_num: Vec<u32>,
     /// Turns of each system. Systems are measured one after the other, in short blocks.
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = MEASUREMENT)]
     pub blocks: u32,
     /// Measured iterations of a block, in each regime.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = MEASUREMENT)]
     pub iters: u32,
     /// Iterations before them that are not measured, because caches are cold after another system's turn.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = MEASUREMENT)]
     pub warm_up: u32,
     /// Also measure the protocol without rows: the time of a step and of a flag, and the share of a round.
-    #[arg(long)]
+    #[arg(long, help_heading = MEASUREMENT)]
     pub protocol: bool,
     /// Also measure these programs, on the same inputs, their outputs compared with the oracle.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEM,...")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEM,...", help_heading = MEASUREMENT)]
     pub against: Vec<Baseline>,
     /// Folder of those programs; by default $VERIEP_BASELINES, else `baselines` beside this program's folder.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", help_heading = MEASUREMENT)]
     pub baselines: Option<PathBuf>,
     /// Write the report to a file, as JSON.
     #[arg(short, long, alias = "export", value_name = "FILE", help_heading = OUTPUT)]

@@ -8,9 +8,13 @@ pub(super) const INPUT: &str = "Input";
 pub(super) const PROTOCOL: &str = "Protocol";
 pub(super) const BACKEND: &str = "Backend";
 pub(super) const FAULTS: &str = "Faults";
+pub(super) const SIMULATION: &str = "Simulation";
+pub(super) const SEARCH: &str = "Search";
+pub(super) const JUDGEMENT: &str = "Judgement";
+pub(super) const MEASUREMENT: &str = "Measurement";
 pub(super) const OUTPUT: &str = "Output";
 /// Those of every subcommand, which stand last.
-pub(super) const OPTIONS: &str = "Options";
+pub(super) const OPTIONS: &str = "Common";
 
 /// Groups of subcommands, in the order in which a user meets them.
 const GROUPS: [(&str, &[&str]); 5] = [
@@ -71,8 +75,8 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "export",
         [
-            ("export tiny -o map", "layout.json, plan.json and veriep.h"),
-            ("export tiny --ranks 0 --prefix moe -o map", "one rank's shares, names with a prefix"),
+            ("export tiny -o map", "plan.json, veriep_plan.h and a C file that checks it"),
+            ("export tiny --ranks 0 --prefix moe -o map-of-0", "one rank's shares, names with a prefix"),
         ],
     ),
     (
@@ -100,7 +104,7 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         "compare",
         [
             ("compare case result.safetensors", "a result against the oracle, bit for bit"),
-            ("compare case x_out.npy --rank 0 --ulp 1", "one rank, one step off allowed"),
+            ("compare case x_out.npy --rank 0 --tensors x_out --ulp 1", "one tensor of one rank"),
         ],
     ),
     (

@@ -34,13 +34,14 @@ impl RunArgs {
             Some(("killed", given)) => self.killed(given, case).map(|killed| faults.killed = Some(killed)),
             Some(("slow", given)) => self.slow(given, case).map(|slow| faults.slow = Some(slow)),
             Some(("twice", rank)) => twice(&case.shape, rank).map(|rank| faults.twice = Some(rank)),
-            _ => self.silent(fault, case).map(|silent| faults.silent = Some(silent)),
+            Some(("silent", given)) => self.silent(given, case).map(|silent| faults.silent = Some(silent)),
+            _ => Err("must be silent=RANK, silent=RANK:WHAT, killed=RANK:N, slow=RANK:SECONDS or twice=RANK"
+                .to_owned()),
         };
         found.map(|()| faults).map_err(|why| Error::Request(format!("--inject {fault}: {why}")))
     }
 
-    fn silent(&self, fault: &str, case: &Case) -> Result<Silent, String> {
-        let given = fault.strip_prefix("silent=").unwrap_or_default();
+    fn silent(&self, given: &str, case: &Case) -> Result<Silent, String> {
         let (rank, what) = given.split_once(':').map_or((given, None), |(rank, what)| (rank, Some(what)));
         let only = what.map(|what| Lost::from_str(what, false)).transpose().map_err(|_| {
             let names: Vec<_> = Lost::value_variants().iter().copied().map(name_of).collect();

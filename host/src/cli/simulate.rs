@@ -1,6 +1,6 @@
 //! The options of `veriep simulate`.
 
-use super::help::{BACKEND, FAULTS, INPUT, OUTPUT, PROTOCOL};
+use super::help::{FAULTS, INPUT, OUTPUT, PROTOCOL, SIMULATION};
 use super::{ConfigArgs, ModeArgs, OrderArg, RecordArgs, SharedArg, TensorArgs, number};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -22,16 +22,16 @@ pub struct SimulateArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Links and costs: a built-in cluster or a TOML file.
-    #[arg(long, value_name = "a2|a3|FILE", help_heading = INPUT)]
+    #[arg(long, value_name = "a2|a3|FILE", help_heading = SIMULATION)]
     pub cluster: String,
     /// Override a key of the cluster's links; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = INPUT)]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = SIMULATION)]
     pub link: Vec<String>,
     /// Override a key of the cluster's costs; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE", help_heading = INPUT)]
+    #[arg(long, value_name = "KEY=VALUE", help_heading = SIMULATION)]
     pub cost: Vec<String>,
     /// Bandwidth only: all latencies and costs are 0.
-    #[arg(long, help_heading = INPUT)]
+    #[arg(long, help_heading = SIMULATION)]
     pub free: bool,
     /// Order in which a core sends its items.
     #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
@@ -42,10 +42,10 @@ pub struct SimulateArgs {
     #[arg(long, value_enum, default_value_t, help_heading = PROTOCOL)]
     pub shared: SharedArg,
     /// Operators of a round, DC or DDCC.
-    #[arg(long, value_name = "SEQ", default_value = "DC", help_heading = INPUT)]
+    #[arg(long, value_name = "SEQ", default_value = "DC", help_heading = SIMULATION)]
     pub schedule: String,
     /// Number of rounds; times are those of the last one.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = INPUT)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = SIMULATION)]
     pub rounds: u32,
     /// Ranks begin up to this many microseconds late, drawn from the seed.
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = number(0.0..=1e6), help_heading = FAULTS)]
@@ -63,19 +63,19 @@ pub struct SimulateArgs {
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, help_heading = INPUT)]
     pub seed: u64,
     /// Repeat with N seeds, from --seed on, and print quartiles.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = INPUT)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = SIMULATION)]
     pub seeds: u32,
     /// Repeat with each of these values of a key of the links, the costs or the configuration. Several sweeps are combined.
-    #[arg(long, value_name = "KEY=A,B,C", help_heading = INPUT)]
+    #[arg(long, value_name = "KEY=A,B,C", help_heading = SIMULATION)]
     pub sweep: Vec<String>,
     /// Repeat on another cluster, with bandwidth only, or as it was done before (old-way), and compare the times.
-    #[arg(long, value_name = "a2|a3|FILE|free|old-way", help_heading = INPUT)]
+    #[arg(long, value_name = "a2|a3|FILE|free|old-way", help_heading = SIMULATION)]
     pub against: Option<String>,
     /// Whether rows are kept; by default if they fit 1 GiB.
-    #[arg(long, value_enum, help_heading = BACKEND)]
+    #[arg(long, value_enum, help_heading = SIMULATION)]
     pub rows: Option<RowsArg>,
     /// The number of events after which the simulation gives up, and says which ports have carried most.
-    #[arg(long, alias = "events-max", value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = BACKEND)]
+    #[arg(long, alias = "events-max", value_name = "N", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = SIMULATION)]
     pub limit: u64,
     /// Write a table of when each rank began and ended each operator, of all runs.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]

@@ -87,6 +87,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
     let mut unreadable = Vec::new();
     let of = |path: Option<&PathBuf>| ConfigArgs {
         path: path.cloned(),
+        config: args.config.clone(),
         preset: args.preset.clone(),
         set: args.set.clone(),
         release: args.release,

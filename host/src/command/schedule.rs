@@ -239,6 +239,7 @@ fn count_and_ask() -> bool {
 /// What was searched, and what was found.
 #[derive(Debug, Serialize)]
 struct Searched<'a> {
+    ok: bool,
     states: usize,
     traffic_matrices: usize,
     /// The traffic that the search allowed, in the words of CLAIMS.md.
@@ -265,6 +266,7 @@ struct Searched<'a> {
 
 fn searched<'a>(question: &'a Question, answer: &'a Answer) -> Searched<'a> {
     Searched {
+        ok: answer.safe && answer.complete,
         states: answer.states,
         traffic_matrices: answer.traffic_matrices,
         traffic: answer.traffic.name(),

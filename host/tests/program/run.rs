@@ -287,7 +287,7 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--threads", "0"], "--threads"),
         (&["--backend", "gpu"], "lockstep"),
         (&["--inject", "silent=2"], "must be silent=RANK with RANK in [0, 1]"),
-        (&["--inject", "loud=1"], "must be silent=RANK"),
+        (&["--inject", "loud=1"], "must be silent=RANK, silent=RANK:WHAT, killed=RANK:N"),
         (
             &["--inject", "silent=1:x"],
             "what is lost must be one of counts, tokens, grants, blocks, rows, tp, ends",
