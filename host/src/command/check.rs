@@ -91,7 +91,6 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         preset: args.preset.clone(),
         set: args.set.clone(),
         release: args.release,
-        ..ConfigArgs::default()
     };
     let mut subjects: Vec<_> = args.paths.iter().map(|path| of(Some(path))).collect();
     if subjects.is_empty() {

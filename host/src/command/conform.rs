@@ -54,7 +54,7 @@ fn judgement(name: &str, shape: &Shape, events: usize, conformed: &Conformed) ->
     if lacks.is_empty() {
         return Judgement::yes(format!("{run}, keeps the contract; no other run is judged"));
     }
-    let bound = format!("nothing breaks the contract up to the end of an unfinished record: {run}");
+    let bound = format!("nothing breaks the contract as far as the record goes: {run}");
     let missing = lacks.join("; ");
     Judgement::unknown(bound, [format!("the record of a whole run: {missing}")])
 }

@@ -79,6 +79,10 @@ fn places(trace: &Trace, shape: &Shape) -> Option<String> {
     if !is_a3 || trace.is_direct || trace.has_more_partitions {
         return None;
     }
+    if !trace.dead.is_empty() {
+        let why = "the ids of those that are left, by which rows have their places, are in no record";
+        return Some(format!("without dead ranks: {why}"));
+    }
     let mut records = BTreeMap::<(u32, u32), HashSet<u64>>::new();
     let lost = (2..).zip(&trace.events).find(|(_, event)| {
         let is_row =

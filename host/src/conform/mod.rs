@@ -511,7 +511,10 @@ impl Reader<'_> {
         let Some(piece) = pieces.filter(|piece| newer.is_none_or(|line| piece.line > line)).last() else {
             return Err((Guard::Flag, newer));
         };
-        piece.readers.push((actor, now));
+        // A core that polls for a word of its operator may meet one of an operator before, which it does not use.
+        if piece.doing.is_none() || piece.doing == self.states[actor].doing {
+            piece.readers.push((actor, now));
+        }
         self.states[actor].clock.join(&piece.clock);
         self.arrivals.entry((piece.actor, rank)).or_default().push((piece.tick, actor, now));
         let (task, sent) = (piece.line, Rc::clone(&piece.clock));

@@ -59,19 +59,35 @@ impl<L: Layer, B: Clockwork> Clockwork for Layered<L, B> {
     }
 
     fn through(&self, rank: RankId, core: CoreId, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
-        self.inner.through(self.layer.behind(rank), core, fabric, &mut |inner| {
-            let answer = step(&mut self.layer.fabric(rank, core, Borrowed(inner)));
+        let mut answer = Ok(Progress::Stepped);
+        let _ = self.inner.through(self.layer.behind(rank), core, fabric, &mut |inner| {
+            answer = step(&mut self.layer.fabric(rank, core, Borrowed(inner)));
             self.layer.stepped(rank, core, &answer);
-            answer
-        })
+            self.behind(answer)
+        });
+        answer
     }
 
     fn through_nic(&self, rank: RankId, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
-        self.inner.through_nic(self.layer.behind(rank), nic, &mut |inner| {
-            let answer = step(&mut self.layer.nic(rank, Borrowed(inner)));
+        let mut answer = Ok(Progress::Stepped);
+        let _ = self.inner.through_nic(self.layer.behind(rank), nic, &mut |inner| {
+            answer = step(&mut self.layer.nic(rank, Borrowed(inner)));
             self.layer.stepped(rank, AGENT, &answer);
-            answer
-        })
+            self.behind(answer)
+        });
+        answer
+    }
+}
+
+impl<L: Layer, B> Layered<L, B> {
+    /// An answer by the names that the memory behind has for ranks.
+    fn behind(&self, answer: Answer) -> Answer {
+        match answer {
+            Ok(Progress::Pending(wait)) => {
+                Ok(Progress::Pending(wait.renamed(|rank| self.layer.behind(rank))))
+            }
+            other => other,
+        }
     }
 }
 

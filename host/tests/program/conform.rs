@@ -2,6 +2,7 @@
 //! contract forbids it.
 
 use crate::common::{fails, json, text, tier};
+use serde_json::Value;
 use std::collections::HashSet;
 use tempfile::tempdir;
 use veriep::config::Bs;
@@ -50,7 +51,7 @@ fn record_of(run: &str, cores: u32) -> Record {
     let file = folder.path().join("events.jsonl");
     let line = format!("{run} --set aiv_num={cores} --rounds 4 --seed 3 --events {}", text(&file));
     json(0, &line.split_whitespace().collect::<Vec<_>>());
-    assert_eq!(json(0, &["conform", text(&file)])["broken"], serde_json::Value::Null, "{run}");
+    assert_eq!(json(0, &["conform", text(&file)])["broken"], Value::Null, "{run}");
     let trace = Trace::open(&file).unwrap();
     let shape = Shape::new(&trace.config.as_core(Given::empty()), Limits::None).unwrap();
     let clears = trace.events.iter().filter(|event| event.kind == "store" && event.word == Some(0));
@@ -226,6 +227,38 @@ fn threads_of_every_protocol_keep_the_contract() {
         tried += 1;
     }
     assert!(tried >= 19, "{tried} runs");
+}
+
+/// A core of a hierarchy polls for an epoch and meets that of an operator before, which may be overwritten meanwhile.
+#[test]
+fn a_poll_that_meets_a_word_of_an_operator_before_is_no_read() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let run =
+        "run a2-hier-16 --set h=1024 --set aiv_num=2 --set bs=2 -n 2 --schedule DDCC --backend lockstep";
+    json(0, &[&run.split(' ').collect::<Vec<_>>()[..], &["--events", text(&file)]].concat());
+    assert_eq!(json(0, &["conform", text(&file)])["verdict"], "yes");
+}
+
+#[test]
+fn a_record_without_dead_ranks_names_those_that_are_left_and_is_not_judged_in_full() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let run = "run tiny --set ep_world_size=8 --set moe_expert_num=16 --dead 1,6 -n 2 --backend";
+    for backend in ["lockstep", "weak", "threads"] {
+        json(0, &[&run.split(' ').collect::<Vec<_>>()[..], &[backend, "--events", text(&file)]].concat());
+        let record = std::fs::read_to_string(&file).unwrap();
+        let peers = record.lines().skip(1).filter_map(|line| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            event["peer"].as_u64()
+        });
+        let peers: HashSet<_> = peers.collect();
+        assert_eq!(peers, HashSet::from([0, 2, 3, 4, 5, 7]), "{backend}");
+        let judged = json(4, &["conform", text(&file)]);
+        let decides = judged["decides"].to_string();
+        assert!(decides.contains("by which rows have their places, are in no record"), "{backend}: {judged}");
+        assert_eq!(judged["lacks"].as_array().unwrap().len(), 1, "{backend}: {judged}");
+    }
 }
 
 #[test]

@@ -40,6 +40,45 @@ fn whoever_is_killed_nothing_is_left() {
     agrees(&SMALL, &["3"]);
 }
 
+/// A terminal and batch systems ask all processes of a group, in any order and however young they are.
+#[test]
+fn who_is_asked_to_end_while_it_starts_has_not_died() {
+    // More by `VERIEP_KILLS=200 cargo test -p veriep --test program who_is_asked`.
+    let times = std::env::var("VERIEP_KILLS").map_or(12, |kills| kills.parse().unwrap());
+    let mut random = ChaCha8Rng::seed_from_u64(73);
+    for nth in 0..times {
+        let work = tempdir().unwrap();
+        let long = Long::start(work.path(), 3, &[]);
+        let asked = ["-TERM", "-INT"][nth % 2];
+        sleep(Duration::from_micros(random.random_range(0..3_000)));
+        children(long.run.id()).into_iter().for_each(|pid| signal(asked, pid));
+        sleep(Duration::from_millis(50));
+        signal(asked, long.run.id());
+        let (output, _) = long.end(Instant::now());
+        assert_eq!(output.status.code(), Some(4), "{nth}: {output:?}");
+    }
+}
+
+/// Where the system cannot tell of a process, it is asked in another way: at this limit of open files `/proc` cannot be read.
+#[test]
+fn a_process_of_which_the_system_does_not_tell_has_not_died() {
+    let program = env!("CARGO_BIN_EXE_veriep");
+    let mut ended = 0;
+    for files in 8..20 {
+        let run =
+            format!("ulimit -n {files}; exec {program} run tiny --backend processes -n 4 --deadline 20");
+        let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => ended += 1,
+            status => {
+                assert!(status == Some(2) && said.contains("open files"), "{files}: {status:?}: {said}");
+            }
+        }
+    }
+    assert!(ended > 0, "no run ended at any limit");
+}
+
 #[test]
 fn of_two_groups_at_once_one_dies_alone() {
     let work = tempdir().unwrap();

@@ -106,6 +106,23 @@ impl Invited {
     }
 }
 
+/// Lets a child ignore Ctrl-C and SIGTERM from its first instruction: they may come to the whole group before it can, and are the
+/// parent's to answer.
+#[allow(unsafe_code)]
+fn ignore_interrupts(command: &mut Command) {
+    let ignore = || {
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            // SAFETY: between fork and exec a process may set what it does with a signal.
+            if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the closure calls only what a process may between fork and exec, and allocates nothing.
+    unsafe { command.pre_exec(ignore) };
+}
+
 /// A process that this one has started.
 #[derive(Debug)]
 struct Started {
@@ -144,6 +161,7 @@ impl Children {
             }
             command.env(INVITED, serde_json::to_string(&invited)?);
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            ignore_interrupts(&mut command);
             let mut child = command.spawn()?;
             let (pid, output) = (child.id(), child.stdout.take());
             let (say, said) = channel();

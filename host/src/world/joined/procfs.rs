@@ -1,5 +1,7 @@
 //! The system's account of processes, as far as it is read from `/proc`.
 
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::fs;
 
 /// The state of a process, as the system reports it.
@@ -9,6 +11,13 @@ pub(super) struct State {
     /// In ticks since the machine was started.
     pub(super) began: u64,
     pub(super) exit_code: Option<i32>,
+}
+
+/// Whether the system still knows a process, asked without `/proc`: that may be another space's, or beyond the limit of open files.
+pub(super) fn is_known(pid: u64) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // One that this process may not signal is there all the same.
+    pid.is_some_and(|pid| !matches!(test_kill_process(pid), Err(Errno::SRCH)))
 }
 
 pub(super) fn state(pid: u64) -> Option<State> {

@@ -1,7 +1,7 @@
 //! The table of a group's members: which process of the system is which process of the group.
 
 use crate::world::board::{Board, OfProcess};
-use crate::world::joined::procfs::state;
+use crate::world::joined::procfs::{State, is_known, state};
 use core::sync::atomic::Ordering;
 use rustix::process::getpid;
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,22 @@ impl Identity {
 
     /// Whether it still runs.
     pub(in crate::world) fn runs(self) -> bool {
-        state(self.pid).is_some_and(|state| state.began == self.began && !state.is_dead)
+        self.runs_by(state(self.pid), || is_known(self.pid))
+    }
+
+    /// The same by what the system says, if it says something, else by whether it knows such a process.
+    fn runs_by(self, state: Option<State>, is_known: impl FnOnce() -> bool) -> bool {
+        state.map_or_else(is_known, |state| self.is(&state) && !state.is_dead)
+    }
+
+    /// Whether a state is that of this process. What the system did not say when it began is 0.
+    const fn is(self, state: &State) -> bool {
+        self.began == 0 || state.began == self.began
     }
 
     /// How it has ended, as long as its parent has not asked for that.
     pub(in crate::world) fn exit_code(self) -> Option<i32> {
-        let state = state(self.pid).filter(|state| state.began == self.began && state.is_dead)?;
+        let state = state(self.pid).filter(|state| self.is(state) && state.is_dead)?;
         state.exit_code
     }
 }
@@ -78,5 +88,23 @@ impl MemberTable<'_> {
     pub(super) fn missing(self) -> Vec<usize> {
         let is_missing = |&process: &usize| !self.of(process).is_some_and(Identity::runs);
         (0..self.0.processes()).filter(is_missing).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_of_which_the_system_tells_nothing_runs_as_long_as_it_is_known() {
+        let state = |began, is_dead| Some(State { is_dead, began, exit_code: None });
+        let (this, unread) = (Identity { pid: 7, began: 5 }, Identity { pid: 7, began: 0 });
+        let asked = || panic!("the state says all");
+        assert!(this.runs_by(state(5, false), asked) && unread.runs_by(state(5, false), asked));
+        assert!(!this.runs_by(state(5, true), asked), "it has ended");
+        assert!(!this.runs_by(state(6, false), asked), "another one has its number");
+        assert!(this.runs_by(None, || true) && !this.runs_by(None, || false));
+        let own = Identity::own();
+        assert!(own.runs() && is_known(own.pid) && !is_known(i32::MAX as u64));
     }
 }
