@@ -23,7 +23,8 @@ def check(
     port_offset: int = 0,
     **config: Any,
 ) -> list[Violation]:
-    """Everything that is wrong with a configuration, and with a case if there is one.
+    """Everything that is wrong with a configuration, and with a case if there is one. As long as ``release``, ``product`` or
+    ``comm_alg`` is unknown, that alone.
 
     A case is a dictionary of arrays with the names and shapes of case files, or the folder of one, whose configuration
     the keywords change.
@@ -31,10 +32,10 @@ def check(
     >>> import veriep
     >>> veriep.check(preset="tiny")
     []
-    >>> for violation in veriep.check(preset="tiny", bs=0, product="a4"):
+    >>> for violation in veriep.check(preset="tiny", bs=0, quant_mode=7):
     ...     print(violation)
     bs = 0: must be in [1, 512]; hint: bs = 1; a rank without tokens has an x_active_mask that is false everywhere
-    product = "a4": must be "a3" or "a2"
+    quant_mode = 7: must be 0 or 2
     """
     options = (receive, experts, None, None, port_offset)
     problems = _native.check(subject(case, preset, config), options, case is not None)
