@@ -398,7 +398,7 @@ impl Cell for String {
 /// Measured, so two decimals.
 impl Cell for f64 {
     fn cell(&self) -> String {
-        decimals(*self)
+        format!("{self:.2}")
     }
 }
 
@@ -412,16 +412,6 @@ impl Cell for Vec<u32> {
     fn cell(&self) -> String {
         self.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
     }
-}
-
-/// The text of a measured number.
-pub fn decimals(number: f64) -> String {
-    format!("{number:.2}")
-}
-
-/// The text of what may be missing.
-pub fn or_dash(value: Option<impl core::fmt::Display>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 fn plain_table() -> Table {

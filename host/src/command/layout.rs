@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::error::{Error, Problem, one_line};
 use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, column, or_dash, pairs, table_of};
+use crate::report::{Report, columns_of, pairs, table_of};
 use serde::Serialize;
 use std::path::Path;
 use veriep_core::layout::map;
@@ -147,15 +147,9 @@ fn table(layout: &Layout) -> String {
 
 fn of_areas(areas: &[Area]) -> String {
     table_of(
-        &[
-            column("region", &|area: &Area| area.region.to_owned()),
-            column("partition", &|area| or_dash(area.partition)),
-            column("area", &|area| area.name.to_owned()),
-            column("offset", &|area| area.offset.to_string()),
-            column("size", &|area| area.size.to_string()),
-            column("count", &|area| area.count.to_string()),
-            column("stride", &|area| area.stride.to_string()),
-            column("slot", &|area| area.slot.to_string()),
+        &columns_of![Area;
+            "region" => region, "partition" => partition, "area" => name, "offset" => offset, "size" => size,
+            "count" => count, "stride" => stride, "slot" => slot,
         ],
         areas,
     )
@@ -165,13 +159,6 @@ fn of_fields(title: &str, fields: &[Field]) -> String {
     if fields.is_empty() {
         return String::new();
     }
-    let table = table_of(
-        &[
-            column("field", &|field: &Field| field.name.to_owned()),
-            column("offset", &|field| field.offset.to_string()),
-            column("size", &|field| field.size.to_string()),
-        ],
-        fields,
-    );
+    let table = table_of(&columns_of![Field; "field" => name, "offset" => offset, "size" => size], fields);
     format!("{title}\n{table}\n\n")
 }

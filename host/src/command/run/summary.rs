@@ -9,7 +9,7 @@ use crate::dump;
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::Costs;
-use crate::report::{Report, columns, decimals, note, pairs};
+use crate::report::{Cell, Report, columns, note, pairs};
 use crate::roofline::Roofline;
 use crate::verdict::Judgement;
 use core::time::Duration;
@@ -230,7 +230,7 @@ fn of_operators(summary: &Summary) -> String {
             mebibytes(of.payload_bytes),
             mebibytes(of.moved_bytes),
         ];
-        row.extend(of.of_memcpy.into_iter().flat_map(|share| [ms(of.memcpy_ms), decimals(share)]));
+        row.extend(of.of_memcpy.into_iter().flat_map(|share| [ms(of.memcpy_ms), share.cell()]));
         row
     };
     let rows = summary.operators.each_ref().map(row);

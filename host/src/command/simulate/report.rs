@@ -5,7 +5,7 @@ use super::grid::Point;
 use crate::cli::SimulateArgs;
 use crate::events::chrome;
 use crate::events::page::About;
-use crate::report::{column, decimals, or_dash, pairs, table_of};
+use crate::report::{Cell, column, columns_of, pairs, table_of};
 use crate::simulate::Outcome;
 use crate::simulate::path::longest_first;
 use crate::simulate::prices::{Cluster, Ps};
@@ -434,7 +434,7 @@ fn head(simulated: &Simulated) -> String {
         ("assumed", marked("assumed")),
         ("given", marked("given")),
         ("oracle", oracle(simulated.rows_kept, simulated.cut_off).to_owned()),
-        ("end", format!("{} us, {} events{cut}", decimals(simulated.end_us), simulated.events)),
+        ("end", format!("{} us, {} events{cut}", simulated.end_us.cell(), simulated.events)),
         ("bias", simulated.bias.line()),
     ])
 }
@@ -442,7 +442,7 @@ fn head(simulated: &Simulated) -> String {
 fn of_operators(simulated: &Simulated) -> String {
     let busiest = |of: &OfOperator| {
         let links = simulated.links.iter().filter(|link| link.operator == of.operator);
-        decimals(links.map(|link| link.busy_us).fold(0.0, f64::max))
+        links.map(|link| link.busy_us).fold(0.0, f64::max).cell()
     };
     let incast = |of: &OfOperator| {
         let ByOperator { dispatch, combine } = simulated.incast;
@@ -450,16 +450,16 @@ fn of_operators(simulated: &Simulated) -> String {
     };
     table_of(
         &[
-            column("operator", &|of: &OfOperator| of.operator.to_owned()),
-            column("slowest us", &|of| decimals(of.slowest_us)),
-            column("median", &|of| decimals(of.median_us)),
-            column("first", &|of| decimals(of.first_us)),
-            column("formula", &|of| decimals(of.formula_us)),
-            column("free run", &|of| or_dash(of.free_us.map(decimals))),
+            column("operator", &|of: &OfOperator| of.operator.cell()),
+            column("slowest us", &|of| of.slowest_us.cell()),
+            column("median", &|of| of.median_us.cell()),
+            column("first", &|of| of.first_us.cell()),
+            column("formula", &|of| of.formula_us.cell()),
+            column("free run", &|of| of.free_us.cell()),
             column("busiest port", &busiest),
-            column("incast", &|of| incast(of).all.to_string()),
-            column("at shared experts", &|of| or_dash(incast(of).shared)),
-            column("times are", &|of| of.mark.to_owned()),
+            column("incast", &|of| incast(of).all.cell()),
+            column("at shared experts", &|of| incast(of).shared.cell()),
+            column("times are", &|of| of.mark.cell()),
         ],
         &simulated.operators,
     )
@@ -467,11 +467,11 @@ fn of_operators(simulated: &Simulated) -> String {
 
 fn of_ports(ports: &[PortOfAll]) -> String {
     table_of(
-        &[
-            column("operator", &|port: &PortOfAll| port.operator.to_owned()),
-            column("port", &|port| port.port.to_string()),
-            column("bytes sent by all ranks", &|port| port.bytes.to_string()),
-            column("busy at most us", &|port| decimals(port.busy_us)),
+        &columns_of![PortOfAll;
+            "operator" => operator,
+            "port" => port,
+            "bytes sent by all ranks" => bytes,
+            "busy at most us" => busy_us,
         ],
         ports,
     )
@@ -479,9 +479,9 @@ fn of_ports(ports: &[PortOfAll]) -> String {
 
 fn of_waits<'w>(waits: impl Iterator<Item = &'w WaitForRank>) -> String {
     table_of(
-        &[
-            column("waited for rank", &|wait: &WaitForRank| wait.rank.to_string()),
-            column("us, all cores together", &|wait| decimals(wait.us)),
+        &columns_of![WaitForRank;
+            "waited for rank" => rank,
+            "us, all cores together" => us,
         ],
         waits,
     )
@@ -489,9 +489,9 @@ fn of_waits<'w>(waits: impl Iterator<Item = &'w WaitForRank>) -> String {
 
 fn of_kinds<'w>(kinds: impl Iterator<Item = &'w What>) -> String {
     table_of(
-        &[
-            column("waited for", &|kind: &What| kind.what.to_owned()),
-            column("us, all cores together", &|kind| decimals(kind.us)),
+        &columns_of![What;
+            "waited for" => what,
+            "us, all cores together" => us,
         ],
         kinds,
     )
@@ -499,11 +499,11 @@ fn of_kinds<'w>(kinds: impl Iterator<Item = &'w What>) -> String {
 
 fn of_path<'p>(path: impl Iterator<Item = &'p PathPart>) -> String {
     table_of(
-        &[
-            column("critical path: rank", &|part: &PathPart| part.rank.to_string()),
-            column("core", &|part| or_dash(part.core)),
-            column("us", &|part| decimals(part.us)),
-            column("", &|part| part.what.to_owned()),
+        &columns_of![PathPart;
+            "critical path: rank" => rank,
+            "core" => core,
+            "us" => us,
+            "" => what,
         ],
         path,
     )
@@ -514,7 +514,7 @@ fn of_against(against: &Against) -> Vec<String> {
     let mut parts = vec![table_of(
         &[
             column(&on, &|of: &AgainstOperator| of.operator.to_owned()),
-            column("slowest us", &|of| decimals(of.slowest_us)),
+            column("slowest us", &|of| of.slowest_us.cell()),
             column("times as long", &|of| format!("{:.3}", of.ratio)),
         ],
         &against.operators,
@@ -526,7 +526,7 @@ fn of_against(against: &Against) -> Vec<String> {
             &[
                 column("operator", &|(operator, _): &(&str, &What)| (*operator).to_owned()),
                 column("its slowest rank there", &|(_, part)| part.what.to_owned()),
-                column("us", &|(_, part)| decimals(part.us)),
+                column("us", &|(_, part)| part.us.cell()),
             ],
             &all,
         ));
@@ -542,13 +542,13 @@ fn of_grid(grid: &[GridRow]) -> String {
     table_of(
         &[
             column("with", &values),
-            column("operator", &|row| row.operator.to_owned()),
-            column("seeds", &|row| row.seeds.to_string()),
-            column("slowest rank: least us", &|row| decimals(row.least_us)),
-            column("1st quartile", &|row| decimals(row.first_quartile_us)),
-            column("median", &|row| decimals(row.median_us)),
-            column("3rd quartile", &|row| decimals(row.third_quartile_us)),
-            column("most", &|row| decimals(row.most_us)),
+            column("operator", &|row| row.operator.cell()),
+            column("seeds", &|row| row.seeds.cell()),
+            column("slowest rank: least us", &|row| row.least_us.cell()),
+            column("1st quartile", &|row| row.first_quartile_us.cell()),
+            column("median", &|row| row.median_us.cell()),
+            column("3rd quartile", &|row| row.third_quartile_us.cell()),
+            column("most", &|row| row.most_us.cell()),
         ],
         grid,
     )
