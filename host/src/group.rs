@@ -114,6 +114,7 @@ pub fn run<'c, B: Backend>(
             shape,
             options: plan.options,
             backend,
+            first_round: first,
             batches: &batches,
             ranks: &ranks,
             operators,
@@ -156,7 +157,7 @@ pub(crate) fn repeat<B: Backend>(
     let operators = unit.operators();
     ranks.iter_mut().for_each(|rank| rank.reset(operators.len()));
     let batches = core::slice::from_ref(batch);
-    let of = Unit { shape, options, backend, batches, ranks, operators, world };
+    let of = Unit { shape, options, backend, first_round: 0, batches, ranks, operators, world };
     let times = threads::run(&of, workers).map_err(|failure| of_failure(0, &unit, &failure))?;
     world.end_unit(operators.len());
     Ok((unit, times))

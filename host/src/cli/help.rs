@@ -1,4 +1,4 @@
-//! What `--help` shows beyond the options: groups of subcommands, and two examples of each.
+//! Groups of subcommands and two examples of each, which `--help` shows beyond the options.
 
 use super::Cli;
 use clap::{Command, CommandFactory};

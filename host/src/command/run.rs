@@ -204,25 +204,24 @@ fn on_threads(job: &Job<'_>, tick: &(dyn Fn() + Sync)) -> Result<Ran, Error> {
     let _ = job.row_copy.set(memory.row_copy());
     let mapped = memory.mapped();
     recorded(job, Unit::Ns, |log| match log {
-        Some(_) => drive_threads(job, Recording(log.clone()).over(memory), (mapped, &log), tick),
+        Some(_) => drive_threads(job, Recording(log.clone()).over(memory), mapped, &log, tick),
         // Machines compiled without a recorder take a tenth less instructions than those with one that is off.
-        None => drive_threads(job, memory, (mapped, &log), tick),
+        None => drive_threads(job, memory, mapped, &log, tick),
     })
 }
 
 fn drive_threads<B: Backend>(
     job: &Job<'_>,
     memory: B,
-    (mapped, log): (Vec<dump::Mapped>, &Option<Arc<Log>>),
+    mapped: Vec<dump::Mapped>,
+    log: &Option<Arc<Log>>,
     tick: &(dyn Fn() + Sync),
 ) -> Result<Ran, Error> {
     let Job { case, plan, workers, .. } = job;
     let world = World::alone(global_rank::count(&case.shape), workers.count);
     let backend = layers(job, memory);
-    let mut units = 0;
     let drive = |unit: &driver::Unit<'_, _>| {
-        log.iter().for_each(|log| log.begins_unit(plan.unit(units).0));
-        units += 1;
+        log.iter().for_each(|log| log.begins_unit(unit.first_round));
         driver::threads::run(unit, workers)
     };
     let run = || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick);
@@ -292,10 +291,8 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(dyn Fn() + Sync)) -> Resul
     let world = World::alone(global_rank::count(&case.shape), 0);
     recorded(job, Unit::Events, |log| {
         let backend = layers(job, Recording(log.clone()).over(lockstep));
-        let mut units = 0;
         let drive = |unit: &driver::Unit<'_, _>| {
-            log.iter().for_each(|log| log.begins_unit(plan.unit(units).0));
-            units += 1;
+            log.iter().for_each(|log| log.begins_unit(unit.first_round));
             let steps = driver::lockstep::run(unit)?;
             Ok(Times { steps, ..Times::default() })
         };

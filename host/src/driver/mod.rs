@@ -96,6 +96,8 @@ pub struct Unit<'a, B> {
     pub options: Options,
     /// The group's memory.
     pub backend: &'a B,
+    /// The round of the first batch.
+    pub first_round: usize,
     /// Inputs of each batch.
     pub batches: &'a [Batch<'a>],
     /// The host's state of each rank.

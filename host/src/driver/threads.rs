@@ -308,7 +308,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             polled.ended = stop == Some(Stop::End);
             let wait = if let Some(Stop::Wait(wait)) = stop { Some(wait) } else { None };
-            tell_wait(self.unit, Actor { member: rank, core }, &mut polled.told, (has_moved, wait));
+            tell_wait(self.unit, Actor { member: rank, core }, &mut polled.told, has_moved, wait);
             if let Some(wait) = wait
                 && polled.waiting.is_none()
                 && let Some(source) = wait.source()
@@ -324,7 +324,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             // Before its step: what is rung until then is served by it.
             let has_ended = self.unit.has_ended(rank);
             let (done, wait) = run_agent(self.unit, rank, TURN)?;
-            tell_wait(self.unit, Actor { member: rank, core: AGENT }, told, (done > 0, wait));
+            tell_wait(self.unit, Actor { member: rank, core: AGENT }, told, done > 0, wait);
             if done > 0 {
                 self.unit.world.count_move(self.number);
             }
@@ -377,7 +377,8 @@ fn tell_wait<B: Backend>(
     unit: &Unit<'_, B>,
     actor: Actor,
     told: &mut Option<Wait>,
-    (has_moved, wait): (bool, Option<Wait>),
+    has_moved: bool,
+    wait: Option<Wait>,
 ) {
     if !B::STEPS || !has_moved && wait == *told {
         return;

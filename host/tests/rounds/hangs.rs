@@ -105,6 +105,7 @@ fn run(group: &Group, cell: Cell) -> (Option<Failure>, Duration) {
         shape: &case.shape,
         options: Options { choices: group.choices, ..Options::default() },
         backend: &backend,
+        first_round: 0,
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),

@@ -56,6 +56,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
         shape: &case.shape,
         options: Options::default(),
         backend: &backend,
+        first_round: 0,
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),

@@ -140,6 +140,7 @@ fn end<B: Backend>(
         shape: &case.shape,
         options,
         backend: &backend,
+        first_round: 0,
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),

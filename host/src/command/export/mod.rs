@@ -72,7 +72,7 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     report.emit(&written, Written::table)
 }
 
-/// What was written.
+/// The files that were written.
 #[derive(Debug, Serialize)]
 struct Written {
     ok: bool,

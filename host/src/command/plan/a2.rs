@@ -42,7 +42,7 @@ pub(super) struct Plan {
     combine: Option<Combine>,
 }
 
-/// What a core works on.
+/// The share of a core.
 #[derive(Debug, Serialize)]
 struct Share {
     core: u32,
@@ -72,7 +72,7 @@ struct Combine {
     reorder: Vec<ReorderRow>,
     tasks: Vec<TaskRecord>,
     awaits: Vec<Await>,
-    /// Where the rows of the rank's own tokens lie when they have come back.
+    /// The places of the rank's own tokens' rows when they have come back.
     token_addr: Vec<TokenRow>,
 }
 

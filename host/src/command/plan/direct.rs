@@ -25,7 +25,7 @@ pub(super) const PHASES: [&str; 12] = [
     "writes triples, scales and the row table",
 ];
 
-/// What a core tells other ranks in dispatch, and what it awaits of them.
+/// The words that a core writes for other ranks in dispatch, and those that it awaits.
 #[derive(Debug, Serialize)]
 pub(super) struct Words {
     pub(super) ranks: Ends,
@@ -33,17 +33,17 @@ pub(super) struct Words {
     pub(super) hears: Vec<Word>,
 }
 
-/// What one rank tells another. Offsets are in the state region of the rank that is told.
+/// The words that one rank writes for another. Offsets are in the state region of the reader.
 #[derive(Debug, Serialize)]
 pub(super) struct Word {
     pub(super) rank: u32,
-    /// Of the first of the counts, one for each local expert of the rank that is told.
+    /// The first of the counts, one for each local expert of the reader.
     pub(super) counts_offset: u64,
-    /// Of the word that covers them.
+    /// The word that covers them.
     pub(super) counts_word: u64,
     counts: Option<Vec<u32>>,
     pub(super) rows: Option<u32>,
-    /// The same of the grants: rows at which those of the rank that is told begin, one for each local expert of the other.
+    /// The first of the grants: rows at which those of the reader begin, one for each local expert of the writer.
     pub(super) grants_offset: u64,
     pub(super) grants_word: u64,
     grants: Option<Vec<u32>>,

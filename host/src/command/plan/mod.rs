@@ -38,11 +38,9 @@ pub(super) fn run(args: &PlanArgs, report: &mut Out) -> Result<(), Error> {
     let (Some(rank), core) = (args.rank, args.core) else {
         let of = OfAll { ranks: traffic.ranks.len(), cores: shape.aiv_num() };
         return match on_a2 {
-            true if has_servers => {
-                emit(report, (head, of), servers::summary(&traffic), servers::summary_table)
-            }
-            true => emit(report, (head, of), a2::summary(&traffic), a2::summary_table),
-            false => emit(report, (head, of), summary::of(&traffic, args), summary::table),
+            true if has_servers => emit(report, head, of, servers::summary(&traffic), servers::summary_table),
+            true => emit(report, head, of, a2::summary(&traffic), a2::summary_table),
+            false => emit(report, head, of, summary::of(&traffic, args), summary::table),
         };
     };
     let out_of = |option, seen, end: u32, more| {
@@ -60,11 +58,11 @@ pub(super) fn run(args: &PlanArgs, report: &mut Out) -> Result<(), Error> {
     let of = OfRank { rank: traffic.name(own), core };
     match core {
         _ if has_servers => {
-            emit(report, (head, of), servers::of(&traffic, args.order, own, cores()), servers::table)
+            emit(report, head, of, servers::of(&traffic, args.order, own, cores()), servers::table)
         }
-        _ if on_a2 => emit(report, (head, of), a2::of(&traffic, args.order, own, cores()), a2::table),
+        _ if on_a2 => emit(report, head, of, a2::of(&traffic, args.order, own, cores()), a2::table),
         Some(core) => {
-            emit(report, (head, of), one_core::of(&traffic, args, own, CoreId(core)), one_core::table)
+            emit(report, head, of, one_core::of(&traffic, args, own, CoreId(core)), one_core::table)
         }
         None => Err(Error::Request("missing argument: --core: on A3 --rank needs it".to_owned())),
     }
@@ -129,7 +127,8 @@ pub(super) const fn ends(range: &Range<u32>) -> Ends {
 
 fn emit<S: Serialize, P: Serialize>(
     out: &mut Out,
-    (head, of): (Head, S),
+    head: Head,
+    of: S,
     plan: P,
     table: fn(&Head, &S, &P) -> String,
 ) -> Result<(), Error> {

@@ -45,7 +45,7 @@ pub(super) struct Plan {
     combine: Option<Combine>,
 }
 
-/// What a core works on.
+/// The share of a core.
 #[derive(Debug, Serialize)]
 struct Share {
     core: u32,
