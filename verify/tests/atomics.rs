@@ -9,10 +9,17 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
 /// The folders whose sources ship. The models themselves, in `verify/src/loom`, access words as what they run does.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 14] = [
     "kernel-core/src",
     "kernel-core/capi/src",
-    "host/src",
+    "host/bench/src",
+    "host/case/src",
+    "host/cli/src",
+    "host/group/src",
+    "host/mpi/src",
+    "host/plan/src",
+    "host/sim/src",
+    "host/trace/src",
     "host/python/src",
     "verify/src/explorer",
     "verify/boot/src",

@@ -307,7 +307,7 @@ const AROUND: [Around; 16] = [
     Around {
         claim: "groups at all limits compute what the oracle says",
         bound: "a round of each layout over sparse memory",
-        file: "host/tests/rounds/large.rs",
+        file: "host/group/tests/rounds/large.rs",
         test: "rounds_at_all_limits_of_a3_come_back",
     },
     Around {
@@ -325,61 +325,61 @@ const AROUND: [Around; 16] = [
     Around {
         claim: "exported numbers are the core's beyond 4 GiB, too",
         bound: "one configuration of 32-bit size in JSON and C",
-        file: "host/tests/program/export.rs",
+        file: "host/cli/tests/program/export.rs",
         test: "places_beyond_4_gib_are_whole_in_json_and_in_c",
     },
     Around {
         claim: "a silent rank is named in time",
         bound: "cores per worker, silent rank and word, over threads",
-        file: "host/tests/rounds/hangs.rs",
+        file: "host/group/tests/rounds/hangs.rs",
         test: "a_silent_rank_is_named_at_the_deadline_however_many_cores_a_worker_has",
     },
     Around {
         claim: "a killed or silent process is named in time, and SIGTERM ends a run at any time",
         bound: "2 to 4 processes",
-        file: "host/tests/program/hangs.rs",
+        file: "host/cli/tests/program/hangs.rs",
         test: "a_term_ends_a_run_at_any_time",
     },
     Around {
         claim: "all processes that died are named",
         bound: "a second death while the others settle",
-        file: "host/src/world/joined/tests.rs",
+        file: "host/group/src/world/joined/tests.rs",
         test: "who_dies_shortly_after_another_is_named_with_it",
     },
     Around {
         claim: "ranks of a live group that call different operators are named, on every rank",
         bound: "3 ranks as threads; another operator, layer, tensor; numbers of calls are counted by each rank",
-        file: "host/tests/rounds/live.rs",
+        file: "host/group/tests/rounds/live.rs",
         test: "calls_that_differ_are_named_on_every_rank",
     },
     Around {
         claim: "layers of other sizes share one memory",
         bound: "A3, three layers, 18 rounds on 4 ranks, one batch in flight",
-        file: "host/tests/rounds/live.rs",
+        file: "host/group/tests/rounds/live.rs",
         test: "layers_of_other_sizes_share_one_memory",
     },
     Around {
         claim: "a batch of a loose group is combined twice or never with right sums",
         bound: "A3, 6 batches on 2 ranks",
-        file: "host/tests/rounds/live.rs",
+        file: "host/group/tests/rounds/live.rs",
         test: "a_loose_group_combines_a_batch_twice_or_never",
     },
     Around {
         claim: "no verdict is yes where a search was cut, input incomplete or evidence ambiguous",
         bound: "one row for each such request of each subcommand",
-        file: "host/tests/program/verdicts.rs",
+        file: "host/cli/tests/program/verdicts.rs",
         test: "every_subcommand_has_the_verdict_that_its_situation_allows",
     },
     Around {
         claim: "dumps that contradict themselves or each other name no culprit",
         bound: "zeroed ranks, wrong experts, another case, unstated options",
-        file: "host/tests/program/contradictions.rs",
+        file: "host/cli/tests/program/contradictions.rs",
         test: "a_key_of_another_job_names_no_innocent",
     },
     Around {
         claim: "a record is believed only as far as its events bear it out",
         bound: "schedules, rounds, dead ranks, rows read, sums",
-        file: "host/tests/program/conform.rs",
+        file: "host/cli/tests/program/conform.rs",
         test: "a_header_that_the_record_does_not_bear_out_is_not_believed",
     },
 ];
@@ -528,7 +528,11 @@ fn others(page: &mut String) {
             "veriep-verify --test smt_traces",
             "verify/tests/smt_traces/main.rs",
         ),
-        ("The contract of a memory", "veriep --test conformance", "host/tests/conformance.rs"),
+        (
+            "The contract of a memory",
+            "veriep-group --test rounds conformance",
+            "host/group/tests/rounds/conformance.rs",
+        ),
         ("The C interface", "veriep-capi --lib", "kernel-core/capi/src/tests"),
     ] {
         write!(page, "\n## {title}\n\n`cargo test -p {target} TEST`, the name without its file.\n\n")
@@ -538,9 +542,10 @@ fn others(page: &mut String) {
         }
     }
     page.push_str("\n## Twins that samples catch\n");
-    for (folder, target) in
-        [("host/tests/rounds", "veriep --test rounds"), ("kernel-core/src/protocol", "veriep-core --lib")]
-    {
+    for (folder, target) in [
+        ("host/group/tests/rounds", "veriep-group --test rounds"),
+        ("kernel-core/src/protocol", "veriep-core --lib"),
+    ] {
         write!(page, "\n`cargo test -p {target} TEST`, the name without its file:\n\n").unwrap();
         for test in tests_of(folder)
             .iter()

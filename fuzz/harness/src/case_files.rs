@@ -1,9 +1,9 @@
 //! Any bytes as a case: `config.toml`, and behind a line of its own the bytes of `inputs.safetensors`. A case that is
 //! taken is right in all its tensors; what is refused is refused in lines that a person can read, with status 2.
 
-use veriep::case::{self, Case};
-use veriep::error::Error;
-use veriep::global_rank;
+use veriep_case::case::{self, Case};
+use veriep_case::error::Error;
+use veriep_case::global_rank;
 use veriep_core::units::RankId;
 
 use std::fs;
@@ -33,7 +33,7 @@ pub fn run(bytes: &[u8]) -> Option<Result<Box<Case>, Vec<String>>> {
         None => (&b""[..], bytes),
     };
     let folder = FOLDER.with(|folder| folder.path().to_owned());
-    fs::write(folder.join(veriep::config::FILE_NAME), config).expect("room for a configuration");
+    fs::write(folder.join(veriep_case::config::FILE_NAME), config).expect("room for a configuration");
     fs::write(folder.join(case::TENSORS_NAME), tensors).expect("room for tensors");
     Some(match case::load(&folder) {
         Ok(case) => {

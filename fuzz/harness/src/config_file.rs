@@ -2,8 +2,8 @@
 //! or one line that names a line of the text.
 
 use crate::shape_layout;
-use veriep::config::Config;
-use veriep::error::one_line;
+use veriep_case::config::Config;
+use veriep_case::error::one_line;
 use veriep_core::shape::{Given, Limits};
 
 /// Reads the bytes. The line that is wrong and why, or what the door says.

@@ -2,7 +2,7 @@
 #![cfg(feature = "files")]
 
 use safetensors::Dtype;
-use veriep::store::{Tensor, bytes_of, write_tensors};
+use veriep_case::store::{Tensor, bytes_of, write_tensors};
 use veriep_fuzz::case_files::{self, DIVIDER};
 use veriep_fuzz::config_file;
 use veriep_fuzz::shape_layout::Verdict;

@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use veriep::case::ExpertMap;
-use veriep::error::Error;
-use veriep::live::{self, Order, Plan, Results, Terms, Tokens};
-use veriep::vector::Unit;
-use veriep::world::join::{Rendezvous, Store};
+use veriep_case::case::ExpertMap;
+use veriep_case::error::Error;
 use veriep_core::inputs::Mask;
 use veriep_core::place::Tensor;
 use veriep_core::shape::{Limits, RowElement};
 use veriep_core::units::RankId;
+use veriep_group::live::{self, Order, Plan, Results, Terms, Tokens};
+use veriep_group::vector::Unit;
+use veriep_group::world::join::{Rendezvous, Store};
 
 /// Of a layer: `bs`, `k`, `h`, const experts, the types of rows and of received ones, and whether these have scales.
 type About = (u32, u32, u32, u32, [&'static str; 2], bool);

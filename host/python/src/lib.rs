@@ -7,18 +7,19 @@ mod tensors;
 use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use veriep::case::{Case, Opened};
-use veriep::cli::{Asked, ExpertsArg, FlagsArg, ModeArgs};
-use veriep::command::{Compared, Exported, compared};
-use veriep::config::Config;
-use veriep::error::Error;
-use veriep::expected::Expected;
-use veriep::presets::{NAMES, preset};
-use veriep::store::TensorFile;
-use veriep::{case, hints};
-use veriep_core::protocol::Receive;
+use veriep_case::case::{Case, Opened};
+use veriep_case::config::Config;
+use veriep_case::error::Error;
+use veriep_case::presets::{NAMES, preset};
+use veriep_case::store::TensorFile;
+use veriep_case::{case, hints};
+use veriep_core::protocol::{Flags, Receive};
 use veriep_core::shape::{Given, Limits};
 use veriep_core::units::{CoreId, RankId};
+use veriep_group::compared::{Asked, Compared, One, compared};
+use veriep_group::expected::Expected;
+use veriep_plan::export::Exported;
+use veriep_plan::mode::{Experts, Mode};
 
 use tensors::{Given as Tensors, Taken, given, taken};
 
@@ -73,27 +74,27 @@ fn changed(mut config: Config, keys: &Keys) -> PyResult<Config> {
     Ok(config)
 }
 
-fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<ModeArgs> {
+fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<Mode> {
     let unknown = |name: &str, seen: &str, legal: &str| {
         PyValueError::new_err(format!("{name} = {seen:?}: must be {legal}"))
     };
     let named = Receive::MODES.into_iter().find(|mode| mode.name() == receive);
     let experts = match experts.as_str() {
-        "apart" => ExpertsArg::Apart,
-        "overwrite" => ExpertsArg::Overwrite,
+        "apart" => Experts::Apart,
+        "overwrite" => Experts::Overwrite,
         other => return Err(unknown("experts", other, "\"apart\" or \"overwrite\"")),
     };
     let flags = match flags.as_deref() {
         None => None,
-        Some("joint") => Some(FlagsArg::Joint),
-        Some("separate") => Some(FlagsArg::Separate),
+        Some("joint") => Some(Flags::Joint),
+        Some("separate") => Some(Flags::Separate),
         Some(other) => return Err(unknown("flags", other, "None, \"joint\" or \"separate\"")),
     };
     if let Some(other) = stage.filter(|stage| ![2, 3].contains(stage)) {
         return Err(PyValueError::new_err(format!("stage = {other}: must be None, 2 or 3")));
     }
     let legal = Receive::MODES.map(|mode| format!("{:?}", mode.name())).join(", ");
-    Ok(ModeArgs {
+    Ok(Mode {
         receive: named.ok_or_else(|| unknown("receive", &receive, &format!("one of {legal}")))?,
         experts,
         flags,
@@ -233,7 +234,7 @@ fn compare(
     let (expected, seen) = (given(&expected)?, given(&seen)?);
     let judged = py.detach(|| compared(&asked, &expected, &mut TensorFile::of_tensors("seen", seen)?));
     let Compared { judgement, tensors, .. } = judged.map_err(|error| raised(py, &error))?;
-    let lines = tensors.iter().filter(|one| !one.is_right()).map(veriep::command::One::line).collect();
+    let lines = tensors.iter().filter(|one| !one.is_right()).map(One::line).collect();
     let text = serde_json::to_string(&(judgement, tensors));
     Ok((text.map_err(|error| PyValueError::new_err(error.to_string()))?, lines))
 }

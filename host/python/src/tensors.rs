@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use safetensors::Dtype;
 use std::borrow::Cow;
-use veriep::store::Tensor;
+use veriep_case::store::Tensor;
 
 /// From Python.
 pub(crate) type Given<'a> = Vec<(String, String, Vec<usize>, Bound<'a, PyBytes>)>;

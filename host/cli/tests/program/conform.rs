@@ -1,0 +1,561 @@
+//! `veriep conform`: records of every protocol pass; with one event left out, told twice or told too early they do not, where the
+//! contract forbids it.
+
+use crate::common::{fails, json, text};
+use serde_json::Value;
+use std::collections::HashSet;
+use tempfile::tempdir;
+use veriep_case::config::Bs;
+use veriep_core::layout::a2_message::doorbell;
+use veriep_core::layout::a2_window::FLAG;
+use veriep_core::shape::{Given, Limits, Shape};
+use veriep_testing::tier;
+use veriep_trace::conform::{Guard, Line, Trace, conform};
+
+/// Runs, and of which of their events the record can miss none: `flag` is a word that is cleared after its use.
+const RUNS: [(&str, &[&str]); 11] = [
+    ("run --preset tiny --backend lockstep", &["put", "flag"]),
+    ("run --preset tiny --backend weak --schedule DDCC", &["put", "flag"]),
+    ("run --preset tiny --backend weak --flags separate", &["put", "flag"]),
+    ("run --preset tiny --backend weak --set quant_mode=2 --receive in-place", &["put", "flag"]),
+    // That a row is there which experts read is not in the record.
+    ("run --preset tiny --backend weak --receive direct", &["quiet"]),
+    ("run --preset tiny --backend weak --receive direct --experts overwrite --schedule DDCC", &["quiet"]),
+    ("run --preset tiny --backend weak --set comm_alg=fullmesh_v2", &["put", "flag"]),
+    (
+        "run --preset tiny --backend weak --set release=9.1.0 --set tp_world_size=2 --set moe_expert_num=2",
+        &["put", "flag"],
+    ),
+    ("run --preset a2-hier-16 --set comm_alg=fullmesh --set k=2 --set h=512 --set bs=1 --backend weak", &[]),
+    ("run --preset a2-hier-16 --set h=512 --set bs=1 --backend weak", &["put", "send"]),
+    ("simulate --preset tiny --cluster a3 --schedule DDCC", &["put", "flag"]),
+];
+/// Of a group of two ranks.
+const HEADER: &str = r#"{"schema":"veriep.events/1","unit":"events","config":{"ep_world_size":2,"moe_expert_num":4,"k":2},"options":{}}"#;
+/// Of each kind so many events are changed.
+const TRIED: usize = 12;
+
+struct Record {
+    trace: Trace,
+    shape: Shape,
+    /// Words that somebody clears.
+    cleared: Vec<(u32, String, u64)>,
+}
+
+fn record(run: &str) -> Record {
+    record_of(run, 2)
+}
+
+/// Of ranks with so many cores.
+fn record_of(run: &str, cores: u32) -> Record {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let line = format!("{run} --set aiv_num={cores} --rounds 4 --seed 3 --events {}", text(&file));
+    json(0, &line.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(json(0, &["conform", text(&file)])["broken"], Value::Null, "{run}");
+    let trace = Trace::open(&file).unwrap();
+    let shape = Shape::new(&trace.config.as_core(Given::empty()), Limits::None).unwrap();
+    let clears = trace.events.iter().filter(|event| event.kind == "store" && event.word == Some(0));
+    let cleared = clears.map(|event| (event.rank, event.region.clone(), event.offset)).collect();
+    Record { trace, shape, cleared }
+}
+
+impl Record {
+    /// Whether an event is of the first two batches, so that its memory is used again.
+    fn is_early(event: &Line) -> bool {
+        event.batch.is_some_and(|batch| batch < 2)
+    }
+
+    fn is_flag(&self, event: &Line) -> bool {
+        let place = (event.peer.unwrap_or(event.rank), event.region.clone(), event.offset);
+        event.kind == "publish" && self.cleared.contains(&place)
+    }
+
+    /// Some of the early events of a kind, or of all flags, evenly spread.
+    fn some(&self, kind: &str) -> Vec<usize> {
+        self.evenly(&|event| match kind {
+            "flag" => self.is_flag(event),
+            kind => Self::is_early(event) && event.kind == kind,
+        })
+    }
+
+    fn evenly(&self, is_so: &dyn Fn(&Line) -> bool) -> Vec<usize> {
+        let events = self.trace.events.iter().enumerate();
+        let all: Vec<_> = events.filter(|(_, event)| is_so(event)).map(|(at, _)| at).collect();
+        assert!(!all.is_empty(), "there is no such event");
+        let every = all.len().div_ceil(TRIED);
+        all.into_iter().step_by(every).collect()
+    }
+
+    /// The guard that is broken when the events are changed.
+    fn guard(&self, change: impl FnOnce(&mut Vec<Line>)) -> Option<Guard> {
+        let mut other = self.trace.clone();
+        change(&mut other.events);
+        conform(&other, &self.shape).unwrap().broken.map(|broken| broken.guard)
+    }
+
+    fn dropped(&self, at: usize) -> Option<Guard> {
+        self.guard(|events| drop(events.remove(at)))
+    }
+
+    fn doubled(&self, at: usize) -> Option<Guard> {
+        self.guard(|events| events.insert(at + 1, events[at].clone()))
+    }
+
+    /// What a core did last is told as the first that it did in the operator.
+    fn first(&self, at: usize) -> Option<Guard> {
+        let event = &self.trace.events[at];
+        let own = |other: &&Line| {
+            (other.rank, other.core) == (event.rank, event.core)
+                && (other.batch, &other.operator) == (event.batch, &event.operator)
+        };
+        let begin = self.trace.events.iter().position(|other| own(&other)).unwrap();
+        self.guard(|events| {
+            let event = events.remove(at);
+            events.insert(begin + 1, event);
+        })
+    }
+}
+
+#[test]
+fn a_record_with_one_event_changed_is_refused() {
+    for (run, needed) in RUNS.into_iter().step_by(tier(3, 1)) {
+        let record = record(run);
+        let refused = |what: &str, kind: &str, change: &dyn Fn(usize) -> Option<Guard>| {
+            for at in record.some(kind) {
+                assert!(change(at).is_some(), "{run}: {kind} {what}: {}", record.trace.texts[at]);
+            }
+        };
+        for kind in needed.iter().chain(&["end"]) {
+            refused("left out", kind, &|at| record.dropped(at));
+        }
+        for kind in needed.iter().filter(|kind| **kind == "flag").chain(&["end"]) {
+            refused("twice", kind, &|at| record.doubled(at));
+        }
+        if needed.contains(&"flag") {
+            let uncleared = |event: &Line| event.kind != "store" || event.word != Some(0);
+            let guard = record.guard(|events| events.retain(uncleared));
+            assert_eq!(guard, Some(Guard::Cleared), "{run}: no clears at all");
+        }
+        let early = |kind: &str| {
+            let events = record.some(kind);
+            let refused = events.iter().filter(|&&at| record.first(at).is_some()).count();
+            assert!(2 * refused > events.len(), "{run}: {kind} too early: {refused} of {}", events.len());
+        };
+        ["observe", "deliver"].into_iter().for_each(early);
+    }
+}
+
+#[test]
+fn what_agents_carry_is_judged() {
+    let stage_2 = format!("{} --stage 2", RUNS[9].0);
+    for run in [RUNS[8].0, &stage_2] {
+        let record = record(run);
+        let events = &record.trace.events;
+        let is_rung = |event: &Line| {
+            event.kind == "observe" && event.core.is_none() && event.offset == doorbell().offset
+        };
+        // Core 0 is quiet once more, for its flip.
+        let is_quiet = |event: &Line| {
+            event.kind == "quiet" && event.core == Some(1) && event.operator.as_deref() == Some("dispatch")
+        };
+        let writes = |quiet: &Line| {
+            let is_own = |event: &&Line| {
+                (event.rank, event.core, event.batch) == (quiet.rank, quiet.core, quiet.batch)
+            };
+            let mut own = events.iter().filter(is_own).filter(|event| event.operator == quiet.operator);
+            own.any(|event| event.kind == "write" && event.region == "window_out")
+        };
+        let rung = record.evenly(&is_rung);
+        let quiets = record.evenly(&|event| Record::is_early(event) && is_quiet(event) && writes(event));
+        for at in rung.into_iter().chain(quiets) {
+            assert_eq!(record.dropped(at), Some(Guard::Covered), "{run}: {}", record.trace.texts[at]);
+        }
+        // In the full mesh the last flags alone: its tasks have gaps.
+        let is_written = |event: &Line| {
+            let is_asked = run == stage_2 || event.length == Some(8);
+            Record::is_early(event) && event.kind == "write" && event.region == "window_out" && is_asked
+        };
+        for at in record.evenly(&is_written) {
+            assert_eq!(record.dropped(at), Some(Guard::Carries), "{run}: {}", record.trace.texts[at]);
+        }
+    }
+    let record = record(RUNS[8].0);
+    let observed =
+        record.trace.events.iter().filter(|event| event.kind == "observe" && event.region == "window");
+    let flags = observed.filter(|event| event.word.is_some_and(|word| word as u32 == FLAG));
+    let flags: HashSet<_> = flags.map(|event| (event.rank, event.offset)).collect();
+    let is_clear = |event: &Line| {
+        let is_at = event.region == "window" && flags.contains(&(event.rank, event.offset));
+        event.kind == "store" && event.word == Some(0) && is_at
+    };
+    for at in record.evenly(&|event| Record::is_early(event) && is_clear(event)) {
+        assert_eq!(record.dropped(at), Some(Guard::Cleared), "{}", record.trace.texts[at]);
+    }
+    let guard = record.guard(|events| events.retain(|event| !is_clear(event)));
+    assert_eq!(guard, Some(Guard::Cleared), "no clears at all");
+}
+
+/// Runs on threads: those of [`RUNS`] that `run` makes, and stage 2. Where that is quick, each round is a unit of its own in a
+/// second one, with a rank's cores on one worker.
+fn on_threads() -> impl Iterator<Item = String> {
+    let runs = RUNS.iter().filter_map(|(run, _)| {
+        let words = run.split_whitespace().filter(|word| !["--backend", "weak", "lockstep"].contains(word));
+        run.starts_with("run ").then(|| words.collect::<Vec<_>>().join(" "))
+    });
+    let stage_2 = "run --preset a2-hier-16 --set h=512 --set bs=1 --stage 2".to_owned();
+    runs.chain([stage_2]).flat_map(|run| {
+        let is_large = run.contains("a2-");
+        let rounds = if is_large { 2 } else { 4 };
+        let chained = format!("{run} --rounds {rounds} --threads 4 --spread cores --chain 2");
+        let in_units = (!is_large).then(|| format!("{run} --rounds {rounds} --threads 2"));
+        [chained].into_iter().chain(in_units)
+    })
+}
+
+#[test]
+fn threads_of_every_protocol_keep_the_contract() {
+    // More by `VERIEP_SEEDS=20 cargo test -p veriep --test program threads_of_every_protocol`.
+    let seeds: u64 = std::env::var("VERIEP_SEEDS").map_or(1, |seeds| seeds.parse().unwrap());
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let mut tried = 0;
+    for (run, seed) in on_threads().flat_map(|run| (0..seeds).map(move |seed| (run.clone(), seed))) {
+        let line = format!("{run} --set aiv_num=2 --seed {seed} --events {}", text(&file));
+        json(0, &line.split_whitespace().collect::<Vec<_>>());
+        let judged = json(0, &["conform", text(&file)]);
+        assert_eq!(judged["verdict"], "yes", "{line}: {judged}");
+        tried += 1;
+    }
+    assert!(tried >= 19, "{tried} runs");
+}
+
+/// A core of a hierarchy polls for an epoch and meets that of an operator before, which may be overwritten meanwhile.
+#[test]
+fn a_poll_that_meets_a_word_of_an_operator_before_is_no_read() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let run =
+        "run a2-hier-16 --set h=1024 --set aiv_num=2 --set bs=2 -n 2 --schedule DDCC --backend lockstep";
+    json(0, &[&run.split(' ').collect::<Vec<_>>()[..], &["--events", text(&file)]].concat());
+    assert_eq!(json(0, &["conform", text(&file)])["verdict"], "yes");
+}
+
+#[test]
+fn a_record_without_dead_ranks_names_those_that_are_left_and_is_not_judged_in_full() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let run = "run tiny --set ep_world_size=8 --set moe_expert_num=16 --dead 1,6 -n 2 --backend";
+    for backend in ["lockstep", "weak", "threads"] {
+        json(0, &[&run.split(' ').collect::<Vec<_>>()[..], &[backend, "--events", text(&file)]].concat());
+        let record = std::fs::read_to_string(&file).unwrap();
+        let peers = record.lines().skip(1).filter_map(|line| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            event["peer"].as_u64()
+        });
+        let peers: HashSet<_> = peers.collect();
+        assert_eq!(peers, HashSet::from([0, 2, 3, 4, 5, 7]), "{backend}");
+        let judged = json(4, &["conform", text(&file)]);
+        let decides = judged["decides"].to_string();
+        assert!(decides.contains("by which rows have their places, are in no record"), "{backend}: {judged}");
+        assert_eq!(judged["lacks"].as_array().unwrap().len(), 1, "{backend}: {judged}");
+    }
+}
+
+#[test]
+fn a_record_of_threads_in_which_a_word_is_seen_before_it_is_published_is_refused() {
+    let record = record("run --preset tiny --backend threads");
+    let events = &record.trace.events;
+    let seen_at = |at: usize| {
+        let (word, is_flag) = (&events[at], record.is_flag(&events[at]));
+        let is_it = |event: &Line| {
+            (event.kind.as_str(), Some(event.rank), &event.region) == ("observe", word.peer, &word.region)
+                && (event.offset, event.word) == (word.offset, word.word)
+        };
+        is_flag.then(|| at + events[at..].iter().position(is_it).unwrap())
+    };
+    let words = record.some("flag");
+    for at in words {
+        let seen = seen_at(at).unwrap();
+        let late = record.guard(|events| events[at..=seen].rotate_left(1));
+        assert!(late.is_some(), "{}", record.trace.texts[at]);
+    }
+}
+
+#[test]
+fn each_guard_is_named() {
+    let record = record(RUNS[0].0);
+    let first = |is_so: &dyn Fn(&Line) -> bool| {
+        let at = record.trace.events.iter().position(|event| Record::is_early(event) && is_so(event));
+        at.expect("there is such an event")
+    };
+    let of = |kind: &'static str, operator: &'static str| {
+        first(&move |event| event.kind == kind && event.operator.as_deref() == Some(operator))
+    };
+    let flag = first(&|event| record.is_flag(event));
+    let store = first(&|event| {
+        event.kind == "store" && event.operator.as_deref() == Some("combine") && event.word == Some(0)
+    });
+    let observe = first(&|event| event.kind == "observe" && event.operator.as_deref() == Some("combine"));
+    let all = |record: &Record, kind: &str| -> Vec<_> {
+        record.some(kind).into_iter().filter_map(|at| record.dropped(at)).collect()
+    };
+    let unread = record.guard(|events| {
+        events.retain(|event| event.kind != "deliver" || event.operator.as_deref() != Some("dispatch"));
+    });
+    let put = of("put", "dispatch");
+    for (guard, seen) in [
+        (Guard::Inside, record.guard(|events| events[put].batch = Some(7))),
+        (Guard::Inside, record.guard(|events| events[put].operator = Some("combine".to_owned()))),
+        (Guard::Join, record.dropped(of("end", "dispatch"))),
+        (Guard::Inside, record.first(of("end", "combine"))),
+        (Guard::Place, record.guard(|events| events[put].offset = record.shape.window_bytes() - 8)),
+        (
+            Guard::Place,
+            record.guard(|events| (events[put].offset, events[put].length) = (512, Some(u64::MAX))),
+        ),
+        (Guard::Flag, record.dropped(flag)),
+        (Guard::Taken, record.dropped(observe)),
+        (Guard::Cleared, record.dropped(store)),
+        (Guard::Covered, all(&record, "quiet").into_iter().find(|&guard| guard == Guard::Covered)),
+        (Guard::Carries, record.dropped(put)),
+        (Guard::Overwritten, unread),
+    ] {
+        assert_eq!(seen, Some(guard));
+    }
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let event = |rank: u32, what: &str| {
+        format!("{{\"rank\":{rank},\"core\":0,\"batch\":0,\"operator\":\"dispatch\",\"kind\":\"{what}}}")
+    };
+    let put = "put\",\"peer\":1,\"region\":\"state\",\"offset\":0,\"length\":8,\"word\":\"0x1\"";
+    let events = [(0, "begin\""), (0, put), (1, "begin\""), (1, put)].map(|(rank, what)| event(rank, what));
+    std::fs::write(&file, format!("{HEADER}\n{}", events.join("\n"))).unwrap();
+    let broken = &json(1, &["conform", text(&file)])["broken"];
+    assert_eq!(
+        (&broken["guard"], &broken["line"], &broken["against"]),
+        (&"hush".into(), &5.into(), &3.into())
+    );
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_its_line() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let good = HEADER;
+    let event = r#"{"time":1,"rank":0,"core":0,"kind":"quiet"}"#;
+    for (text, why) in [
+        (String::new(), "line 1: must be the header"),
+        ("{}".to_owned(), "line 1: schema: must be \"veriep.events/1\""),
+        (good.replace("\"k\"", "\"kk\""), "line 1: config: `kk = 2`: unknown key"),
+        (
+            good.replace("\"config\"", "\"of\""),
+            "line 1: must be the header of a record of events: unknown field `of`",
+        ),
+        (
+            good.replace(",\"config\":{\"ep_world_size\":2,\"moe_expert_num\":4,\"k\":2}", ""),
+            "line 1: config: missing",
+        ),
+        (good.replace("\"events\",", "\"weeks\","), "line 1: unit \"weeks\": must be"),
+        (
+            good.replace("{}}", "{\"recieve\":\"copy\"}}"),
+            "line 1: must be the header of a record of events: unknown field `recieve`, expected one of `receive`",
+        ),
+        (
+            good.replace("{}}", "{\"rounds\":\"2\"}}"),
+            "line 1: must be the header of a record of events: invalid type",
+        ),
+        (
+            good.replace("{}}", "{\"schedule\":\"DC\",\"rounds\":18446744073709551615}}"),
+            "line 1: rounds 18446744073709551615: more operators than can be counted",
+        ),
+        (good.replace("{}}", "{\"schedule\":\"X\",\"rounds\":1}}"), "line 1: schedule \"X\": "),
+        (
+            good.replace("{}}", "{\"schedule\":\"\",\"rounds\":1}}"),
+            "line 1: schedule \"\": must have at least one D",
+        ),
+        (format!("{good}\n{}", event.replace("\"time\"", "\"lenght\"")), "line 2: unknown field `lenght`"),
+        (
+            good.replace(":2,", ":256,").replace(":4,", ":256,").replace(":2}", ":2,\"aiv_num\":48}")
+                + "\n"
+                + event,
+            "must be at most 4096",
+        ),
+        (format!("{good}\n{event}\n{{\n"), "line 3: "),
+        (
+            format!("{good}\n{}", event.replace("\"rank\":0", "\"rank\":2")),
+            "line 2: no such rank, core or peer",
+        ),
+        (format!("{good}\n{}", event.replace("quiet\"", "store\",\"word\":\"7\"")), "must be 0x"),
+        (good.replace("{}}", "{\"receive\":\"teleport\"}}") + "\n" + event, "no such way to receive"),
+        (
+            format!("{good}\n{}", event.replace("quiet", "xput")),
+            "kind \"xput\": must be one of begin, end, put",
+        ),
+        (format!("{good}\n{}", event.replace("quiet", "put")), "put: must have peer"),
+        (
+            format!(
+                "{good}\n{}",
+                event.replace("quiet\"", "store\",\"word\":\"0x7\",\"region\":\"nowhere\"")
+            ),
+            "no such region",
+        ),
+        (
+            format!(
+                "{good}\n{}",
+                event.replace("quiet\"", "store\",\"word\":\"0x7\",\"region\":\"state\",\"offset\":3")
+            ),
+            "multiple of 8",
+        ),
+        (
+            format!(
+                "{good}\n{}",
+                event.replace(
+                    "quiet\"",
+                    "store\",\"word\":\"0x7\",\"region\":\"state\",\"offset\":18446744073709551608"
+                )
+            ),
+            "must end below",
+        ),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let line = fails(2, &["conform", file.to_str().unwrap()]);
+        assert!(line.contains(why), "{text}: {line}");
+    }
+    assert!(fails(2, &["conform", text(&folder.path().join("none"))]).contains("none"));
+}
+
+/// Why a record is not that of a whole run that its header describes. Nothing in it is broken.
+fn lacks(record: &Record, change: impl FnOnce(&mut Trace)) -> String {
+    let mut other = record.trace.clone();
+    change(&mut other);
+    let shape = Shape::new(&other.config.as_core(Given::empty()), Limits::None).unwrap();
+    let conformed = conform(&other, &shape).unwrap();
+    assert!(conformed.broken.is_none(), "{:?}", conformed.broken);
+    conformed.lacks.join("; ")
+}
+
+#[test]
+fn a_header_that_the_record_does_not_bear_out_is_not_believed() {
+    let record = record(RUNS[0].0);
+    assert_eq!(lacks(&record, |_| ()), "");
+    let says = |change: &dyn Fn(&mut Trace), why: &str| {
+        let said = lacks(&record, change);
+        assert!(said.contains(why), "{why}: {said}");
+    };
+    says(&|trace| trace.rounds = Some(3), "begins 4 dispatches: the header has 3 rounds");
+    says(&|trace| (trace.rounds, trace.operators) = (Some(2), Some(4)), "the header has 2 rounds");
+    says(&|trace| (trace.schedule, trace.operators) = (None, None), "");
+    says(
+        &|trace| (trace.schedule, trace.operators, trace.rounds) = (None, None, Some(8)),
+        "the header has 8 rounds",
+    );
+    says(
+        &|trace| trace.schedule = Some("DDCC".to_owned()),
+        "begins a combine as operator 2: not by the header's schedule \"DDCC\"",
+    );
+    says(&|trace| trace.dead = vec![1], "the header has rank 1 dead, which takes part in line ");
+    says(&|trace| trace.dead = vec![2], "the header has rank 2 dead: there are 2 ranks");
+    for bs in [1, 3, 5, 64] {
+        says(
+            &|trace| trace.config.bs = Bs::Uniform(bs),
+            "puts a row where this configuration has none: is its bs right?",
+        );
+    }
+}
+
+#[test]
+fn a_row_of_which_only_the_triple_is_read_is_not_read() {
+    for run in [0, 1, 2, 6] {
+        let record = record(RUNS[run].0);
+        // Rows of dispatch; their triples have 12 bytes.
+        let is_row = |event: &Line| {
+            let is_of_dispatch = event.operator.as_deref() == Some("dispatch") && event.region == "window";
+            event.kind == "deliver" && is_of_dispatch && event.length.is_some_and(|length| length > 12)
+        };
+        for at in record.evenly(&is_row) {
+            let (early, batch) = (Record::is_early(&record.trace.events[at]), record.trace.events[at].batch);
+            let conformed = {
+                let mut other = record.trace.clone();
+                other.events.remove(at);
+                conform(&other, &record.shape).unwrap()
+            };
+            match conformed.broken {
+                Some(broken) => assert_eq!(broken.guard, Guard::Overwritten, "{early} {batch:?}"),
+                None => assert!(conformed.lacks.join("").contains("no core reads what line "), "{batch:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_of_x_out_that_no_core_writes_is_missed() {
+    for (run, _) in RUNS {
+        let record = record(run);
+        let is_written = |event: &Line| event.kind == "write" && event.region == "x_out";
+        for at in record.evenly(&is_written) {
+            let said = lacks(&record, |trace| drop(trace.events.remove(at)));
+            assert!(said.contains("x_out"), "{run}: {said}: {}", record.trace.texts[at]);
+        }
+        let said = lacks(&record, |trace| trace.events.retain(|event| !is_written(event)));
+        assert!(said.contains("writes 0 rows of x_out"), "{run}: {said}");
+    }
+}
+
+#[test]
+fn each_doubled_word_of_a_core_barrier_is_refused() {
+    for run in [0, 1, 2, 6] {
+        // Of eight cores some have no rows, so that their words at epoch 0 are 0.
+        let record = record_of(RUNS[run].0, 8);
+        let is_arrival =
+            |at: &usize| record.trace.texts[*at].contains(".ArriveWithSums\",\"kind\":\"publish\"");
+        let arrivals: Vec<_> = (0..record.trace.events.len()).filter(is_arrival).collect();
+        assert!(arrivals.len() > 7);
+        for at in arrivals {
+            assert_eq!(record.doubled(at), Some(Guard::Cleared), "{}", record.trace.texts[at]);
+        }
+    }
+}
+
+#[test]
+fn a_record_that_is_no_whole_run_is_unknown() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let unknown = |content: &str, why: &str| {
+        std::fs::write(&file, content).unwrap();
+        let told = json(4, &["conform", text(&file)]);
+        assert_eq!((&told["verdict"], &told["ok"]), (&"unknown".into(), &false.into()), "{told}");
+        assert!(told["lacks"].to_string().contains(why), "{told}");
+        assert!(told["decides"][0].as_str().unwrap().starts_with("the record of a whole run: "), "{told}");
+    };
+    unknown(HEADER, "no core has begun an operator");
+    let event = r#"{"time":1,"rank":0,"core":0,"kind":"quiet"}"#;
+    unknown(&format!("{HEADER}\n{event}"), "no core has begun an operator");
+    let run = "run --preset tiny --backend lockstep --rounds 2 --set aiv_num=2 --events";
+    json(0, &run.split(' ').chain([text(&file)]).collect::<Vec<_>>());
+    let whole = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(json(0, &["conform", text(&file)])["verdict"], "yes");
+    let lines: Vec<_> = whole.lines().collect();
+    // Within an operator, between two, and within a line.
+    unknown(&lines[..lines.len() / 2].join("\n"), "cores have not ended all 4 operators");
+    let ends = lines.iter().rposition(|line| line.contains("\"begin\"") && line.contains("\"combine\""));
+    let first = lines.iter().position(|line| line.contains("\"batch\":1"));
+    unknown(&lines[..first.unwrap().min(ends.unwrap())].join("\n"), "cores have not ended all 4 operators");
+    unknown(&whole[..whole.len() - 9], "the file ends within a line");
+    let without = |is_left_out: &dyn Fn(&str) -> bool| -> String {
+        lines.iter().filter(|line| !is_left_out(line)).map(|line| format!("{line}\n")).collect()
+    };
+    let is = |line: &str, kind: &str| line.contains(&format!("\"kind\":\"{kind}\""));
+    // Without the reads nothing breaks in two rounds, whose memory is not used again.
+    unknown(&without(&|line| is(line, "deliver")), "no core reads a row in any dispatch");
+    let rows = without(&|line| is(line, "put") || is(line, "deliver"));
+    unknown(&rows, "no core puts a row in any combine");
+    let last = lines.iter().rposition(|line| is(line, "deliver")).unwrap();
+    let mut all_but_one = lines.clone();
+    all_but_one.remove(last);
+    unknown(&(all_but_one.join("\n") + "\n"), "no core reads what line ");
+    // What is broken stays so, whatever is missing behind it.
+    let broken: Vec<_> = lines.iter().filter(|line| !line.contains("\"kind\":\"put\"")).copied().collect();
+    std::fs::write(&file, &broken.join("\n")[..broken.join("\n").len() - 9]).unwrap();
+    assert_eq!(json(1, &["conform", text(&file)])["verdict"], "no");
+}

@@ -1,0 +1,224 @@
+//! A layer in front of any memory that makes one rank misbehave, to see that the others say so.
+
+use super::{Layer, Told};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use veriep_case::global_rank;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
+use veriep_core::place::{Place, Region};
+use veriep_core::protocol::Receive;
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
+
+/// A rank that says nothing to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Which.
+    pub rank: RankId,
+    /// What of its words is lost; all to other ranks if left out, and all that its agent writes.
+    pub only: Option<Lost>,
+}
+
+/// What of a rank's words is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Counts of dispatch, with their flag.
+    Counts,
+    /// Token flags.
+    Tokens,
+    /// Grants of direct placement.
+    Grants,
+    /// Flags of blocks.
+    Blocks,
+    /// Flags of returned rows, or that results lie ready.
+    Rows,
+    /// What it tells its TP peer.
+    Tp,
+    /// The last word of all that its agent writes.
+    Ends,
+}
+
+impl Lost {
+    /// Every kind of word.
+    pub const ALL: [Self; 7] =
+        [Self::Counts, Self::Tokens, Self::Grants, Self::Blocks, Self::Rows, Self::Tp, Self::Ends];
+
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counts => "counts",
+            Self::Tokens => "tokens",
+            Self::Grants => "grants",
+            Self::Blocks => "blocks",
+            Self::Rows => "rows",
+            Self::Tp => "tp",
+            Self::Ends => "ends",
+        }
+    }
+
+    /// What a word for another rank is; A3.
+    fn of(shape: &Shape, receive: Receive, at: Place) -> Self {
+        let inside = at.offset % PARTITION;
+        match at.region {
+            Region::TpState => Self::Tp,
+            Region::State if inside >= DISPATCH_STATUS => Self::Rows,
+            Region::State if receive.is_direct() => match Direct::of(shape, at) {
+                Some(Direct::Grants) => Self::Grants,
+                Some(Direct::TokenFlags) => Self::Tokens,
+                Some(Direct::Counts) | None => Self::Counts,
+            },
+            Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
+            Region::State => Self::Counts,
+            _ => Self::Blocks,
+        }
+    }
+}
+
+/// A rank whose process dies.
+#[derive(Debug)]
+pub struct Killed {
+    /// Which.
+    pub rank: RankId,
+    /// In place of which of its writes and tasks to any rank, counted from 0.
+    pub at: u64,
+    /// Those that it has made.
+    pub made: AtomicU64,
+}
+
+impl Killed {
+    /// The rank is about to make another one.
+    #[inline(never)]
+    fn count(&self) {
+        if self.made.fetch_add(1, Ordering::Relaxed) == self.at {
+            // All threads end here, as if somebody else had killed them. (Elsewhere there are no processes of a group.)
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// The layer with a rank that is silent or slow, sends twice, or dies.
+#[derive(Debug)]
+pub struct Inject {
+    /// Whose process dies, if anyone's.
+    pub killed: Option<Killed>,
+    /// Whose experts take so long, if anyone's do.
+    pub slow: Option<(RankId, Duration)>,
+    /// Who is, if anyone.
+    pub silent: Option<Silent>,
+    /// The rank that sends everything to other servers twice, if one does. Results stay correct.
+    pub twice: Option<RankId>,
+    /// The shape of the group.
+    pub shape: Shape,
+    /// Where experts find rows.
+    pub receive: Receive,
+}
+
+/// The fabric of a core, or the interface of an agent, that [`Inject`] makes for each turn. What a rank does wrong is looked up
+/// only when it writes.
+#[derive(Debug)]
+pub struct Injected<'b, T> {
+    inner: T,
+    inject: &'b Inject,
+    rank: RankId,
+}
+
+impl Inject {
+    /// Whether `rank` is the silent one, and how.
+    #[inline]
+    fn silent(&self, rank: RankId) -> Option<Silent> {
+        self.silent.filter(|silent| silent.rank == rank)
+    }
+
+    /// Whether `rank` sends everything twice.
+    #[inline]
+    fn is_twice(&self, rank: RankId) -> bool {
+        self.twice == Some(rank)
+    }
+
+    /// `rank` is about to write.
+    #[inline]
+    fn count(&self, rank: RankId) {
+        if let Some(killed) = self.killed.as_ref().filter(|killed| killed.rank == rank) {
+            killed.count();
+        }
+    }
+}
+
+impl Layer for Inject {
+    #[inline]
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
+        Injected { inner, inject: self, rank }
+    }
+
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> impl Nic {
+        Injected { inner, inject: self, rank }
+    }
+
+    fn hears(&self, rank: RankId, _core: CoreId, told: Told) {
+        if let (Some((slow, time)), Told::Experts) = (self.slow, told)
+            && slow == rank
+        {
+            std::thread::sleep(time);
+        }
+    }
+}
+
+impl<N: Nic> Nic for Injected<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        self.inject.count(self.rank);
+        match self.inject.silent(self.rank).map(|silent| silent.only) {
+            Some(None) => Ok(Post::Posted),
+            // Bytes arrive in order, so the rest does.
+            Some(Some(Lost::Ends)) => {
+                let len = transfer.len.saturating_sub(8);
+                self.inner.post(&Transfer { len, ..*transfer })
+            }
+            _ if self.inject.is_twice(self.rank) => match self.inner.post(transfer)? {
+                Post::Posted => self.inner.post(transfer).map(|_| Post::Posted),
+                Post::Busy => Ok(Post::Busy),
+            },
+            _ => self.inner.post(transfer),
+        }
+    }
+}
+
+impl<F: Fabric> Middleware for Injected<'_, F> {
+    veriep_core::around! { inner: F, its capabilities }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.inject.count(self.rank);
+        let is_lost = self.inject.silent(self.rank).is_some_and(|Silent { rank, only }| {
+            let Inject { shape, receive, .. } = self.inject;
+            let to_others = global_rank::reached(shape.tp_world_size(), rank, to, at) != rank;
+            to_others && only.is_none_or(|only| only == Lost::of(shape, *receive, at))
+        });
+        if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.inject.count(self.rank);
+        // Every message holds a flag, and all of them are for others.
+        let is_lost = self.inject.silent(self.rank).is_some_and(|silent| silent.only.is_none());
+        if is_lost {
+            return Ok(());
+        }
+        if self.inject.is_twice(self.rank) && message.len() > 8 {
+            self.inner.send(to, at, message)?;
+        }
+        self.inner.send(to, at, message)
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.inject.count(self.rank);
+        self.inner.put(to, at, row, tail)
+    }
+}

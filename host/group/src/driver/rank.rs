@@ -1,0 +1,146 @@
+//! One operator of one rank: its cores, and its agent where the protocol has one, polled by the thread that calls.
+
+use super::{Failure, Hang, Missing, Options, Rest, Stepper};
+use crate::backend::Backend;
+use crate::world::World;
+use core::time::Duration;
+use std::time::Instant;
+use veriep_case::global_rank;
+use veriep_core::fabric::{Progress, Wait};
+use veriep_core::inputs::Inputs;
+use veriep_core::protocol::{self, Agent, AgentEnv, Operands};
+use veriep_core::shape::Shape;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::{CoreId, RankId};
+
+/// Steps that a core takes in a row before another one gets its turn.
+const TURN: u32 = 256;
+/// Looks in vain between two looks at the clock.
+const LOOKS: u32 = 64;
+
+/// What is to be done.
+pub(crate) struct Operator<'a, B> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) options: &'a Options,
+    pub(crate) backend: &'a B,
+    pub(crate) world: &'a World,
+    pub(crate) rank: RankId,
+    pub(crate) operator: protocol::Operator,
+    /// The outputs that it writes.
+    pub(crate) batch: usize,
+    pub(crate) inputs: &'a Inputs<'a>,
+    pub(crate) operands: &'a Operands<'a>,
+}
+
+/// What of a rank does it.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    steppers: Vec<Stepper>,
+    agent: Agent,
+}
+
+impl Cores {
+    /// All cores of a rank before its first operator.
+    pub(crate) fn of(shape: &Shape) -> Self {
+        let steppers = (0..shape.aiv_num()).map(|_| Stepper::new(shape)).collect();
+        Self { steppers, agent: Agent::default() }
+    }
+
+    /// Runs an operator to its end. The join is given: all cores have ended the one before. While nobody moves, `goes_on` is
+    /// asked with how long that has been so.
+    ///
+    /// # Errors
+    /// A machine's, or what each core misses once it does not go on.
+    pub(crate) fn run<B: Backend>(
+        &mut self,
+        operator: &Operator<'_, B>,
+        goes_on: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<(), Failure> {
+        let Operator { shape, options, backend, rank, batch, .. } = *operator;
+        let planned = Planned { round: batch, operator: operator.operator };
+        for (core, stepper) in (0..).map(CoreId).zip(&mut self.steppers) {
+            let begun = stepper.begin((shape, options, backend), (rank, core), planned);
+            begun.map_err(|error| Failure::Protocol { rank, core, error })?;
+        }
+        let mut waits = vec![Some(Wait::IDLE); self.steppers.len()];
+        let mut rest = Rest::new(operator.world);
+        let mut since = None;
+        loop {
+            // Before the agent's step: what is rung until then is served by it.
+            let have_ended = waits.iter().all(Option::is_none);
+            let mut has_moved = self.pass(operator, &mut waits)?;
+            let agent = self.serve(operator, &mut has_moved)?;
+            let is_idle = agent.is_none_or(|wait| have_ended && wait == Wait::IDLE);
+            if is_idle && waits.iter().all(Option::is_none) {
+                rest.moved();
+                return Ok(());
+            }
+            if has_moved {
+                since = None;
+                rest.moved();
+                continue;
+            }
+            if rest.passes().is_multiple_of(LOOKS) || operator.world.is_crowded() {
+                let idle = since.get_or_insert_with(Instant::now).elapsed();
+                if !goes_on(idle) {
+                    let of_core = |(core, wait): (u32, &Option<Wait>)| {
+                        Some(Missing { rank, core: CoreId(core), operator: 0, wait: (*wait)? })
+                    };
+                    let mut missing: Vec<_> = (0..).zip(&waits).filter_map(of_core).collect();
+                    missing.extend(agent.and_then(|wait| Missing::of_agent(rank, wait)));
+                    return Err(Failure::Hang(Hang { after: idle, missing }));
+                }
+            }
+            rest.in_vain();
+        }
+    }
+
+    /// Polls all cores that have not ended. Whether any moved.
+    fn pass<B: Backend>(
+        &mut self,
+        operator: &Operator<'_, B>,
+        waits: &mut [Option<Wait>],
+    ) -> Result<bool, Failure> {
+        let Operator { shape, backend, rank, batch, inputs, operands, .. } = *operator;
+        let mut has_moved = false;
+        for (core, (stepper, wait)) in (0..).map(CoreId).zip(self.steppers.iter_mut().zip(waits)) {
+            if wait.is_none() {
+                continue;
+            }
+            let (fabric, mut done) = (backend.fabric(rank, core, batch), 0);
+            let stop = stepper.step::<B>(shape, fabric, (inputs, operands), TURN, &mut done);
+            stepper.keeps_to_its_plan(rank, core)?;
+            let by_number = |error| global_rank::of_error(shape, rank, error);
+            match stop.map_err(by_number).map_err(|error| Failure::Protocol { rank, core, error })? {
+                Some(Progress::Pending(missing)) => *wait = Some(global_rank::of_wait(shape, rank, missing)),
+                Some(_) => {
+                    *wait = None;
+                    done += 1;
+                }
+                None => {}
+            }
+            has_moved |= done > 0;
+        }
+        Ok(has_moved)
+    }
+
+    /// Polls the agent, if there is one. What it waits for.
+    fn serve<B: Backend>(
+        &mut self,
+        operator: &Operator<'_, B>,
+        has_moved: &mut bool,
+    ) -> Result<Option<Wait>, Failure> {
+        let Operator { shape, options, backend, rank, .. } = *operator;
+        if !options.choices.has_agents(shape) {
+            return Ok(None);
+        }
+        let env = AgentEnv::new(shape, rank, options.choices.order);
+        let mut done = 0;
+        let stop = self.agent.run(shape, &env, &mut backend.nic(rank), TURN, &mut done);
+        *has_moved |= done > 0;
+        match stop.map_err(|error| Failure::Agent { rank, error })? {
+            Some(Progress::Pending(wait)) => Ok(Some(wait)),
+            _ => Ok(Some(Wait::QUIET)),
+        }
+    }
+}

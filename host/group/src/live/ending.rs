@@ -1,0 +1,224 @@
+//! One operator of a member, and what ends its group: a death, a deadline, an interruption, or calls that differ.
+
+use super::{GoesOn, Member, outputs_of};
+use crate::backend::Backend;
+use crate::driver::rank::Operator;
+use crate::driver::schedule::Schedule;
+use crate::driver::{Failure, Hang};
+use crate::group;
+use crate::world::{Announced, Called, Departed, Phase, World};
+use core::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+use veriep_case::error::{Error, Gone, Missing};
+use veriep_core::inputs::Inputs;
+use veriep_core::protocol::{self, Operands};
+
+/// Between two questions to the caller whether it still wants to wait.
+const ASKS: Duration = Duration::from_millis(20);
+/// Between two looks at ranks that are far behind.
+const TICK: Duration = Duration::from_millis(1);
+/// Behind a death, until others that came with it have been seen, too.
+const SETTLES: Duration = Duration::from_millis(20);
+
+/// An operator of a batch, and what it reads.
+pub(super) struct Run<'a> {
+    pub(super) operator: protocol::Operator,
+    pub(super) layer: usize,
+    pub(super) slot: usize,
+    pub(super) batch: usize,
+    /// The number by which ranks compare it.
+    pub(super) called: usize,
+    /// A number of the tensors that all ranks give alike.
+    pub(super) common: u64,
+    pub(super) inputs: &'a Inputs<'a>,
+    pub(super) operands: &'a Operands<'a>,
+}
+
+impl Run<'_> {
+    /// The operator as calls are compared.
+    const fn call(&self) -> Called {
+        match self.operator {
+            protocol::Operator::Dispatch => Called::Dispatch,
+            protocol::Operator::Combine => Called::Combine,
+        }
+    }
+
+    /// Its number among those of its batch.
+    const fn nth(&self) -> usize {
+        match self.operator {
+            protocol::Operator::Dispatch => 0,
+            protocol::Operator::Combine => 1,
+        }
+    }
+}
+
+/// Why an operator was given up.
+enum Why {
+    Mismatch(String),
+    Gone,
+    Late,
+    Interrupted,
+}
+
+/// Looks, while a member waits, for a reason to give up.
+struct Look<'a> {
+    world: Arc<World>,
+    deadline: Duration,
+    /// The number of the operator that the member is in.
+    operator: u64,
+    /// Its call, once others can see that.
+    announced: Option<Announced>,
+    goes_on: GoesOn<'a>,
+    /// When the caller was asked last.
+    asked: Instant,
+    why: Option<Why>,
+}
+
+impl Look<'_> {
+    /// Whether the member goes on waiting, after such a time in which no rank has moved.
+    fn goes_on(&mut self, idle: Duration) -> bool {
+        let mismatch = self.announced.as_ref().and_then(Announced::mismatch);
+        if let Some(line) = mismatch {
+            self.why = Some(Why::Mismatch(line));
+        } else if !self.world.gone_before(self.operator).is_empty() {
+            self.why = Some(Why::Gone);
+        } else if self.world.is_stopped() || idle >= self.deadline {
+            self.why = Some(Why::Late);
+        } else if self.asked.elapsed() >= ASKS {
+            self.asked = Instant::now();
+            self.why = (!(self.goes_on)()).then_some(Why::Interrupted);
+        }
+        self.why.is_none()
+    }
+}
+
+/// The operators of a batch, for names.
+fn round_trip() -> Schedule {
+    Schedule::parse("DC").unwrap_or_else(|_| unreachable!("a dispatch and its combine"))
+}
+
+impl Member {
+    pub(super) fn run<B: Backend>(
+        &mut self,
+        backend: &B,
+        run: &Run<'_>,
+        goes_on: GoesOn<'_>,
+    ) -> Result<(), Error> {
+        let next = self.operators + 1;
+        let mut look = Look {
+            world: self.world.clone(),
+            deadline: self.plan.deadline,
+            operator: next,
+            announced: None,
+            goes_on,
+            asked: Instant::now(),
+            why: None,
+        };
+        let since = Instant::now();
+        while !self.calls.have_room() && look.goes_on(since.elapsed()) {
+            thread::sleep(TICK);
+        }
+        let ran = if look.why.is_none() { self.run_announced(backend, run, &mut look) } else { Ok(()) };
+        match (look.why, ran) {
+            (None, Ok(())) => {
+                self.operators = next;
+                self.world.end_operator();
+                Ok(())
+            }
+            (Some(Why::Mismatch(line)), _) => Err(self.fails(Error::Mismatch(line), Phase::GivenUp)),
+            (Some(Why::Gone), _) => {
+                thread::sleep(SETTLES);
+                let gone = self.world.gone_before(next);
+                Err(self.gone(gone))
+            }
+            (Some(Why::Interrupted), _) => {
+                Err(self.fails(Error::Interrupted("while others were waited for".to_owned()), Phase::Ended))
+            }
+            (Some(Why::Late), Err(Failure::Hang(hang))) => Err(self.late(run, hang)),
+            (Some(Why::Late), _) => Err(self.late(run, Hang::default())),
+            (None, Err(failure)) => {
+                Err(self.fails(group::of_failure(run.batch, &round_trip(), &failure), Phase::Ended))
+            }
+        }
+    }
+
+    /// Announces the call and steps the cores.
+    fn run_announced<B: Backend>(
+        &mut self,
+        backend: &B,
+        run: &Run<'_>,
+        look: &mut Look<'_>,
+    ) -> Result<(), Failure> {
+        let Self { plan, world, cores, rank, calls, .. } = self;
+        look.announced = Some(calls.announce(plan.call(run.call(), run.layer, run.called, run.common)));
+        world.begin_operator(run.batch, run.nth());
+        let work = Operator {
+            shape: plan.shape_of(run.layer),
+            options: &plan.options,
+            backend,
+            world,
+            rank: *rank,
+            operator: run.operator,
+            batch: outputs_of(run.layer, run.slot),
+            inputs: run.inputs,
+            operands: run.operands,
+        };
+        if !look.goes_on(Duration::ZERO) {
+            return Ok(());
+        }
+        cores[run.layer].run(&work, &mut |idle| look.goes_on(idle))
+    }
+
+    /// No rank has moved for the deadline: some do not run, or all wait for something.
+    fn late(&mut self, run: &Run<'_>, mut hang: Hang) -> Error {
+        let was_stopped = self.world.is_stopped();
+        let silent = if self.watch.is_some() && !was_stopped { self.world.silent() } else { Vec::new() };
+        self.world.stop();
+        if !silent.is_empty() {
+            return self.gone(silent);
+        }
+        if !hang.missing.is_empty() {
+            hang.missing.iter_mut().for_each(|missing| missing.operator = run.nth());
+            let failure = group::of_failure(run.batch, &round_trip(), &Failure::Hang(hang));
+            return self.fails(failure, Phase::GivenUp);
+        }
+        if was_stopped {
+            let line = "the group has ended: another rank has waited for its deadline".to_owned();
+            return self.fails(Error::NoProgress { line, missing: Vec::new() }, Phase::GivenUp);
+        }
+        let behind = self.calls.behind();
+        let line = format!(
+            "no progress for {} s: ranks {behind:?} have not made a call that rank {} is far ahead of",
+            self.plan.deadline.as_secs_f64(),
+            self.rank
+        );
+        let missing = |&rank: &usize| Missing {
+            rank: self.rank.0,
+            round: run.batch,
+            operator: run.operator.name(),
+            what: "call",
+            source_rank: Some(rank as u32),
+            ..Missing::default()
+        };
+        let missing = behind.iter().map(missing).collect();
+        self.fails(Error::NoProgress { line, missing }, Phase::GivenUp)
+    }
+
+    fn gone(&mut self, departed: Vec<Departed>) -> Error {
+        let told = |one: &Departed| one.told(&self.world, &|rank| rank, self.world.round_of(one.process));
+        let gone: Vec<_> = departed.iter().map(told).collect();
+        let lines = gone.iter().map(Gone::line).collect::<Vec<_>>().join("; ");
+        let line = gone.first().map(Gone::place).unwrap_or_default() + &lines;
+        self.fails(Error::Gone { line, gone, missing: Vec::new() }, Phase::GivenUp)
+    }
+
+    /// The group has ended for this member.
+    pub(super) fn fails(&mut self, error: Error, phase: Phase) -> Error {
+        self.world.enter(phase);
+        self.world.notify();
+        self.ended = Some(error.clone());
+        error
+    }
+}

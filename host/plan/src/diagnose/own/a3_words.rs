@@ -1,0 +1,164 @@
+//! Dispatch of A3 with records: which flags a rank lacks.
+
+use super::super::owes::Seen;
+use super::a3::Core;
+use super::{Group, LastOperator, Taken, lacking, partition};
+use core::ops::Range;
+use veriep_case::global_rank::named;
+use veriep_core::fabric::{Flag, Wait};
+use veriep_core::layout::affine::Named;
+use veriep_core::layout::state::core_word;
+use veriep_core::layout::{block, data};
+use veriep_core::place::Region;
+use veriep_core::placement::Home;
+use veriep_core::plan::split;
+use veriep_core::protocol::Flags;
+use veriep_core::shape::Protocol;
+use veriep_core::sync::barrier;
+use veriep_core::units::{CoreId, RankId};
+
+/// Counts and flags of blocks are sent as soon as the operator has begun.
+const FIRST: u32 = 0;
+/// Token flags follow the exchange of counts.
+const TOKENS: u32 = 1;
+/// What a TP peer tells follows all records.
+const TP: u32 = 2;
+
+/// How many core barriers a core of dispatch passes.
+const BARRIERS: u32 = 2;
+
+/// One core of a rank in a dispatch.
+struct Own<'l, 'a> {
+    last: &'l mut LastOperator<'a>,
+    core: u32,
+    /// Core barriers of this dispatch at which it has arrived; none if there are no others to meet.
+    barriers: Option<u32>,
+}
+
+/// The dispatch of a member, whose cores are these.
+pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<Seen, String> {
+    for (core, words) in (0..).zip(cores) {
+        let before = (u64::from(BARRIERS) * (last.number - 1) % 4) as u32;
+        let barriers = (cores.len() > 1).then(|| (words.epoch + 4 - before) % 4);
+        if barriers.is_some_and(|barriers| barriers > BARRIERS) {
+            return Err(format!(
+                "core words of core {core}: epoch {}: cannot be in this dispatch",
+                words.epoch
+            ));
+        }
+        Own { last: &mut last, core, barriers }.look();
+    }
+    let is_first = |flag| matches!(flag, Flag::Count | Flag::Dispatch);
+    last.seen.lacks_own_flags = last.lacks_own(is_first);
+    if last.seen.waits.is_empty() && last.seen.doubts.is_empty() {
+        last.seen.phase = Some("has all flags");
+    }
+    Ok(last.seen)
+}
+
+/// How many flags of dispatch `number` a member has.
+pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
+    let slots = group.shape.local_experts(group.ep(member)) * group.shape.ep_world_size();
+    let is_there = |slot: &u32| has(group, member, (number, *slot), "status");
+    if group.choices.receive.is_direct() {
+        let records = 0..group.shape.ep_world_size();
+        let told = |source: &u32| {
+            let at = [partition(number).index(), *source, 0, 0, 0];
+            group.word(member, (Named::DirectRecords, "counts told"), at).is_some_and(|word| word != 0)
+        };
+        return records.filter(told).count();
+    }
+    (0..slots).filter(is_there).count()
+}
+
+/// Whether that word of a slot is there.
+fn has(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: &str) -> bool {
+    let (expert, source) = (slot / group.shape.ep_world_size(), slot % group.shape.ep_world_size());
+    let at = [partition(number).index(), expert, source, 0, 0];
+    group.word(member, (Named::DispatchStatus, field), at).is_some_and(|word| word != 0)
+}
+
+impl Own<'_, '_> {
+    fn look(&mut self) {
+        let Group { shape, choices, .. } = self.last.group;
+        let is_separate = choices.flags == Flags::Separate;
+        let slots = split::slots(shape, self.last.group.ep(self.last.member), CoreId(self.core));
+        // Joint flags are awaited behind the first barrier, counts alone in front of it.
+        let counts = match (self.barriers, is_separate) {
+            (None, _) => Taken::Perhaps,
+            (Some(0), true) | (Some(1), false) => Taken::Some,
+            (Some(0), false) => Taken::None,
+            _ => Taken::All,
+        };
+        let flag = if is_separate || shape.protocol() == Protocol::FullmeshV2 {
+            Flag::Count
+        } else {
+            Flag::Dispatch
+        };
+        self.slots(&slots, "status", counts, (FIRST, flag));
+        if is_separate {
+            let tokens = match self.barriers {
+                Some(0 | 1) => Taken::None,
+                _ => Taken::Perhaps,
+            };
+            self.slots(&slots, "token flag", tokens, (TOKENS, Flag::Token));
+        }
+        if shape.protocol() == Protocol::FullmeshV2 {
+            self.blocks(slots, counts == Taken::All);
+        }
+        self.last.tp(self.core, TP);
+    }
+
+    /// Words of slots, of that field.
+    fn slots(&mut self, own: &Range<u32>, field: &str, taken: Taken, (level, flag): (u32, Flag)) {
+        let LastOperator { group, member, number, .. } = *self.last;
+        let ranks = group.shape.ep_world_size();
+        let has = |slot: u32| has(group, member, (number, slot), field);
+        let tellers = own.clone().filter(|slot| has(*slot)).map(|slot| RankId(slot % ranks));
+        let tellers = tellers.map(|rank| named(group.shape.tp_world_size(), RankId(member), rank, false).0);
+        self.last.seen.told.extend(tellers);
+        let (sure, doubt) = lacking(own.clone(), taken, has);
+        let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
+        sure.into_iter().for_each(|slot| self.lacks(level, wait(slot), true));
+        doubt.into_iter().for_each(|slot| self.lacks(level, wait(slot), false));
+    }
+
+    fn lacks(&mut self, level: u32, wait: Wait, is_sure: bool) {
+        self.last.note(self.core, level, wait, is_sure);
+    }
+
+    /// Flags of blocks are cleared record by record, in any order of slots; how many records there are is gone with the
+    /// counts. A record of which some blocks have come lacks the others. If none has, it may have been taken.
+    fn blocks(&mut self, slots: Range<u32>, has_counts: bool) {
+        let LastOperator { group, member, number, .. } = *self.last;
+        let Some(memory) = group.memory(member).filter(|memory| memory.has(Region::Window)) else {
+            return;
+        };
+        let (shape, rank) = (group.shape, group.ep(member));
+        let rows = self.barriers.filter(|_| has_counts).map(|_| {
+            let at = core_word(CoreId(self.core), BARRIERS);
+            barrier::sum_in(memory.word(at).unwrap_or(0)).rows
+        });
+        if rows == Some(0) {
+            return;
+        }
+        for slot in slots {
+            let (local_expert, source) = (slot / shape.ep_world_size(), RankId(slot % shape.ep_world_size()));
+            let mut is_broken = false;
+            for record in 0..shape.bs(source) {
+                let home = Home { rank, local_expert };
+                let at = data::dispatch_record(shape, partition(number), home, source, record);
+                let has = |n: &u32| memory.word(block::flag(at, *n)).is_some_and(|word| word != 0);
+                let (there, missing): (Vec<_>, Vec<_>) = (0..block::count(shape)).partition(|n| has(n));
+                let lost = missing.first().filter(|_| !there.is_empty());
+                if let Some(&n) = lost {
+                    is_broken = true;
+                    self.lacks(FIRST, Wait::new(Flag::Block, source, &[local_expert, record, n]), true);
+                }
+            }
+            if !is_broken && (has_counts || self.barriers.is_none()) {
+                self.lacks(FIRST, Wait::new(Flag::Block, source, &[local_expert, 0, 0]), false);
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What a configuration comes to, as data: nothing is run, and nothing is printed.
+//!
+//! | you want | begin with |
+//! |---|---|
+//! | the size of the window, term by term | [`sizes::BufferSizes`] |
+//! | the memory of a rank | [`layout::layout`] |
+//! | maps of memory, events and shares of work for a generator of kernels | [`export::Exported`] |
+//! | who sends what, where and in which order | [`plans`] |
+//! | who owes words in a group that hangs, from dumps of its memory | [`diagnose::diagnose`] |
+//! | the choices that a request makes for a group | [`mode::Mode`] |
+
+#![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
+
+pub mod diagnose;
+pub mod export;
+pub mod layout;
+pub mod mode;
+pub mod plans;
+pub mod sizes;

@@ -1,0 +1,141 @@
+//! The choices that a request makes for a group, by name, and what a shape leaves of them.
+
+use veriep_case::case::support;
+use veriep_case::error::Error;
+use veriep_core::fabric::Capabilities;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::shared::SharedSplit;
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::shape::{Protocol, Shape};
+
+/// The orders of sending.
+pub const ORDERS: [SendOrder; 4] =
+    [SendOrder::Plain, SendOrder::Staggered, SendOrder::Destinations, SendOrder::Stride];
+
+/// Returns the name of an order.
+#[must_use]
+pub const fn order_name(order: SendOrder) -> &'static str {
+    match order {
+        SendOrder::Plain => "plain",
+        SendOrder::Staggered => "staggered",
+        SendOrder::Destinations => "destinations",
+        SendOrder::Stride => "stride",
+    }
+}
+
+/// Returns the name of a split of tokens over the replicas of a shared expert.
+#[must_use]
+pub const fn split_name(split: SharedSplit) -> &'static str {
+    match split {
+        SharedSplit::AllIn => "all-in",
+        SharedSplit::Even => "even",
+    }
+}
+
+/// The place where experts leave their results (with rows that are placed directly).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Experts {
+    /// In memory of their own.
+    #[default]
+    Apart,
+    /// In the places of the rows that they came from.
+    Overwrite,
+}
+
+impl Experts {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Apart, Self::Overwrite];
+
+    /// Returns the name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Apart => "apart",
+            Self::Overwrite => "overwrite",
+        }
+    }
+
+    /// Returns a way to receive with such experts.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn of(self, receive: Receive) -> Result<Receive, Error> {
+        match (self, receive) {
+            (Self::Apart, _) => Ok(receive),
+            (Self::Overwrite, Receive::Direct { areas } | Receive::Overwrite { areas }) => {
+                Ok(Receive::Overwrite { areas })
+            }
+            (Self::Overwrite, _) => Err(Error::Request(format!(
+                "--experts overwrite: only --receive direct has it, not {}; hint: --receive direct",
+                receive.name()
+            ))),
+        }
+    }
+}
+
+/// The choices of a group that decide where things lie. What is left out is chosen by the shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Mode {
+    pub receive: Receive,
+    pub experts: Experts,
+    pub flags: Option<Flags>,
+    /// 2 or 3.
+    pub stage: Option<u32>,
+    /// In bytes.
+    pub port_offset: i64,
+}
+
+impl Mode {
+    /// Returns the choices of a group of `shape`.
+    ///
+    /// # Errors
+    /// The shape leaves no such choice.
+    pub fn choices(&self, shape: &Shape) -> Result<Choices, Error> {
+        self.receiving(shape, self.experts.of(self.receive)?)
+    }
+
+    /// The same for a group that has some batches in flight and sends in an order.
+    ///
+    /// # Errors
+    /// The shape leaves no such choice.
+    pub fn ordered(&self, shape: &Shape, in_flight: usize, order: SendOrder) -> Result<Choices, Error> {
+        let receive = self.experts.of(self.receive)?.with_batches(in_flight);
+        Ok(Choices { order, ..self.receiving(shape, receive)? })
+    }
+
+    /// The same with rows received in another way.
+    ///
+    /// # Errors
+    /// The shape leaves no such choice.
+    pub fn receiving(&self, shape: &Shape, receive: Receive) -> Result<Choices, Error> {
+        support::receives(shape, receive)?;
+        let (flags, stage) = (flags(shape, self.flags, receive)?, stage(shape, self.stage)?);
+        let choices = Choices { flags, receive, stage, ..Choices::default() };
+        choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
+        Ok(choices)
+    }
+}
+
+/// Only the hierarchy has stages.
+fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
+    match (shape.protocol(), stage) {
+        (Protocol::Hierarchy, Some(2)) => Ok(Stage::Two),
+        (_, None) | (Protocol::Hierarchy, Some(_)) => Ok(Stage::Three),
+        (_, Some(stage)) => {
+            Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
+        }
+    }
+}
+
+/// The flags that a request asks for.
+fn flags(shape: &Shape, asked: Option<Flags>, receive: Receive) -> Result<Flags, Error> {
+    let has_none = match shape.protocol() {
+        Protocol::FullmeshV1 => receive.is_direct().then_some("--receive direct has counts ahead of rows"),
+        Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
+        _ => Some("product = a2 has flags in its windows"),
+    };
+    if let (Some(why), Some(_)) = (has_none, asked) {
+        return Err(Error::Request(format!("--flags: {why}: must be left out")));
+    }
+    Ok(asked.unwrap_or_default())
+}

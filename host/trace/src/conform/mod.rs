@@ -1,0 +1,596 @@
+//! Whether a record of events, of any implementation, keeps the contract of the fabric and the guards under which memory may be
+//! used again.
+//!
+//! The record is one run. From it follows what each core and agent can know, as vector clocks: what it did itself, and what
+//! whoever published a word had done or known when it was published, once that word is observed. A run that went well by
+//! luck is refused, too, if nobody knew that it would.
+
+mod claims;
+mod clock;
+mod memory;
+mod trace;
+
+pub use trace::{Line, Trace};
+
+use clock::{Actors, Clock};
+use core::fmt;
+use memory::{Memory, Piece, Word};
+use serde::Serialize;
+use std::collections::{BTreeSet, HashMap};
+use std::rc::Rc;
+use veriep_case::dump::REGIONS;
+use veriep_case::error::Error;
+use veriep_case::global_rank;
+use veriep_core::shape::{Protocol, Shape};
+use veriep_core::sim::storage::region_sizes;
+use veriep_core::sync::flag;
+
+/// What must hold, and whose number the contract's rule has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Guard {
+    /// A core begins an operator after all cores of its rank have ended the one before.
+    Join,
+    /// A core has effects between the begin and the end of an operator.
+    Inside,
+    /// The bytes that an event reads or writes lie within their region.
+    Place,
+    /// A word is observed that somebody has written.
+    Flag,
+    /// A word is cleared after somebody of its rank has observed it, or when it is known to have landed.
+    Taken,
+    /// A word that is cleared between its uses is published when the clear has landed; another one differs from the one before.
+    Cleared,
+    /// What is read is covered by a word that was observed.
+    Covered,
+    /// What is read was written in the same operator of the same batch.
+    Carries,
+    /// What is overwritten has been read, and its writer knows it.
+    Overwritten,
+    /// What is overwritten has landed, and its writer knows it.
+    Hush,
+}
+
+impl Guard {
+    /// What it says.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Join => "a core of the rank has not ended the operator before",
+            Self::Inside => "the core is in no such operator",
+            Self::Place => "the region ends before that",
+            Self::Flag => "nobody has written that word there",
+            Self::Taken => "nobody of the rank is known to have observed the word, nor has it surely landed",
+            Self::Cleared => "the word is not known to be clear, so this one may be lost",
+            Self::Covered => "no observed word covers what was put there",
+            Self::Carries => "what is there was not put in this operator",
+            Self::Overwritten => "what is there is not known to be read",
+            Self::Hush => "what was put there is not known to have landed, so it may land on top",
+        }
+    }
+}
+
+/// The first event that breaks a guard.
+#[derive(Clone, Debug, Serialize)]
+pub struct Broken {
+    /// The number of its line in the file; the header is line 1.
+    pub line: usize,
+    pub guard: Guard,
+    /// The event as it stands in the file.
+    pub event: String,
+    /// The event that it clashes with, if there is one.
+    pub against: Option<usize>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = format!("{:?}", self.guard).to_lowercase();
+        write!(f, "line {}: {name}: {}", self.line, self.guard.about())?;
+        self.against.map_or(Ok(()), |line| write!(f, " (line {line})"))
+    }
+}
+
+/// What breaks a guard, and the line of the event that it clashes with.
+type Refused = (Guard, Option<usize>);
+
+/// Clocks take the square of this.
+const ACTORS_MAX: usize = 4096;
+
+/// By actor that published and rank: when it published, who of the rank observed that, and when.
+type Arrivals = HashMap<(usize, u32), Vec<(u32, usize, u32)>>;
+
+/// A core or an agent.
+#[derive(Debug, Default)]
+struct State {
+    clock: Clock,
+    /// Whether it is in an operator: batch and name.
+    doing: Option<(u64, String)>,
+    begun: usize,
+    ended: usize,
+    /// When it was quiet, by its own clock.
+    quiets: Vec<u32>,
+}
+
+/// Reads a record to its end.
+#[derive(Debug)]
+struct Reader<'t> {
+    trace: &'t Trace,
+    shape: &'t Shape,
+    protocol: Protocol,
+    actors: Actors,
+    states: Vec<State>,
+    memory: Memory,
+    /// Bytes of each region of [`REGIONS`], by rank.
+    sizes: Vec<Vec<u64>>,
+    arrivals: Arrivals,
+    /// What all cores of a rank knew at their last end.
+    joined: Vec<Clock>,
+    /// When the experts of a rank ran on a batch, by their own clock.
+    experts: HashMap<(u32, u64), u32>,
+}
+
+/// What a record says about its run.
+#[derive(Clone, Debug, Default)]
+pub struct Conformed {
+    /// The first event that breaks a guard, if any does.
+    pub broken: Option<Broken>,
+    /// Operators that cores have ended.
+    pub ended: usize,
+    /// Why the record is not a whole run; none if it is one.
+    pub lacks: Vec<String>,
+}
+
+/// Judges a record to its end, or up to the first event that breaks a guard.
+///
+/// # Errors
+/// The record is not one of such a group.
+pub fn conform(trace: &Trace, shape: &Shape) -> Result<Conformed, Error> {
+    let actors = Actors::of(shape);
+    if actors.count() > ACTORS_MAX {
+        let seen = actors.count();
+        return Err(
+            trace.error(1, &format!("{seen} cores, agents and experts: must be at most {ACTORS_MAX}"))
+        );
+    }
+    let mut reader = Reader {
+        states: (0..actors.count()).map(|_| State { clock: actors.clock(), ..State::default() }).collect(),
+        joined: (0..actors.ranks).map(|_| actors.clock()).collect(),
+        memory: Memory::new(trace),
+        sizes: global_rank::all(shape)
+            .map(|rank| region_sizes(shape, Some(global_rank::ep_rank(shape, rank)), 0))
+            .collect(),
+        protocol: shape.protocol(),
+        trace,
+        shape,
+        actors,
+        arrivals: HashMap::new(),
+        experts: HashMap::new(),
+    };
+    for (number, event) in (2..).zip(&trace.events) {
+        let actor = reader
+            .actors
+            .actor(event)
+            .ok_or_else(|| trace.error(number, "no such rank, core or peer in this group"))?;
+        reader.states[actor].clock.tick(actor);
+        if let Err((guard, against)) = reader.take(number, event, actor) {
+            let event = trace.texts.get(number - 2).cloned().unwrap_or_default();
+            let broken = Some(Broken { line: number, guard, event, against });
+            return Ok(Conformed { broken, ended: reader.ended(), lacks: Vec::new() });
+        }
+    }
+    Ok(Conformed { broken: None, ended: reader.ended(), lacks: reader.lacks() })
+}
+
+impl Reader<'_> {
+    fn ended(&self) -> usize {
+        self.states.iter().map(|state| state.ended).sum()
+    }
+
+    /// What shows that the record ends before its run does: every core of a whole one has ended as many operators, and the
+    /// header may say how many.
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if self.trace.is_cut {
+            lacks.push("the file ends within a line".to_owned());
+        }
+        let ranks = (0..self.actors.ranks).filter(|rank| !self.trace.dead.contains(rank));
+        let cores = ranks.flat_map(|rank| (0..).zip(self.actors.cores(rank)).map(move |core| (rank, core)));
+        let states: Vec<_> = cores.map(|(rank, (core, at))| (rank, core, &self.states[at])).collect();
+        let whole = states.iter().map(|(_, _, state)| state.begun).max().unwrap_or(0);
+        let whole = self.trace.operators.unwrap_or(whole);
+        let short: Vec<_> = states.into_iter().filter(|(_, _, state)| state.ended < whole).collect();
+        if whole == 0 {
+            lacks.push("no core has begun an operator".to_owned());
+        } else if let Some((rank, core, state)) = short.first() {
+            let inside = state.doing.as_ref().map_or_else(String::new, |(batch, operator)| {
+                format!(" and is in {operator} of batch {batch}")
+            });
+            lacks.push(format!(
+                "{} cores have not ended all {whole} operators: rank {rank} core {core} has ended {}{inside}",
+                short.len(),
+                state.ended
+            ));
+        }
+        if let Some((rank, batch)) = self.unobserved() {
+            lacks.push(format!("no core of rank {rank} observes a word in dispatch of batch {batch}"));
+        }
+        lacks.extend(self.unseen());
+        lacks.extend(claims::unfounded(self.trace, self.shape));
+        if let Some(line) = self.memory.unread(self.trace.keeps_rows, self.protocol) {
+            lacks.push(format!("no core reads what line {line} puts"));
+        }
+        lacks
+    }
+
+    /// What no core does in any operator of a kind that it begins: of rows that the record leaves out nothing is known.
+    fn unseen(&self) -> Vec<String> {
+        let has = |operator: &str, is_so: &dyn Fn(&Line) -> bool| {
+            // Agents, which are in no operator, carry rows of any.
+            let is_own = |event: &&Line| event.core.is_none() || event.operator.as_deref() == Some(operator);
+            self.trace.events.iter().filter(is_own).any(is_so)
+        };
+        let mut unseen = Vec::new();
+        for operator in ["dispatch", "combine"] {
+            if !has(operator, &|event| event.kind == "begin") {
+                continue;
+            }
+            // Owners of tokens fetch results that stay with the experts.
+            let is_fetched = operator == "combine" && self.trace.is_direct;
+            if !is_fetched && !has(operator, &Line::is_sent) {
+                unseen.push(format!("no core puts a row in any {operator}"));
+            }
+            if !has(operator, &|event| event.kind == "deliver") {
+                unseen.push(format!("no core reads a row in any {operator}"));
+            }
+        }
+        unseen
+    }
+
+    /// The first dispatch of a rank in which nothing was observed: it ends with words of all ranks, its own included.
+    fn unobserved(&self) -> Option<(u32, u64)> {
+        let (mut doing, mut begun, mut observed) = (HashMap::new(), BTreeSet::new(), BTreeSet::new());
+        for event in &self.trace.events {
+            let actor = (event.rank, event.core);
+            if let ("begin", Some(batch), Some(operator)) = (&*event.kind, event.batch, &event.operator) {
+                doing.insert(actor, (batch, operator));
+                if operator == "dispatch" {
+                    begun.insert((event.rank, batch));
+                }
+            } else if event.kind == "observe" {
+                let own = event.batch.zip(event.operator.as_ref());
+                let operator = doing.get(&actor).copied().or(own);
+                let of_dispatch = operator.filter(|(_, operator)| *operator == "dispatch");
+                observed.extend(of_dispatch.map(|(batch, _)| (event.rank, batch)));
+            }
+        }
+        begun.difference(&observed).next().copied()
+    }
+
+    fn now(&self, actor: usize) -> u32 {
+        self.states[actor].clock.of(actor)
+    }
+
+    fn take(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let is_core = event.core.is_some();
+        let is_inside = event.is_of(self.states[actor].doing.as_ref());
+        if is_core && !is_inside && (event.is_effect() || event.kind == "end") {
+            return Err((Guard::Inside, None));
+        }
+        let to = event.peer.unwrap_or(event.rank);
+        if !self.is_in_region(to, event)
+            || event.source().is_some_and(|from| !self.is_in_region(event.rank, &from))
+        {
+            return Err((Guard::Place, None));
+        }
+        match event.kind.as_str() {
+            "begin" if is_core => self.begin(event, actor),
+            "end" if is_core => {
+                let State { clock, doing, ended, .. } = &mut self.states[actor];
+                *doing = None;
+                *ended += 1;
+                self.joined[event.rank as usize].join(clock);
+                Ok(())
+            }
+            "quiet" => {
+                let now = self.now(actor);
+                self.states[actor].quiets.push(now);
+                Ok(())
+            }
+            "put" => self.put(number, event, actor),
+            "post" => {
+                self.read_source(event, actor)?;
+                self.put(number, event, actor)
+            }
+            "send" if event.length != Some(8) || event.word.is_none() => self.put(number, event, actor),
+            "publish" | "send" | "store" => self.word(number, event, actor),
+            "observe" => self.observe(number, event, actor),
+            "deliver" => self.read(event, actor),
+            // Outputs nobody else looks at.
+            "write" if Memory::is_shared(&event.region) => self.put(number, event, actor),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a place lies within its region. Of outputs nobody asks: only their rank reaches them.
+    fn is_in_region(&self, rank: u32, event: &Line) -> bool {
+        let region = REGIONS.iter().position(|region| region.name() == event.region);
+        let region = region.filter(|_| !self.trace.has_more_partitions);
+        let end = event.offset.checked_add(event.length.unwrap_or(8));
+        region.is_none_or(|nth| end.is_some_and(|end| end <= self.sizes[rank as usize][nth]))
+    }
+
+    /// A core begins an operator, or only another phase of it.
+    fn begin(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let (Some(batch), Some(operator)) = (event.batch, event.operator.clone()) else { return Ok(()) };
+        let State { doing, begun, ended, .. } = &mut self.states[actor];
+        let planned = (batch, operator);
+        if doing.as_ref() == Some(&planned) {
+            return Ok(());
+        }
+        if doing.is_some() {
+            return Err((Guard::Join, None));
+        }
+        let before = *ended;
+        *begun += 1;
+        *doing = Some(planned.clone());
+        if self.actors.cores(event.rank).any(|core| self.states[core].ended < before) {
+            return Err((Guard::Join, None));
+        }
+        if planned.1 == "combine" && !self.experts.contains_key(&(event.rank, batch)) {
+            self.run_experts(event.rank, batch)?;
+        }
+        self.states[actor].clock.join(&self.joined[event.rank as usize]);
+        Ok(())
+    }
+
+    /// The experts of a rank have run since its last core ended its dispatch, before its first core begins its combine.
+    fn run_experts(&mut self, rank: u32, batch: u64) -> Result<(), Refused> {
+        let experts = self.actors.experts(rank);
+        let mut clock = self.joined[rank as usize].clone();
+        clock.join(&self.states[experts].clock);
+        clock.tick(experts);
+        let now = clock.of(experts);
+        self.experts.insert((rank, batch), now);
+        if self.trace.keeps_rows {
+            for piece in self.memory.of_batch(rank, batch) {
+                if !landed(&self.states, &self.arrivals, piece, &clock) {
+                    return Err((Guard::Covered, Some(piece.line)));
+                }
+                piece.readers.push((experts, now));
+            }
+        }
+        self.joined[rank as usize].join(&clock);
+        self.states[experts].clock = clock;
+        Ok(())
+    }
+
+    /// Bytes go somewhere.
+    fn put(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let state = &self.states[actor];
+        let to = event.peer.unwrap_or(event.rank);
+        let piece = Piece {
+            line: number,
+            actor,
+            tick: state.clock.of(actor),
+            to,
+            doing: state.doing.clone(),
+            kind: event.kind.clone(),
+            clock: Rc::new(state.clock.clone()),
+            readers: Vec::new(),
+            read: Vec::new(),
+            extent: (event.offset, event.offset.saturating_add(event.length.unwrap_or(8))),
+        };
+        let experts = self.actors.experts(to);
+        for old in self.memory.overlapping(to, event) {
+            let is_same = old.actor == actor && old.doing == piece.doing;
+            if is_same {
+                continue;
+            }
+            // Cores read what stands beside a row, and experts the row.
+            let stays = self.trace.keeps_rows
+                && event.region == "window"
+                && old.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
+            let is_read = match stays {
+                true => old.readers.iter().any(|&(reader, _)| reader == experts),
+                false => old.is_read(self.protocol),
+            };
+            if !is_read && old.is_data(&event.region) {
+                return Err((Guard::Overwritten, Some(old.line)));
+            }
+            if old.readers.iter().any(|&(reader, tick)| state.clock.of(reader) < tick) {
+                return Err((Guard::Overwritten, Some(old.line)));
+            }
+            if !landed(&self.states, &self.arrivals, old, &state.clock) {
+                return Err((Guard::Hush, Some(old.line)));
+            }
+        }
+        self.memory.put(to, event, piece);
+        Ok(())
+    }
+
+    /// An agent reads what it carries: it knows that all of it has landed.
+    fn read_source(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let Some(source) = event.source() else { return Ok(()) };
+        let clock = &self.states[actor].clock;
+        // Words that no operator writes lie before the last flag of the full mesh, not in streams of the hierarchy.
+        let length = event.length.unwrap_or(8);
+        let skipped = if self.protocol == Protocol::Fullmesh { length.saturating_sub(8) } else { 0 };
+        let new = Line { offset: source.offset + skipped, length: Some(length - skipped), ..source.clone() };
+        if self.memory.covered(event.rank, &new) < length - skipped {
+            return Err((Guard::Carries, None));
+        }
+        for piece in self.memory.overlapping(event.rank, &new) {
+            if piece.readers.iter().any(|&(reader, _)| reader == actor) {
+                return Err((Guard::Carries, Some(piece.line)));
+            }
+        }
+        for piece in self.memory.overlapping(event.rank, &source) {
+            if !was_quiet(&self.states, (piece.actor, piece.tick), clock) {
+                return Err((Guard::Covered, Some(piece.line)));
+            }
+            piece.readers.push((actor, clock.of(actor)));
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let to = event.peer.unwrap_or(event.rank);
+        let value = event.word.unwrap_or(0);
+        let (state, is_store) = (&self.states[actor], event.kind == "store");
+        let key = event.place(to);
+        let last = self.memory.last(&key);
+        if is_store && value == 0 {
+            // What arrives in transfers has no value here; what the rank has stored itself it knows.
+            let known = last.filter(|word| word.value != 0 && !word.is_store);
+            // Who needs no answer clears it when it must have come.
+            let is_seen = |word: &Word| {
+                is_there(&self.states, word, (actor, &state.clock))
+                    || was_quiet(&self.states, (word.actor, word.tick), &state.clock)
+            };
+            if let Some(word) = known.filter(|word| !is_seen(word)) {
+                return Err((Guard::Taken, Some(word.line)));
+            }
+        } else if let Some(word) = last.filter(|_| !is_store) {
+            let landed = || was_quiet(&self.states, (word.actor, word.tick), &state.clock);
+            // Where nobody clears, a word that does not differ from the one before tells nothing.
+            let is_lost = match self.memory.is_cleared(event) {
+                true => word.value != 0 || !landed(),
+                false => word.value == value,
+            };
+            if is_lost {
+                return Err((Guard::Cleared, Some(word.line)));
+            }
+        }
+        let word = Word {
+            line: number,
+            actor,
+            tick: state.clock.of(actor),
+            value,
+            is_store,
+            clock: Rc::new(state.clock.clone()),
+            observers: Vec::new(),
+        };
+        self.memory.publish(key, word);
+        Ok(())
+    }
+
+    fn observe(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let value = event.word.unwrap_or(0);
+        let (now, rank) = (self.now(actor), event.rank);
+        let key = event.place(rank);
+        let state = &self.states[actor];
+        let (mut found, mut newer) = (None, None);
+        for word in self.memory.words(&key) {
+            if word.value == value {
+                found = Some(word);
+                break;
+            }
+            // Nobody sees an older word than one that is known to be there.
+            if is_there(&self.states, word, (actor, &state.clock)) {
+                newer = Some(word.line);
+                break;
+            }
+        }
+        if let Some(word) = found {
+            // A clear tells nothing; a 0 that was published does: epochs of a barrier pass it.
+            if value == 0 && word.is_store {
+                return Ok(());
+            }
+            word.observers.push((actor, now));
+            self.states[actor].clock.join(&word.clock);
+            if !word.is_store {
+                self.arrivals.entry((word.actor, rank)).or_default().push((word.tick, actor, now));
+            }
+            return Ok(());
+        }
+        if value == 0 && newer.is_none() {
+            return Ok(());
+        }
+        // A word inside a transfer or a message, whose value is not in the record.
+        let pieces = self.memory.overlapping(rank, event);
+        let Some(piece) = pieces.filter(|piece| newer.is_none_or(|line| piece.line > line)).last() else {
+            return Err((Guard::Flag, newer));
+        };
+        // A core that polls for a word of its operator may meet one of an operator before, which it does not use.
+        if piece.doing.is_none() || piece.doing == self.states[actor].doing {
+            piece.readers.push((actor, now));
+        }
+        self.states[actor].clock.join(&piece.clock);
+        self.arrivals.entry((piece.actor, rank)).or_default().push((piece.tick, actor, now));
+        let (task, sent) = (piece.line, Rc::clone(&piece.clock));
+        if self.is_cleared_flag(value)
+            && let Some(before) = self.memory.flag(&key, (number, task))
+        {
+            // The same flag came here before: it must have been cleared since, as the sender knows.
+            let states = &self.states;
+            let is_clear = |word: &&mut Word| word.is_store && word.value == 0 && word.line > before;
+            let clear = self.memory.words(&key).filter(is_clear).last();
+            if !clear.is_some_and(|clear| was_quiet(states, (clear.actor, clear.tick), &sent)) {
+                return Err((Guard::Cleared, Some(before)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a word inside a task is a flag that must be cleared after its use. Those of a hierarchy are epochs, which nobody clears.
+    const fn is_cleared_flag(&self, value: u64) -> bool {
+        matches!(self.protocol, Protocol::Fullmesh) && flag::is_window_flag(value)
+    }
+
+    fn read(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let (now, owner) = (self.now(actor), event.peer.unwrap_or(event.rank));
+        let state = &self.states[actor];
+        // Experts leave what they return in the window, too, and owners of tokens read it there.
+        let is_result = self.trace.keeps_rows && event.peer.is_some();
+        if is_result && let Some((batch, _)) = &state.doing {
+            let ran = self.experts.get(&(owner, *batch));
+            let experts = self.actors.experts(owner);
+            if ran.is_none_or(|&tick| state.clock.of(experts) < tick) {
+                return Err((Guard::Covered, None));
+            }
+        }
+        if !is_result && self.memory.covered(owner, event) < event.length.unwrap_or(8) {
+            return Err((Guard::Carries, None));
+        }
+        for piece in self.memory.overlapping(owner, event) {
+            if !landed(&self.states, &self.arrivals, piece, &state.clock) {
+                return Err((Guard::Covered, Some(piece.line)));
+            }
+            let is_other = piece.doing.is_some() && piece.doing != state.doing && !self.trace.keeps_rows;
+            if is_other {
+                return Err((Guard::Carries, Some(piece.line)));
+            }
+            piece.readers.push((actor, now));
+            piece.read.push((event.offset, event.offset.saturating_add(event.length.unwrap_or(8))));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a core or agent with that clock knows that a word has landed.
+fn is_there(states: &[State], word: &Word, (actor, clock): (usize, &Clock)) -> bool {
+    if !word.is_store {
+        return word.observers.iter().any(|&(who, when)| clock.of(who) >= when);
+    }
+    word.actor == actor || was_quiet(states, (word.actor, word.tick), clock)
+}
+
+/// Whether whoever has that clock knows that an actor was quiet after it did something.
+fn was_quiet(states: &[State], (actor, tick): (usize, u32), clock: &Clock) -> bool {
+    let quiets = &states[actor].quiets;
+    let next = quiets.partition_point(|&quiet| quiet <= tick);
+    quiets.get(next).is_some_and(|&quiet| clock.of(actor) >= quiet)
+}
+
+/// Whether whoever has that clock knows that a piece has landed.
+fn landed(states: &[State], arrivals: &Arrivals, piece: &Piece, clock: &Clock) -> bool {
+    let (from, tick) = (piece.actor, piece.tick);
+    let by_quiet = piece.kind != "send" && was_quiet(states, (from, tick), clock);
+    // The last word of a task covers the task itself; a core sees at once what it has written itself.
+    let own = u32::from(piece.kind == "post");
+    by_quiet
+        || (piece.kind == "write" && clock.of(from) >= tick)
+        || arrivals.get(&(from, piece.to)).is_some_and(|all| {
+            all.iter().any(|&(word, who, when)| word + own > tick && clock.of(who) >= when)
+        })
+}
