@@ -5,7 +5,8 @@
 //! [`Machine::begin`]: super::Machine::begin
 #![allow(missing_docs, reason = "there is nothing to document")]
 
-use super::{Choices, Outcome, Stage, internal};
+use super::kit::internal;
+use super::{Choices, Outcome, Stage};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
 

@@ -28,65 +28,8 @@
 //! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
-/// Lets a machine, or a part of one, step to another phase.
-///
-/// A phase carries where its step begins, and what only the phases after it need; the rest stands beside it. A part with
-/// phases of its own stands in the phase of the machine, and its `step` returns [`Done`](crate::fabric::Progress::Done) in
-/// the step in which it ends.
-macro_rules! go {
-    ($of:ident) => {
-        impl $of {
-            #[inline(always)]
-            fn go(&mut self, phase: Phase) -> $crate::protocol::Outcome {
-                self.phase = phase;
-                Ok($crate::fabric::Progress::Stepped)
-            }
-        }
-    };
-}
-
-/// Implements the interface of a single machine, where [`Env`] is its protocol's. Phases that are parts are given with the
-/// names of their phases.
-macro_rules! machine {
-    ($machine:ident($this:ident): $($part:pat => $name:expr),*) => {
-        impl $machine {
-            /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
-            #[must_use]
-            pub const fn phase(&$this) -> &'static str {
-                match &$this.phase {
-                    $($part => $name,)*
-                    phase => phase.name(),
-                }
-            }
-        }
-
-        go! { $machine }
-        machine! { $machine }
-    };
-    ($machine:ident) => {
-        impl $machine {
-            /// Advances the operator by one step, which has at most one effect that others can see, or with A3 several of
-            /// one kind.
-            ///
-            /// # Errors
-            /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
-            /// quantised, or `env` was made for another shape.
-            #[inline(always)]
-            pub fn step<F: $crate::fabric::Fabric + ?Sized, V: $crate::vector::Vector>(
-                &mut self,
-                cx: &mut $crate::protocol::Context<'_, Env<V>, F>,
-            ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
-                self.advance(&mut cx.bind::<_, V>(cx.env, cx.env.fingerprint)?)
-            }
-        }
-
-        impl Default for $machine {
-            fn default() -> Self {
-                Self::new()
-            }
-        }
-    };
-}
+#[macro_use]
+mod kit;
 
 // All left-out protocols share one stand-in.
 #[allow(clippy::duplicate_mod)]
@@ -97,7 +40,7 @@ pub mod a3;
 #[cfg_attr(not(feature = "a3-v2"), path = "left_out.rs")]
 pub mod a3_v2;
 mod choices;
-mod context;
+
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
 pub mod direct;
@@ -111,9 +54,9 @@ pub use crate::layout::state::Operator;
 #[cfg(feature = "a2")]
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
-pub use context::Context;
-use context::{Outcome, Types};
 pub use handshake::Fingerprints;
+pub use kit::{Context, Scratch};
+use kit::{Outcome, entry, given};
 use machine::drive;
 pub use machine::{Env, Machine, Refused};
 
@@ -178,40 +121,6 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// Checks that the number of rows announced to a rank, `seen`, is at most `max`.
-fn rows_within(seen: u64, max: u64) -> Result<()> {
-    if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(()) }
-}
-
-/// Returns an entry of a tensor of i32; -1 after the last.
-fn entry(tensor: &[u8], number: usize) -> i32 {
-    tensor.as_chunks().0.get(number).map_or(-1, |&entry| i32::from_le_bytes(entry))
-}
-
-/// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
-#[derive(Debug)]
-pub struct Scratch<'a> {
-    /// At least [`scratch_words`] words.
-    pub words: &'a mut [u32],
-    /// At least [`scratch_bytes`] bytes.
-    pub row: &'a mut [u8],
-}
-
-const SHORT_WORDS: ProtocolError = given("scratch is shorter than scratch_words");
-const SHORT_BYTES: ProtocolError = given("scratch is shorter than scratch_bytes");
-
-/// Takes the next `len` words of the scratch.
-#[inline(always)]
-fn take<'u>(words: &mut &'u mut [u32], len: usize) -> Result<&'u mut [u32]> {
-    words.split_off_mut(..len).ok_or(SHORT_WORDS)
-}
-
-/// Returns the first `len` bytes of the scratch.
-#[inline(always)]
-fn room(row: &mut [u8], len: u64) -> Result<&mut [u8]> {
-    row.get_mut(..len as usize).ok_or(SHORT_BYTES)
-}
-
 /// Returns the number of words of scratch that suffices for any core of the shape.
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
@@ -234,12 +143,3 @@ pub fn scratch_bytes(shape: &Shape) -> usize {
 
 #[cfg(test)]
 mod tests;
-
-/// Creates the error for an argument of the caller that does not fit the shape.
-const fn given(what: &'static str) -> ProtocolError {
-    ProtocolError::Given(what)
-}
-
-const fn internal(what: &'static str) -> ProtocolError {
-    ProtocolError::Internal(what)
-}

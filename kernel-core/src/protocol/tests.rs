@@ -6,7 +6,8 @@ use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolErro
 use crate::inputs::Inputs;
 use crate::layout::outputs::ep_recv_counts_bytes;
 use crate::place::{Place, Tensor};
-use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Scratch};
+use crate::protocol::kit::{Context, Scratch};
+use crate::protocol::{Choices, Env, Machine, Operands, Operator};
 use crate::shape::{Config, Protocol, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};

@@ -12,7 +12,8 @@ use crate::layout::relay::gathered_bytes;
 use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
-use crate::protocol::{Outcome, drive};
+use crate::protocol::drive;
+use crate::protocol::kit::Outcome;
 use crate::shape::{Protocol, Shape};
 use crate::units::{RankId, div_floor};
 
@@ -34,7 +35,7 @@ impl AgentEnv {
 }
 
 /// The constants together with their shape.
-type Bound<'s> = crate::protocol::context::Bound<'s, AgentEnv>;
+type Bound<'s> = crate::protocol::kit::context::Bound<'s, AgentEnv>;
 
 /// The agent of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -29,9 +29,7 @@ mod agent;
 mod combine;
 mod dispatch;
 mod part;
-pub(crate) mod ring;
 
-use crate::protocol::{Types, take};
 pub use agent::{Agent, AgentEnv};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
@@ -41,6 +39,7 @@ use crate::layout::state::Operator;
 use crate::plan::permute::{Cumsum, RecvCounts};
 use crate::plan::route;
 use crate::plan::split::{self, DispatchShare};
+use crate::protocol::kit::{Types, take};
 use crate::shape::Shape;
 use crate::sync::barrier::CoreRef;
 use crate::units::{CoreId, RankId, align_up};
@@ -57,10 +56,10 @@ pub struct Env<V> {
 }
 
 /// The constants together with their shape.
-type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
+type Bound<'s, V> = crate::protocol::kit::context::Bound<'s, Env<V>>;
 
 /// The context of a step of these machines.
-type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
+type Cx<'s, T> = crate::protocol::kit::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
 /// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

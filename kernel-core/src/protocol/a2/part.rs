@@ -11,7 +11,6 @@
 //!
 //! The window of a rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
-use super::ring::DoorbellSequence;
 use super::{Bound, Cx, split_words};
 use crate::fabric::{Fabric, Flag, Progress, Result, Wait};
 use crate::layout::a2_message::{Task, task_word};
@@ -19,7 +18,8 @@ use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
 };
 use crate::layout::state::{Operator, Partition};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::kit::DoorbellSequence;
+use crate::protocol::kit::{Outcome, Types, internal};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Offset, RankId};
 

@@ -23,7 +23,7 @@ pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 use crate::plan::split;
-use crate::protocol::a3::Bound;
+use crate::protocol::kit::Bound;
 use core::ops::Range;
 
 /// Returns the ranks to which this core sends, and whose words it clears.

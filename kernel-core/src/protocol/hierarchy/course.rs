@@ -3,7 +3,7 @@
 use super::{Bound, Cx, Epoch, Now, Turn, split_bytes};
 use crate::fabric::{Progress, Result, Wait};
 use crate::layout::state::Operator;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{Outcome, Types};
 use crate::units::RankId;
 
 /// The progress of a core through an operator, whose work is split into three roles.

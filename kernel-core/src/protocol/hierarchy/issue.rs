@@ -9,8 +9,8 @@ use crate::fabric::{Fabric, Result};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
 use crate::place::Place;
-use crate::protocol::a2::ring::DoorbellSequence;
-use crate::protocol::{Outcome, Stage};
+use crate::protocol::Stage;
+use crate::protocol::kit::{DoorbellSequence, Outcome};
 use crate::sync::barrier::{self, CoreRef};
 
 /// Sends record number `record` of the stream to `server`, or gathers it for the agent.

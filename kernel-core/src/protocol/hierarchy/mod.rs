@@ -19,7 +19,8 @@ mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::{Operands, SHORT_BYTES, Stage, Types, room};
+use crate::protocol::kit::{SHORT_BYTES, Types, room};
+use crate::protocol::{Operands, Stage};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -46,10 +47,10 @@ pub struct Env<V> {
 }
 
 /// The constants together with their shape.
-type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
+type Bound<'s, V> = crate::protocol::kit::context::Bound<'s, Env<V>>;
 
 /// The context of a step of these machines.
-type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
+type Cx<'s, T> = crate::protocol::kit::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
 /// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

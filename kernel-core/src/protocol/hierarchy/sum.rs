@@ -4,7 +4,7 @@ use super::Now;
 use crate::fabric::{Fabric, Result, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
-use crate::protocol::{given, internal};
+use crate::protocol::kit::{given, internal};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector, cells};

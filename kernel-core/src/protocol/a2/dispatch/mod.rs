@@ -18,8 +18,7 @@ use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::cumulate;
 use crate::plan::route::{self, Sends};
-use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, Types, internal, room};
+use crate::protocol::kit::{self, Outcome, Types, internal, room};
 use crate::sync::barrier::Meeting;
 use crate::units::RankId;
 
@@ -27,7 +26,7 @@ use crate::units::RankId;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
     round: Round,
-    staged: Option<steps::Staged>,
+    staged: Option<kit::Staged>,
     phase: Phase,
 }
 
@@ -125,7 +124,7 @@ impl Dispatch {
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
-        let (payload, scale) = steps::payload(shape, cx.env.vector, cx.inputs, row, &mut self.staged, send)?;
+        let (payload, scale) = kit::payload(shape, cx.env.vector, cx.inputs, row, &mut self.staged, send)?;
         let record = match field.split_first_chunk_mut() {
             None => payload,
             Some((to, rest)) => {
@@ -150,7 +149,7 @@ impl Dispatch {
 
     fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
         let words = split_words(cx.env, cx.scratch.words)?;
-        self.go(match steps::expand_idx(cx.fabric, &cx.env.work.pairs.moe, words.slots, pair)? {
+        self.go(match kit::expand_idx(cx.fabric, &cx.env.work.pairs.moe, words.slots, pair)? {
             Some(pair) => Phase::ExpandIdx { pair },
             None => Phase::Counts { source: cx.env.work.ranks.start },
         })

@@ -7,21 +7,20 @@
 //!
 //! The core that puts a row publishes its flag, so no quiet is needed in between.
 
-pub(crate) mod receive;
+mod receive;
 mod send;
-pub(crate) mod sum;
 
 use super::tp::{Add, built};
-use super::{Cx, Env};
 use crate::fabric::{Fabric, Progress};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::plan::order::Path;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::sum::{self, Output};
+use crate::protocol::kit::{Cx, Env};
+use crate::protocol::kit::{Outcome, Types};
 use crate::units::Token;
 use core::ops::Range;
-use sum::Output;
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

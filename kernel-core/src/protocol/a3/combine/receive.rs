@@ -1,16 +1,12 @@
 //! The receiving half: for each own token await the flags of its rows and clear them.
 
-use super::sum::Output;
 use super::{Combine, Phase};
 use crate::fabric::{Fabric, Flag, Progress, Wait};
-use crate::inputs::Inputs;
 use crate::layout::state::{combine_slot, combine_status};
-use crate::placement::Home;
-use crate::plan::route;
-use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::sum::Output;
+use crate::protocol::kit::{Cx, Outcome, Types, next_pair};
 use crate::sync::flag;
-use crate::units::{Pair, Token};
+use crate::units::Token;
 
 impl Combine {
     pub(super) fn await_token(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, first: u32) -> Outcome {
@@ -40,16 +36,4 @@ impl Combine {
         }
         self.go(Phase::Clear { token, k })
     }
-}
-
-/// Returns the first column of `token` from `k` on that is sent to an expert, and that expert's location.
-#[inline(always)]
-pub(crate) fn next_pair<V>(
-    env: Bound<'_, V>,
-    inputs: &Inputs<'_>,
-    token: Token,
-    k: u32,
-) -> Option<(u32, Home)> {
-    let home = |k| route::home(env.shape, env.rank, inputs, Pair { token, k });
-    (k..env.shape.combine_columns()).find_map(|k| Some((k, home(k)?)))
 }

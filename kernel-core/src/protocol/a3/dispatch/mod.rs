@@ -16,14 +16,14 @@ mod receive;
 mod send;
 mod tp;
 
-use super::exchange::Exchange;
-use super::part::{Part, Round};
 use super::tp::{Gather, built};
-use super::{Bound, Env};
 use crate::fabric::Progress;
 use crate::layout::state::Partition;
-use crate::protocol::a3::Cx;
-use crate::protocol::{Flags, Outcome, Types};
+use crate::protocol::Flags;
+use crate::protocol::kit::Exchange;
+use crate::protocol::kit::{Bound, Env};
+use crate::protocol::kit::{Cx, Outcome, Types};
+use crate::protocol::kit::{Part, Round};
 use crate::sync::barrier::Meeting;
 
 /// The dispatch of one core.

@@ -7,10 +7,11 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
 use crate::place::Tensor;
 use crate::plan::split;
-use crate::protocol::a3::Cx;
-use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
-use crate::protocol::{Flags, Outcome, Receive, SHORT_WORDS, Types, given, rows_within};
+use crate::protocol::kit::{
+    self, Cx, Exchange, Outcome, ROWS, SHORT_WORDS, Stretch, Types, given, rows_within, split_words,
+    write_first,
+};
+use crate::protocol::{Flags, Receive};
 use crate::units::{CoreId, RankId};
 
 impl Dispatch {
@@ -53,7 +54,7 @@ impl Dispatch {
         if slot >= cx.env.work.slots.end {
             return self.copied(cx.env, row);
         }
-        match steps::await_token_flags(cx, self.round.partition, &(slot..slot + 1))? {
+        match kit::await_token_flags(cx, self.round.partition, &(slot..slot + 1))? {
             Err(wait) => Ok(Progress::Pending(wait)),
             Ok(_) => self.go(first_record(slot, row)),
         }
@@ -82,7 +83,7 @@ impl Dispatch {
         };
         let most = self.round.end.map_or(most, |end| most.min(end - row));
         let end = told.end;
-        let (rows, (slot_behind, index_behind)) = steps::rows(cx.env, (counts, first), told, index, most)?;
+        let (rows, (slot_behind, index_behind)) = kit::rows(cx.env, (counts, first), told, index, most)?;
         let Some(one) = rows.stretches.first() else {
             return match cx.env.choices.flags {
                 Flags::Joint => self.copied(cx.env, row),
@@ -106,7 +107,7 @@ impl Dispatch {
         match field {
             Field::Triple => {
                 let triple = |rows: &_| triple_of(shape, at(rows));
-                let token = steps::copy_triples(cx, &rows, (triple, pitch), (row, token))?;
+                let token = kit::copy_triples(cx, &rows, (triple, pitch), (row, token))?;
                 self.go(Phase::CopyOut { slot, index, row, token, field: Field::Data })
             }
             Field::Data => {
@@ -143,13 +144,13 @@ impl Dispatch {
                 })
             }
             Field::Scale => {
-                steps::copy_scales(cx.fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
+                kit::copy_scales(cx.fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
                 self.go(Self::behind_own_parts(cx.env, self.phase, next))
             }
             Field::Peer => {
                 // `token` is one above the record's own.
                 let rows = (row, token.saturating_sub(1));
-                let tail = steps::tail_of(cx, at(one), one.source, rows)?;
+                let tail = kit::tail_of(cx, at(one), one.source, rows)?;
                 self.put_at_peer(cx, (at(one), &tail), row)?;
                 self.go(next)
             }

@@ -4,15 +4,13 @@ use super::{Dispatch, Phase, first_to_send};
 use crate::fabric::Fabric;
 use crate::layout::data::dispatch_record;
 use crate::plan::route::Sends;
-use crate::protocol::a3::Cx;
-use crate::protocol::a3::part::Part;
-use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::{Flags, Outcome, Types};
+use crate::protocol::Flags;
+use crate::protocol::kit::{self, Cx, Outcome, Part, Types, split_words};
 use crate::sync::barrier::Meeting;
 
 impl Dispatch {
     pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        steps::select(cx, &mut self.round)?;
+        kit::select(cx, &mut self.round)?;
         self.go(if cx.env.shape.tp_world_size() == 1 { first_to_send(cx.env) } else { Phase::SelectTp })
     }
 
@@ -28,7 +26,7 @@ impl Dispatch {
                     Flags::Separate => Phase::Part(Part::expand_idx(cx.env)),
                 });
             };
-            let (row, tail) = steps::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
+            let (row, tail) = kit::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
             let at = dispatch_record(shape, self.round.partition, send.home, cx.env.rank, send.slot);
             cx.fabric.put(send.home.rank, at, row, tail.as_bytes())?;
             next = item + 1;

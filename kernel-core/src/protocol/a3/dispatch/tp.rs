@@ -7,8 +7,7 @@ use crate::layout::state::Operator;
 use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
-use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types, given, room};
+use crate::protocol::kit::{Bound, Cx, Outcome, Types, given, room};
 use crate::sync::selector::select;
 
 impl Dispatch {

@@ -1,11 +1,11 @@
 //! Memory full of random words: no machine panics, and no step has more effects than a run.
 
-use super::super::Flags;
 use crate::fabric::Progress;
 use crate::layout::state::{
     Operator, Partition, combine_status, core_word, dispatch_status, selector, token_flag,
 };
 use crate::place::Place;
+use crate::protocol::Flags;
 use crate::shape::{Config, Shape};
 use crate::sync::flag;
 use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};

@@ -1,8 +1,8 @@
 //! The behaviour of the machines as text: every step of small groups, and all transitions that ever happen.
 
-use super::super::Flags;
 use crate::fabric::Progress;
 use crate::plan::order::SendOrder;
+use crate::protocol::Flags;
 use crate::shape::{Config, Op, Shape};
 use crate::sim::Actor;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};

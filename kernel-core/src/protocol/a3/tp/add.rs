@@ -9,8 +9,7 @@ use crate::fabric::{Fabric, Progress};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::plan::split;
-use crate::protocol::a3::Cx;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{Cx, Outcome, Types};
 use crate::sync::selector::select;
 
 /// The exchange of results of one core.

@@ -13,9 +13,7 @@ use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::{outputs, tp};
 use crate::place::Tensor;
-use crate::protocol::a3::Cx;
-use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{self, Cx, Outcome, Types, count_of, split_words, write_words};
 use crate::units::RankId;
 
 /// The gathering of one core.
@@ -127,7 +125,7 @@ impl Gather {
                 }
                 let first = if source > slot { 0 } else { token };
                 let at = triple_of(shape, record);
-                let token = steps::copy_triple(env, fabric, at, RankId(source), (to, first))?;
+                let token = kit::copy_triple(env, fabric, at, RankId(source), (to, first))?;
                 let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
                 *count_of(env, counts, source)? += 1;
                 self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })
@@ -140,7 +138,7 @@ impl Gather {
                 })
             }
             Part::Scale => {
-                steps::copy_scale(fabric, scale_of(shape, record), to)?;
+                kit::copy_scale(fabric, scale_of(shape, record), to)?;
                 self.go(next)
             }
         }
@@ -154,10 +152,10 @@ impl Gather {
             let is_last = env.core.0 + 1 == env.shape.aiv_num();
             return self.go(if is_last { Phase::TokenNums } else { Phase::Done });
         }
-        let now = steps::chunk_of(own, slot);
+        let now = kit::chunk_of(own, slot);
         let end = now.end;
         let at = outputs::element(Tensor::EpRecvCounts, env.shape.ep_world_size() + slot);
-        let rows = steps::write_sums(cx, now, at, rows)?;
+        let rows = kit::write_sums(cx, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })
     }
 }

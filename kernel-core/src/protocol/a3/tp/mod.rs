@@ -12,12 +12,12 @@ mod gather;
 pub(crate) use add::Add;
 pub(crate) use gather::Gather;
 
-use super::steps::copy_of;
-use super::{Bound, Cx};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::copy_of;
+use crate::protocol::kit::{Bound, Cx};
+use crate::protocol::kit::{Outcome, Types};
 use crate::sync::flag;
 use crate::units::RankId;
 use core::ops::Range;

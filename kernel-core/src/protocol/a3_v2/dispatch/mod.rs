@@ -20,10 +20,7 @@ mod send;
 use crate::fabric::Progress;
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
-use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::part::{Part, Round};
-use crate::protocol::a3::{Bound, Cx, Env, steps};
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{self, Bound, Cx, Env, Exchange, Outcome, Part, Round, Types};
 use crate::sync::barrier::Meeting;
 
 /// The dispatch of one core.
@@ -84,7 +81,7 @@ impl Dispatch {
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => {
-                steps::select(cx, &mut self.round)?;
+                kit::select(cx, &mut self.round)?;
                 self.go(Phase::Part(Part::Meet(Meeting::Quiet)))
             }
             Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {

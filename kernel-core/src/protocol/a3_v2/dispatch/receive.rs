@@ -14,9 +14,7 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
 use crate::place::Place;
 use crate::placement::Home;
-use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Scratch, Types, internal, take};
+use crate::protocol::kit::{self, Bound, Cx, Outcome, Scratch, Types, internal, split_words, take};
 use crate::sync::flag;
 use crate::units::RankId;
 
@@ -111,7 +109,7 @@ impl Dispatch {
             Field::Triple => {
                 let first = tokens.get_mut(i).ok_or(OUTSIDE)?;
                 let (_, source) = ends(env, slot);
-                *first = steps::copy_triple(env, cx.fabric, triple_of(shape, at), source, (row, *first))?;
+                *first = kit::copy_triple(env, cx.fabric, triple_of(shape, at), source, (row, *first))?;
                 Field::Data { block: 0 }
             }
             Field::Data { block } => {
@@ -128,7 +126,7 @@ impl Dispatch {
                 }
             }
             Field::Scale => {
-                steps::copy_scale(cx.fabric, scale_of(shape, at), row)?;
+                kit::copy_scale(cx.fabric, scale_of(shape, at), row)?;
                 Field::Clear { block: 0 }
             }
             Field::Clear { block } => {

@@ -8,10 +8,7 @@ use crate::layout::record::sent_bytes;
 use crate::place::Place;
 use crate::plan::experts::{Cursor, ExpertSends};
 use crate::plan::route::{Send, Sends};
-use crate::protocol::a3::part::Part;
-use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{self, Bound, Cx, Outcome, Part, Types, split_words};
 use crate::sync::barrier::Meeting;
 use crate::sync::flag;
 use core::ops::Range;
@@ -35,7 +32,7 @@ impl Dispatch {
         cx: &mut Cx<'_, impl Types>,
         (send, block, next): (Send, u32, Cursor),
     ) -> Outcome {
-        let (row, tail) = steps::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
+        let (row, tail) = kit::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
         let stream = block::stream(block, sent_bytes(cx.env.shape));
         let (in_row, in_tail) = (part(row, 0, &stream), part(tail.as_bytes(), row.len(), &stream));
         let at = block::block(self.record_at(cx.env, send), block);

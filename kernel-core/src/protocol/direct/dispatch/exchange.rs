@@ -5,12 +5,11 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::{Direct, core_sums};
 use crate::place::Place;
 use crate::plan::{route, split};
-use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::part::Part;
-use crate::protocol::a3::steps::{CHUNK, bytes_of, sources_of, split_words};
-use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::direct::ranks;
-use crate::protocol::{Outcome, SHORT_WORDS, Types, internal, rows_within};
+use crate::protocol::kit::{
+    Bound, CHUNK, Cx, Exchange, Outcome, Part, SHORT_WORDS, Types, bytes_of, internal, rows_within,
+    sources_of, split_words,
+};
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
 use crate::units::{CoreId, RankId, div_ceil, div_rem};
@@ -43,7 +42,7 @@ impl Dispatch {
         self.go(Phase::Clear { next })
     }
 
-    /// Puts the counts that [`steps::select`](crate::protocol::a3::steps::select) computed for the whole rank.
+    /// Puts the counts that [`kit::select`](crate::protocol::a3::kit::select) computed for the whole rank.
     pub(super) fn publish_counts(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let (env, partition) = (cx.env, self.round.partition);
         let (_, send_status) = split_words(cx.scratch.words, &env.work.sends)?;

@@ -21,9 +21,7 @@ use crate::layout::direct::{Area, INFO};
 use crate::layout::state::Direct;
 use crate::place::Place;
 use crate::plan::counts::ShareSum;
-use crate::protocol::a3::part::{Part, Round};
-use crate::protocol::a3::{Bound, Cx, Env, steps};
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{self, Bound, Cx, Env, Outcome, Part, Round, Types};
 use crate::sync::{barrier, flag};
 use crate::units::RankId;
 
@@ -106,7 +104,7 @@ impl Dispatch {
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => {
-                steps::select(cx, &mut self.round)?;
+                kit::select(cx, &mut self.round)?;
                 self.go(Phase::Clear { next: exchange::effects(cx.env, CLEARS).start })
             }
             Phase::Clear { next } => self.clear(cx, next),

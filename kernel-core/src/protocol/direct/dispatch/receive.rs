@@ -7,9 +7,9 @@ use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::place::Tensor;
-use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, split_words, write_words};
-use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Scratch, Types};
+use crate::protocol::kit::{
+    self, Bound, Cx, Outcome, ROWS, Rows, Scratch, Stretch, Types, split_words, write_words,
+};
 
 /// `slot`, `index`, `row`, and the least `token`.
 type At = (u32, u32, u32, u32);
@@ -22,7 +22,7 @@ impl Dispatch {
             return self.go(Phase::Triples { slot, index: 0, row, token: 0 });
         }
         let end = now.end;
-        for (slot, _, source) in steps::sources_of(cx.env.shape, now) {
+        for (slot, _, source) in kit::sources_of(cx.env.shape, now) {
             match self.missing(cx.env, cx.fabric, Direct::TokenFlags, source)? {
                 None => {}
                 Some(_) if slot > first => return self.go(Phase::AwaitTokens { slot }),
@@ -40,7 +40,7 @@ impl Dispatch {
         let first =
             direct::triple_of(direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row));
         let at = |rows: &Stretch| direct::info_behind(first, rows.before);
-        let token = steps::copy_triples(cx, &rows, (at, direct::INFO), (row, token))?;
+        let token = kit::copy_triples(cx, &rows, (at, direct::INFO), (row, token))?;
         self.go(match cx.env.shape.row_format().scale {
             None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
             Some(_) => Phase::Scales { slot, index, row, token },
@@ -51,7 +51,7 @@ impl Dispatch {
         let (rows, behind) = rows_from(cx.env, &mut cx.scratch, slot, index)?;
         let first = direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row);
         let at = |rows: &Stretch| direct::info_behind(first, rows.before);
-        steps::copy_scales(cx.fabric, &rows, (at, direct::INFO), row)?;
+        kit::copy_scales(cx.fabric, &rows, (at, direct::INFO), row)?;
         self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token })
     }
 
@@ -73,5 +73,5 @@ fn rows_from<V>(
     index: u32,
 ) -> Result<(Rows, (u32, u32))> {
     let (_, counts) = split_words(scratch.words, &env.work.sends)?;
-    steps::rows(env, (counts, env.work.slots.start), slot..env.work.slots.end, index, ROWS)
+    kit::rows(env, (counts, env.work.slots.start), slot..env.work.slots.end, index, ROWS)
 }

@@ -8,11 +8,10 @@ use crate::layout::state::Direct;
 use crate::place::Tensor;
 use crate::placement::Home;
 use crate::plan::route::{self, Send, Sends};
-use crate::protocol::a3::part::Part;
-use crate::protocol::a3::steps::{self, chunk_of, split_words, write_words};
-use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::direct::ranks;
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::kit::{
+    self, Bound, Cx, Outcome, Part, Types, chunk_of, internal, split_words, write_words,
+};
 use crate::sync::barrier::Meeting;
 use crate::sync::flag;
 use crate::units::RankId;
@@ -32,7 +31,7 @@ impl Dispatch {
             return Ok(Err(wait));
         }
         let at = Direct::Grants.entry(env.shape, self.round.partition, source, local_expert);
-        let first = u32::from_le_bytes(steps::copy_of(fabric, at)?);
+        let first = u32::from_le_bytes(kit::copy_of(fabric, at)?);
         match first.checked_add(send.slot) {
             Some(row) if parts.has(row) => Ok(Ok(row)),
             _ => {
@@ -70,16 +69,10 @@ impl Dispatch {
                 Err(wait) if left == cx.env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
-            let (payload, scale) = steps::payload(
-                shape,
-                cx.env.vector,
-                cx.inputs,
-                cx.scratch.row,
-                &mut self.round.staged,
-                send,
-            )?;
+            let (payload, scale) =
+                kit::payload(shape, cx.env.vector, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
             let info =
-                Info { to, at: parts.info(row), bytes: direct::info_of(scale, steps::triple(cx.env, send)) };
+                Info { to, at: parts.info(row), bytes: direct::info_of(scale, kit::triple(cx.env, send)) };
             cx.fabric.put(to, parts.row(row), payload, &[])?;
             // The slot is no longer needed; its row is, for `sent_rows`.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;

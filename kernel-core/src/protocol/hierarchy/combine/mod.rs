@@ -20,7 +20,8 @@ use crate::fabric::{ProtocolError, Result};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
-use crate::protocol::{Operands, Outcome, SHORT_WORDS, Types, given, take};
+use crate::protocol::Operands;
+use crate::protocol::kit::{Outcome, SHORT_WORDS, Types, given, take};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor, nth_piece};
 

@@ -7,7 +7,7 @@ use super::super::{Buffers, Now, row_of, sum};
 use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::relay;
-use crate::protocol::{Outcome, Types, room};
+use crate::protocol::kit::{Outcome, Types, room};
 use crate::units::Token;
 use crate::vector::Vector;
 

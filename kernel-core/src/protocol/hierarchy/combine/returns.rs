@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, Flag, Progress, Wait};
 use crate::layout::relay::{self, Part, ROW, behind};
 use crate::place::Place;
 use crate::plan::split;
-use crate::protocol::{Outcome, Types};
+use crate::protocol::kit::{Outcome, Types};
 use crate::units::{CoreId, RankId, Token};
 use core::ops::Range;
 

@@ -10,8 +10,7 @@ use super::{ENDED, Turn, word};
 use crate::fabric::{Fabric, Progress, Result, Wait, prefetch, prefetches};
 use crate::layout::relay::{self, Part, ROW, Tail, behind};
 use crate::plan::relay as plan;
-use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, SHORT_BYTES, Types};
+use crate::protocol::kit::{self, Outcome, SHORT_BYTES, Types};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use core::ops::Range;
@@ -116,7 +115,7 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found> {
             let token = (*taken..env.shape.bs(env.rank)).find(needs);
             if let Some(token) = token {
                 *taken = token;
-                match steps::unconverted(env.shape, inputs, Token(token)) {
+                match kit::unconverted(env.shape, inputs, Token(token)) {
                     Some(_) => write_lists(*env, inputs, held, Token(token), 0.0)?,
                     None => write_record(*env, inputs, &mut None, held, Token(token))?,
                 }
@@ -225,7 +224,7 @@ fn row(cx: &mut Turn<'_, impl Types>, (server, token, position): (u32, Token, u3
             field(relay::record_weights(shape) + 4 * u64::from(k)).unwrap_or_default(),
         ),
     };
-    let as_is = if server == env.work.server { steps::unconverted(shape, inputs, token) } else { None };
+    let as_is = if server == env.work.server { kit::unconverted(shape, inputs, token) } else { None };
     let held = || held.get(ROW as usize..).and_then(|rest| rest.get(..shape.payload_bytes() as usize));
     let row = as_is.or_else(held).ok_or(SHORT_BYTES)?;
     let at = relay::dispatch_slot(shape, home.local_expert, source, *slot);

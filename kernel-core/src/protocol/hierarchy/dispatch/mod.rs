@@ -18,7 +18,7 @@ use super::{Bound, Cx, Env};
 use crate::fabric::Result;
 use crate::layout::state::Operator;
 use crate::plan::route;
-use crate::protocol::{Outcome, SHORT_WORDS, Types, take};
+use crate::protocol::kit::{Outcome, SHORT_WORDS, Types, take};
 
 /// Replaces the number of forwarded records or tokens of a stream once the stream has ended.
 const ENDED: u32 = u32::MAX;

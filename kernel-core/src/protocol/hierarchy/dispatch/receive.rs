@@ -10,8 +10,7 @@ use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::{Place, Tensor};
-use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, Types, rows_within};
+use crate::protocol::kit::{self, Outcome, Types, rows_within};
 use crate::shape::{Shape, TokenNums};
 use crate::units::RankId;
 
@@ -98,7 +97,7 @@ impl Receive {
                 }
             }
             Phase::Scale { i, token } => {
-                steps::copy_scale(fabric, tail(i, 0), self.before + i)?;
+                kit::copy_scale(fabric, tail(i, 0), self.before + i)?;
                 Phase::Info { i, token }
             }
             Phase::Info { i, token } => {
@@ -106,7 +105,7 @@ impl Receive {
                 Phase::Weight { i, token }
             }
             Phase::Weight { i, token } => {
-                let weight = steps::copy_of::<4, _>(fabric, tail(i, Tail::WEIGHT))?;
+                let weight = kit::copy_of::<4, _>(fabric, tail(i, Tail::WEIGHT))?;
                 fabric.write(outputs::element(Tensor::ExpandScales, self.before + i), &weight)?;
                 Phase::X { i: i + 1, token }
             }
@@ -168,7 +167,7 @@ impl Receive {
         (i, source, first): (u32, RankId, u32),
     ) -> Result<u32> {
         let row = self.before + i;
-        let bytes = steps::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
+        let bytes = kit::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
         let (from, token, _) =
             relay::read_triple(env.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
         if from != source || token.0 < first {

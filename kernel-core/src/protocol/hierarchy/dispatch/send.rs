@@ -9,8 +9,7 @@ use crate::inputs::Inputs;
 use crate::layout::relay;
 use crate::placement::Home;
 use crate::plan::relay as plan;
-use crate::protocol::a3::steps::{self, Staged};
-use crate::protocol::{Outcome, SHORT_BYTES, Types, room};
+use crate::protocol::kit::{self, Outcome, SHORT_BYTES, Staged, Types, room};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -77,7 +76,7 @@ impl Send {
                 progress => return Ok(progress),
             },
             Phase::ExpandIdx { pair } => {
-                match steps::expand_idx(cx.fabric, &env.work.pairs.moe, cx.words.slots, pair)? {
+                match kit::expand_idx(cx.fabric, &env.work.pairs.moe, cx.words.slots, pair)? {
                     Some(pair) => Phase::ExpandIdx { pair },
                     None => Phase::Ended,
                 }
@@ -113,7 +112,7 @@ pub(super) fn write_record<V: Vector>(
     let row = row_of(record, shape.payload_bytes())?;
     // A hierarchy has no smooth scales, so a token is the same for all experts.
     let any = Home { rank: env.rank, local_expert: 0 };
-    let scale = steps::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
+    let scale = kit::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
     write_lists(env, inputs, record, token, scale)
 }
 

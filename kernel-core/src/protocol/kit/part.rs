@@ -1,11 +1,11 @@
 //! Parts of dispatch that all layouts share. Each layout determines their order.
 
-use super::Cx;
 use super::exchange::Exchange;
-use super::steps::{self, Staged, split_words};
+use super::{
+    Bound, Cx, Outcome, Staged, Types, expand_idx, publish_counts, publish_token_flags, split_words,
+};
 use crate::fabric::Progress;
 use crate::layout::state::Partition;
-use crate::protocol::{Outcome, Types};
 use crate::sync::barrier::Meeting;
 
 /// The state of a dispatch apart from its phase.
@@ -50,12 +50,12 @@ phase_names! { Part: Publish ExpandIdx Exchange Meet PublishTokens }
 
 impl Part {
     /// Creates the first phase of publishing counts.
-    pub(crate) fn publish<V>(env: super::Bound<'_, V>) -> Self {
+    pub(crate) fn publish<V>(env: Bound<'_, V>) -> Self {
         Self::Publish { destination: env.work.destinations.start }
     }
 
     /// Creates the first phase of writing `expand_idx`.
-    pub(crate) fn expand_idx<V>(env: super::Bound<'_, V>) -> Self {
+    pub(crate) fn expand_idx<V>(env: Bound<'_, V>) -> Self {
         Self::ExpandIdx { pair: env.work.sends.moe.start }
     }
 
@@ -81,14 +81,14 @@ impl Part {
                 return Ok(Progress::Done);
             }
             Self::Publish { destination } => {
-                *destination = steps::publish_counts(cx, round.partition, *destination)?;
+                *destination = publish_counts(cx, round.partition, *destination)?;
             }
             Self::PublishTokens { destination } => {
-                *destination = steps::publish_token_flags(cx, round.partition, *destination)?;
+                *destination = publish_token_flags(cx, round.partition, *destination)?;
             }
             Self::ExpandIdx { pair } => {
                 let (slots, _) = split_words(cx.scratch.words, &env.work.sends)?;
-                match steps::expand_idx(cx.fabric, &env.work.sends.moe, slots, *pair)? {
+                match expand_idx(cx.fabric, &env.work.sends.moe, slots, *pair)? {
                     Some(next) => *pair = next,
                     None => return Ok(Progress::Done),
                 }

@@ -4,11 +4,11 @@
 //! Quiet -> Barrier -> [core 0: (Flip -> Settle)? -> Ring] -> Rung
 //! ```
 
+use super::Outcome;
 use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::a2_message::doorbell;
 use crate::layout::state::Partition;
 use crate::place::Place;
-use crate::protocol::Outcome;
 use crate::sync::barrier::{CoreRef, Meeting};
 use crate::units::RankId;
 

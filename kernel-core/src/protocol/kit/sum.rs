@@ -3,6 +3,7 @@
 //! The sum is computed straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32 stays
 //! in the scratch from one step to the next; computing it again would read all rows of the window again.
 
+use super::{Cx, SHORT_BYTES, Scratch, Types, internal, room};
 use crate::fabric::{Fabric, Result, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -10,8 +11,6 @@ use crate::layout::result;
 use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
-use crate::protocol::a3::Cx;
-use crate::protocol::{SHORT_BYTES, Scratch, Types, internal, room};
 use crate::shape::element::bits;
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, RankId, Token};

@@ -6,14 +6,15 @@
 //! ```
 
 use super::part::Round;
-use super::steps::{self, CHUNK, count_of, split_words};
-use super::{Bound, Cx};
+use super::{
+    Bound, CHUNK, Cx, Outcome, Types, await_counts, chunk_of, count_of, rows_within, sources_of, split_words,
+    write_sums,
+};
 use crate::fabric::{Fabric, Progress, Result, Wait};
 use crate::layout::outputs;
 use crate::place::Tensor;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
-use crate::protocol::{Outcome, Types, rows_within};
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
@@ -89,7 +90,7 @@ impl Exchange {
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let next = steps::await_counts(cx, round.partition, &(slot..end), |slot, count| {
+        let next = await_counts(cx, round.partition, &(slot..end), |slot, count| {
             self.sum = self.sum.with(shape, slot, end, count);
         })?;
         match next {
@@ -124,12 +125,12 @@ impl Exchange {
 
     fn counts(&mut self, cx: &mut Cx<'_, impl Types>, (slot, rows, of_expert): (u32, u32, u32)) -> Outcome {
         let (env, shape) = (cx.env, cx.env.shape);
-        let now = steps::chunk_of(&env.work.slots, slot);
+        let now = chunk_of(&env.work.slots, slot);
         let end = now.end;
         if now.is_empty() {
             return Ok(Progress::Done);
         }
-        let sum = steps::write_sums(cx, now, outputs::element(Tensor::EpRecvCounts, slot), rows)?;
+        let sum = write_sums(cx, now, outputs::element(Tensor::EpRecvCounts, slot), rows)?;
         // With a TP domain the entries count both peers' rows, so they are written once those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {
@@ -146,11 +147,11 @@ impl Exchange {
     ) -> Outcome {
         let (env, shape) = (cx.env, cx.env.shape);
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let now = steps::chunk_of(&env.work.slots, slot);
+        let now = chunk_of(&env.work.slots, slot);
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];
         let mut entries = nums.iter_mut();
-        for (slot, _, source) in steps::sources_of(shape, now) {
+        for (slot, _, source) in sources_of(shape, now) {
             let count = *count_of(env, counts, slot)?;
             (rows, of_expert) = (rows.saturating_add(count), of_expert.saturating_add(count));
             if source.0 + 1 == shape.ep_world_size()

@@ -1,0 +1,119 @@
+//! The kit of all families: steps and parts that more than one family takes, each file one idea. A family's own module has
+//! the order of its steps, and the ideas that it alone has.
+
+/// Lets a machine, or a part of one, step to another phase.
+///
+/// A phase carries where its step begins, and what only the phases after it need; the rest stands beside it. A part with
+/// phases of its own stands in the phase of the machine, and its `step` returns [`Done`](crate::fabric::Progress::Done) in
+/// the step in which it ends.
+macro_rules! go {
+    ($of:ident) => {
+        impl $of {
+            #[inline(always)]
+            fn go(&mut self, phase: Phase) -> $crate::protocol::Outcome {
+                self.phase = phase;
+                Ok($crate::fabric::Progress::Stepped)
+            }
+        }
+    };
+}
+
+/// Implements the interface of a single machine, where [`Env`] is its protocol's. Phases that are parts are given with the
+/// names of their phases.
+macro_rules! machine {
+    ($machine:ident($this:ident): $($part:pat => $name:expr),*) => {
+        impl $machine {
+            /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
+            #[must_use]
+            pub const fn phase(&$this) -> &'static str {
+                match &$this.phase {
+                    $($part => $name,)*
+                    phase => phase.name(),
+                }
+            }
+        }
+
+        go! { $machine }
+        machine! { $machine }
+    };
+    ($machine:ident) => {
+        impl $machine {
+            /// Advances the operator by one step, which has at most one effect that others can see, or with A3 several of
+            /// one kind.
+            ///
+            /// # Errors
+            /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
+            /// quantised, or `env` was made for another shape.
+            #[inline(always)]
+            pub fn step<F: $crate::fabric::Fabric + ?Sized, V: $crate::vector::Vector>(
+                &mut self,
+                cx: &mut $crate::protocol::Context<'_, Env<V>, F>,
+            ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
+                self.advance(&mut cx.bind::<_, V>(cx.env, cx.env.fingerprint)?)
+            }
+        }
+
+        impl Default for $machine {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+    };
+}
+
+pub(crate) mod context;
+mod copy;
+mod counts;
+#[cfg(feature = "a2")]
+mod doorbell;
+mod env;
+mod exchange;
+mod pairs;
+mod part;
+mod record;
+mod rows;
+mod scratch;
+pub(crate) mod sum;
+mod tables;
+
+pub use context::Context;
+pub(crate) use context::{Outcome, Types};
+pub(crate) use copy::{copy_of, copy_scale, copy_scales, copy_triple, copy_triples, tail_of};
+pub(crate) use counts::{
+    await_counts, await_token_flags, count_of, publish_counts, publish_token_flags, select, sources_of,
+    split_words, write_sums,
+};
+#[cfg(feature = "a2")]
+pub(crate) use doorbell::DoorbellSequence;
+pub use env::Env;
+pub(crate) use env::{Bound, Cx};
+pub(crate) use exchange::Exchange;
+pub(crate) use pairs::next_pair;
+pub(crate) use part::{Part, Round};
+pub(crate) use record::{Staged, payload, record, triple, unconverted, write_payload};
+pub(crate) use rows::{ROWS, Rows, Stretch, rows};
+pub use scratch::Scratch;
+pub(crate) use scratch::{SHORT_BYTES, SHORT_WORDS, room, take};
+pub(crate) use tables::{CHUNK, bytes_of, chunk_of, expand_idx, write_first, write_words};
+
+use super::{Choices, Flags, Operands};
+use crate::fabric::{ProtocolError, Result};
+
+/// Creates the error for an argument of the caller that does not fit the shape.
+pub(crate) const fn given(what: &'static str) -> ProtocolError {
+    ProtocolError::Given(what)
+}
+
+pub(crate) const fn internal(what: &'static str) -> ProtocolError {
+    ProtocolError::Internal(what)
+}
+
+/// Checks that the number of rows announced to a rank, `seen`, is at most `max`.
+pub(crate) fn rows_within(seen: u64, max: u64) -> Result<()> {
+    if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(()) }
+}
+
+/// Returns an entry of a tensor of i32; -1 after the last.
+pub(crate) fn entry(tensor: &[u8], number: usize) -> i32 {
+    tensor.as_chunks().0.get(number).map_or(-1, |&entry| i32::from_le_bytes(entry))
+}
