@@ -18,8 +18,7 @@ use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
 };
 use crate::layout::state::{Operator, Partition};
-use crate::protocol::kit::DoorbellSequence;
-use crate::protocol::kit::{Outcome, Types, internal};
+use crate::protocol::kit::{DoorbellSequence, Outcome, Types, internal};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Offset, RankId};
 

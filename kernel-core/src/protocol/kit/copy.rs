@@ -1,65 +1,82 @@
 //! Copying fields of received rows to the outputs, checked.
 
-use super::rows::{ROWS, Rows, Stretch};
+use super::rows::{Batch, Cursor, Due, ROWS, Stretch};
 use super::tables::write_first;
 use super::{Bound, Cx, Types, given};
 use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
 use crate::place::{Place, Tensor};
+use crate::shape::Shape;
 use crate::units::RankId;
 use core::ops::Range;
-/// Writes the triple at `at` to `row` of the outputs, if it is valid: from `source`, for this rank, and, since tokens rise
-/// within a slot, not before token `first`. Returns the least token that may follow.
+/// A field of received rows: its place in the first row of a stretch, and the distance in bytes from a row to the next.
+pub(crate) struct Column<P: Fn(&Stretch) -> Place> {
+    pub(crate) first: P,
+    pub(crate) pitch: u64,
+}
+
+/// Copies the data of the received row at `from` to `row` of the outputs.
+#[inline(always)]
+pub(crate) fn copy_data<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &mut F,
+    from: Place,
+    row: u32,
+) -> Result<()> {
+    Ok(fabric.deliver(outputs::expand_x(shape, row), from, shape.payload_bytes())?)
+}
+
+/// Copies the triple at `from` to the outputs, if it is the one that is `due`: from `source`, for this rank, and not before
+/// the least token. Returns the least token that may follow.
 pub(crate) fn copy_triple<F: Fabric + ?Sized, V>(
     env: Bound<'_, V>,
     fabric: &mut F,
-    at: Place,
+    from: Place,
     source: RankId,
-    (row, first): (u32, u32),
+    due: Due,
 ) -> Result<u32> {
-    let bytes = copy_of(fabric, at)?;
-    let triple = Expected::of(env, source).check(&bytes, (row, first))?;
-    fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
+    let bytes = copy_of(fabric, from)?;
+    let triple = Expected::of(env, source).check(&bytes, due)?;
+    fabric.write(outputs::element(Tensor::AssistInfo, due.row), &bytes)?;
     Ok(triple.token.0 + 1)
 }
 
-/// Writes the triples of some rows like [`copy_triple`], by one write. A stretch's triples begin at `at` and are `pitch`
-/// bytes apart.
+/// Copies the triples of the rows from `at` on like [`copy_triple`], by one write. Returns the least token that may follow.
 pub(crate) fn copy_triples(
     cx: &mut Cx<'_, impl Types>,
-    rows: &Rows,
-    (at, pitch): (impl Fn(&Stretch) -> Place, u64),
-    (mut row, mut first): (u32, u32),
+    batch: &Batch,
+    triples: &Column<impl Fn(&Stretch) -> Place>,
+    at: Cursor,
 ) -> Result<u32> {
     let fabric = &mut *cx.fabric;
     let mut seen: [&[u8]; ROWS as usize] = [&[]; ROWS as usize];
     let mut left = seen.iter_mut();
-    for stretch in &rows.stretches {
-        let mut at = at(stretch);
+    for stretch in &batch.stretches {
+        let mut from = (triples.first)(stretch);
         for bytes in left.by_ref().take(stretch.len as usize) {
-            *bytes = fabric.bytes(at, Triple::BYTES)?;
+            *bytes = fabric.bytes(from, Triple::BYTES)?;
             // Another processor has written it, so each read waits for a cache line: all are requested at once.
             fabric.prefetch(bytes);
-            at.offset += pitch;
+            from.offset += triples.pitch;
         }
     }
-    let all = outputs::element(Tensor::AssistInfo, row);
-    let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
-    let mut left = triples.iter_mut().zip(&seen);
-    for stretch in &rows.stretches {
+    let mut due = at.due();
+    let mut checked = [[0; Triple::BYTES as usize]; ROWS as usize];
+    let mut left = checked.iter_mut().zip(&seen);
+    for stretch in &batch.stretches {
         let expected = Expected::of(cx.env, stretch.source);
         if stretch.index == 0 {
-            first = 0;
+            due.token = 0;
         }
         for (bytes, seen) in left.by_ref().take(stretch.len as usize) {
             *bytes = array_of(seen)?;
-            first = expected.check(bytes, (row, first))?.token.0 + 1;
-            row += 1;
+            due.token = expected.check(bytes, due)?.token.0 + 1;
+            due.row += 1;
         }
     }
-    write_first(fabric, all, &triples, rows.len)?;
-    Ok(first)
+    write_first(fabric, outputs::element(Tensor::AssistInfo, at.row), &checked, batch.len)?;
+    Ok(due.token)
 }
 
 /// The valid triples of a slot.
@@ -77,49 +94,49 @@ impl Expected {
         Self { source, tokens: env.shape.bs(source), columns }
     }
 
-    /// Returns the triple of `row`, if it is valid and, since tokens rise within a slot, not before token `first`.
+    /// Returns the triple if it is valid and the one that is `due`.
     #[inline(always)]
-    fn check(&self, bytes: &[u8; Triple::BYTES as usize], (row, first): (u32, u32)) -> Result<Triple> {
+    fn check(&self, bytes: &[u8; Triple::BYTES as usize], due: Due) -> Result<Triple> {
         let triple = Triple::from_any(bytes);
         let is_one = triple.source == self.source
-            && (first..self.tokens).contains(&triple.token.0)
+            && (due.token..self.tokens).contains(&triple.token.0)
             && self.columns.contains(&triple.k);
-        if is_one { Ok(triple) } else { Err(ProtocolError::Triple { row, seen: triple.words() }) }
+        if is_one { Ok(triple) } else { Err(ProtocolError::Triple { row: due.row, seen: triple.words() }) }
     }
 }
 
-/// Writes the scale at `at` to `row` of the outputs.
-pub(crate) fn copy_scale<F: Fabric + ?Sized>(fabric: &mut F, at: Place, row: u32) -> Result<()> {
-    let bytes = copy_of::<4, F>(fabric, at)?;
+/// Copies the scale at `from` to `row` of the outputs.
+pub(crate) fn copy_scale<F: Fabric + ?Sized>(fabric: &mut F, from: Place, row: u32) -> Result<()> {
+    let bytes = copy_of::<4, F>(fabric, from)?;
     fabric.write(outputs::element(Tensor::DynamicScales, row), &bytes)?;
     Ok(())
 }
 
-/// Writes the scales of some rows, by one write; they lie as in [`copy_triples`].
+/// Copies the scales of a batch to `row` of the outputs and those after it, by one write.
 pub(crate) fn copy_scales<F: Fabric + ?Sized>(
     fabric: &mut F,
-    rows: &Rows,
-    (at, pitch): (impl Fn(&Stretch) -> Place, u64),
+    batch: &Batch,
+    scales: &Column<impl Fn(&Stretch) -> Place>,
     row: u32,
 ) -> Result<()> {
-    let mut scales = [[0; 4]; ROWS as usize];
-    let mut left = scales.iter_mut();
-    for stretch in &rows.stretches {
-        let mut at = at(stretch);
+    let mut copied = [[0; 4]; ROWS as usize];
+    let mut left = copied.iter_mut();
+    for stretch in &batch.stretches {
+        let mut from = (scales.first)(stretch);
         for bytes in left.by_ref().take(stretch.len as usize) {
-            *bytes = copy_of(fabric, at)?;
-            at.offset += pitch;
+            *bytes = copy_of(fabric, from)?;
+            from.offset += scales.pitch;
         }
     }
-    write_first(fabric, outputs::element(Tensor::DynamicScales, row), &scales, rows.len)
+    write_first(fabric, outputs::element(Tensor::DynamicScales, row), &copied, batch.len)
 }
 
 /// Returns the tail of a record, read back. Its triple is checked again, since other ranks can still write there.
-pub(crate) fn tail_of(cx: &Cx<'_, impl Types>, at: Place, source: RankId, rows: (u32, u32)) -> Result<Tail> {
-    let (shape, fabric) = (cx.env.shape, &*cx.fabric);
-    let bytes = copy_of(fabric, triple_of(shape, at))?;
-    let triple = Expected::of(cx.env, source).check(&bytes, rows)?;
-    let scale = f32::from_le_bytes(copy_of(fabric, scale_of(shape, at))?);
+pub(crate) fn tail_of(cx: &Cx<'_, impl Types>, record: Place, source: RankId, due: Due) -> Result<Tail> {
+    let shape = cx.env.shape;
+    let bytes = copy_of(cx.fabric, triple_of(shape, record))?;
+    let triple = Expected::of(cx.env, source).check(&bytes, due)?;
+    let scale = f32::from_le_bytes(copy_of(cx.fabric, scale_of(shape, record))?);
     Ok(Tail::new(shape, scale, triple))
 }
 

@@ -78,7 +78,9 @@ mod tables;
 
 pub use context::Context;
 pub(crate) use context::{Outcome, Types};
-pub(crate) use copy::{copy_of, copy_scale, copy_scales, copy_triple, copy_triples, tail_of};
+pub(crate) use copy::{
+    Column, copy_data, copy_of, copy_scale, copy_scales, copy_triple, copy_triples, tail_of,
+};
 pub(crate) use counts::{
     await_counts, await_token_flags, count_of, publish_counts, publish_token_flags, select, sources_of,
     split_words, write_sums,
@@ -91,7 +93,7 @@ pub(crate) use exchange::Exchange;
 pub(crate) use pairs::next_pair;
 pub(crate) use part::{Part, Round};
 pub(crate) use record::{Staged, payload, record, triple, unconverted, write_payload};
-pub(crate) use rows::{ROWS, Rows, Stretch, rows};
+pub(crate) use rows::{Batch, Cursor, Due, ROWS, Slots, Stretch};
 pub use scratch::Scratch;
 pub(crate) use scratch::{SHORT_BYTES, SHORT_WORDS, room, take};
 pub(crate) use tables::{CHUNK, bytes_of, chunk_of, expand_idx, write_first, write_words};

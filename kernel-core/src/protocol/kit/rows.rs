@@ -1,12 +1,44 @@
 //! Received rows that are consecutive in the outputs.
 
-use super::{Bound, SHORT_WORDS};
+use super::{Bound, SHORT_WORDS, internal};
 use crate::fabric::Result;
 use crate::placement::Home;
 use crate::units::RankId;
-use core::ops::Range;
+
 /// The maximum number of rows whose triples, scales or entries of the row table go into one write.
 pub(crate) const ROWS: u32 = 16;
+
+/// The received row that a core copies out next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cursor {
+    /// Its slot.
+    pub(crate) slot: u32,
+    /// The number of rows before it in the slot.
+    pub(crate) index: u32,
+    /// Its row in the outputs.
+    pub(crate) row: u32,
+    /// The least token that it may have: tokens rise within a slot. The first row of a slot may have any.
+    pub(crate) token: u32,
+}
+
+impl Cursor {
+    /// Creates the cursor of the first row of `slot`, which goes to `row`.
+    pub(crate) const fn first(slot: u32, row: u32) -> Self {
+        Self { slot, index: 0, row, token: 0 }
+    }
+
+    /// Returns what is due at the cursor.
+    pub(crate) const fn due(self) -> Due {
+        Due { row: self.row, token: self.token }
+    }
+}
+
+/// A row of the outputs, and the least token that it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Due {
+    pub(crate) row: u32,
+    pub(crate) token: u32,
+}
 
 /// Consecutive received rows of one slot: the `index`-th of `source` for an expert, and those that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,41 +51,52 @@ pub(crate) struct Stretch {
     pub(crate) before: u32,
 }
 
-/// Some consecutive rows of the outputs, at most [`ROWS`].
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Rows {
+/// Consecutive rows of the outputs, at most [`ROWS`], which one step copies.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
     pub(crate) stretches: heapless::Vec<Stretch, { ROWS as usize }>,
     pub(crate) len: u32,
+    /// The row after the last one, or the first of the slot after.
+    pub(crate) next: Cursor,
 }
 
-/// Returns the rows from the `index`-th of slot `own.start` on, at most `most`, of the `own` slots, whose counts are
-/// `counts` from slot `first` on; and the slot and index to continue with.
-pub(crate) fn rows<V>(
-    env: Bound<'_, V>,
-    (counts, first): (&[u32], u32),
-    own: Range<u32>,
-    index: u32,
-    most: u32,
-) -> Result<(Rows, (u32, u32))> {
-    let mut rows = Rows::default();
-    let mut index = index;
-    let end_of_own = own.end;
-    for slot in own {
-        let count = counts.get((slot - first) as usize);
-        let count = *count.ok_or(SHORT_WORDS)?;
-        if index < count {
-            let (local_expert, source) = env.shape.by_ranks(slot);
-            let home = Home { rank: env.rank, local_expert };
-            let (len, before) = ((count - index).min(most - rows.len), rows.len);
-            // There is room: `most` is not above it, and no stretch is empty.
-            _ = rows.stretches.push(Stretch { home, source: RankId(source), index, len, before });
-            rows.len += len;
-            if rows.len == most {
-                let behind = index + len;
-                return Ok((rows, if behind == count { (slot + 1, 0) } else { (slot, behind) }));
+/// The slots whose rows a core copies, up to `end`, with their counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots<'c> {
+    /// The counts of slot `first` and those after it.
+    pub(crate) counts: &'c [u32],
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+}
+
+impl Slots<'_> {
+    /// Returns the rows from `from` on, at most `max`, which must not exceed [`ROWS`].
+    pub(crate) fn batch<V>(&self, env: Bound<'_, V>, from: Cursor, max: u32) -> Result<Batch> {
+        let mut batch = Batch { stretches: heapless::Vec::new(), len: 0, next: from };
+        let mut index = from.index;
+        for slot in from.slot..self.end {
+            let count = *self.counts.get((slot - self.first) as usize).ok_or(SHORT_WORDS)?;
+            if index < count {
+                let (local_expert, source) = env.shape.by_ranks(slot);
+                let home = Home { rank: env.rank, local_expert };
+                let len = (count - index).min(max - batch.len);
+                let stretch = Stretch { home, source: RankId(source), index, len, before: batch.len };
+                batch
+                    .stretches
+                    .push(stretch)
+                    .map_err(|_| internal("a batch has more stretches than rows"))?;
+                batch.len += len;
+                if batch.len == max {
+                    let is_rest = index + len == count;
+                    batch.next.slot = if is_rest { slot + 1 } else { slot };
+                    batch.next.index = if is_rest { 0 } else { index + len };
+                    batch.next.row += batch.len;
+                    return Ok(batch);
+                }
             }
+            index = 0;
         }
-        index = 0;
+        batch.next = Cursor { slot: self.end, index: 0, row: from.row + batch.len, token: from.token };
+        Ok(batch)
     }
-    Ok((rows, (end_of_own, 0)))
 }

@@ -54,8 +54,8 @@ enum Phase {
     RecvCounts { slot: u32 },
     /// Write this core's share of `expert_token_nums`.
     TokenNums { local_expert: u32 },
-    /// Copy out row `index` from `source` for an expert, or its scale.
-    CopyOut { source: u32, local_expert: u32, index: u32, scale: bool },
+    /// Copy out a field of a row.
+    CopyOut { at: Row, field: Field },
     /// Clear the flags in the windows of this core's share.
     Clear(Clear),
     /// The operator has ended.
@@ -65,6 +65,28 @@ enum Phase {
 phase_names! { Phase:
     Select Reorder Head Send ExpandIdx Counts Rows Barrier Matrix RecvCounts TokenNums CopyOut Clear
     Done
+}
+
+/// A received row: the `index`-th from `source` for an expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    source: u32,
+    local_expert: u32,
+    index: u32,
+}
+
+impl Row {
+    /// Creates the first row from `source`.
+    const fn first(source: u32) -> Self {
+        Self { source, local_expert: 0, index: 0 }
+    }
+}
+
+/// The fields of a row, in the order in which they are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Field {
+    Data,
+    Scale,
 }
 
 impl Dispatch {
@@ -95,9 +117,7 @@ impl Dispatch {
             Phase::Matrix { source } => self.matrix(cx, source),
             Phase::RecvCounts { slot } => self.recv_counts(cx, slot),
             Phase::TokenNums { local_expert } => self.token_nums(cx, local_expert),
-            Phase::CopyOut { source, local_expert, index, scale } => {
-                self.copy_out(cx, (source, local_expert, index), scale)
-            }
+            Phase::CopyOut { at, field } => self.copy_out(cx, at, field),
             Phase::Clear(ref mut clear) => clear.step(&self.round, cx)?.then(|| self.go(Phase::Done)),
             Phase::Done => Ok(Progress::Done),
         }

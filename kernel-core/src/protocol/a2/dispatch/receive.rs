@@ -1,6 +1,6 @@
 //! The receiving half: await windows, sum their counts, copy their rows out, clear their flags.
 
-use super::{Dispatch, Phase};
+use super::{Dispatch, Field, Phase, Row};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, window_in};
 use crate::layout::outputs;
@@ -8,7 +8,9 @@ use crate::place::Tensor;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::part::Clear;
 use crate::protocol::a2::{Bound, Cx, split_words};
-use crate::protocol::kit::{Outcome, Types, chunk_of, copy_scale, internal, rows_within, write_words};
+use crate::protocol::kit::{
+    Outcome, Types, chunk_of, copy_data, copy_scale, internal, rows_within, write_words,
+};
 use crate::shape::TokenNums;
 use crate::sync::barrier::Meeting;
 use crate::units::RankId;
@@ -83,8 +85,8 @@ impl Dispatch {
 
     pub(super) fn token_nums(&mut self, cx: &mut Cx<'_, impl Types>, local_expert: u32) -> Outcome {
         if local_expert >= cx.env.work.experts.end {
-            let source = cx.env.work.ranks.start;
-            return self.go(Phase::CopyOut { source, local_expert: 0, index: 0, scale: false });
+            let at = Row::first(cx.env.work.ranks.start);
+            return self.go(Phase::CopyOut { at, field: Field::Data });
         }
         let words = split_words(cx.env, cx.scratch.words)?;
         let counts = words.recv_counts();
@@ -99,50 +101,38 @@ impl Dispatch {
         self.go(Phase::TokenNums { local_expert: local_expert + 1 })
     }
 
-    pub(super) fn copy_out(
-        &mut self,
-        cx: &mut Cx<'_, impl Types>,
-        (source, local_expert, index): (u32, u32, u32),
-        scale: bool,
-    ) -> Outcome {
+    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>, at: Row, field: Field) -> Outcome {
         let shape = cx.env.shape;
         let words = split_words(cx.env, cx.scratch.words)?;
         let counts = words.recv_counts();
-        let next = next_row(&counts, &cx.env.work.ranks, source, local_expert, index);
-        let Some((source, local_expert, index)) = next else {
+        let Some(at) = next_row(&counts, &cx.env.work.ranks, at) else {
             return self.go(Phase::Clear(Clear::new(cx.env)));
         };
-        let from = RankId(source);
-        let position = counts.position(local_expert, from).saturating_add(index);
-        let row = counts.first_row(local_expert, from).saturating_add(index);
-        let window = |at| window_in(shape, self.round.half, from, at);
-        if scale {
-            copy_scale(cx.fabric, window(record_scale(shape, position)), row)?;
-        } else {
-            let at = window(record(shape, position));
-            cx.fabric.deliver(outputs::expand_x(shape, row), at, shape.payload_bytes())?;
+        let source = RankId(at.source);
+        let position = counts.position(at.local_expert, source).saturating_add(at.index);
+        let row = counts.first_row(at.local_expert, source).saturating_add(at.index);
+        let window = |offset| window_in(shape, self.round.half, source, offset);
+        match field {
+            Field::Data => copy_data(shape, cx.fabric, window(record(shape, position)), row)?,
+            Field::Scale => copy_scale(cx.fabric, window(record_scale(shape, position)), row)?,
         }
-        let scale = !scale && shape.row_format().scale.is_some();
-        self.go(Phase::CopyOut { source, local_expert, index: index + u32::from(!scale), scale })
+        self.go(match (field, shape.row_format().scale) {
+            (Field::Data, Some(_)) => Phase::CopyOut { at, field: Field::Scale },
+            _ => Phase::CopyOut { at: Row { index: at.index + 1, ..at }, field: Field::Data },
+        })
     }
 }
 
-/// Returns the next row to copy out: `index` of an expert from `source`, or the first one of a later expert or source.
+/// Returns the next row to copy out: `at`, or the first one of a later expert or source.
 #[inline]
-fn next_row(
-    counts: &RecvCounts<'_>,
-    sources: &Range<u32>,
-    mut source: u32,
-    mut local_expert: u32,
-    mut index: u32,
-) -> Option<(u32, u32, u32)> {
-    while source < sources.end {
-        if local_expert >= counts.shape.local_expert_num() {
-            (source, local_expert, index) = (source + 1, 0, 0);
-        } else if index >= counts.rows(local_expert, RankId(source)) {
-            (local_expert, index) = (local_expert + 1, 0);
+fn next_row(counts: &RecvCounts<'_>, sources: &Range<u32>, mut at: Row) -> Option<Row> {
+    while at.source < sources.end {
+        if at.local_expert >= counts.shape.local_expert_num() {
+            at = Row::first(at.source + 1);
+        } else if at.index >= counts.rows(at.local_expert, RankId(at.source)) {
+            at = Row { local_expert: at.local_expert + 1, index: 0, ..at };
         } else {
-            return Some((source, local_expert, index));
+            return Some(at);
         }
     }
     None

@@ -17,8 +17,7 @@ use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::plan::order::Path;
 use crate::protocol::kit::sum::{self, Output};
-use crate::protocol::kit::{Cx, Env};
-use crate::protocol::kit::{Outcome, Types};
+use crate::protocol::kit::{Cx, Env, Outcome, Types};
 use crate::units::Token;
 use core::ops::Range;
 

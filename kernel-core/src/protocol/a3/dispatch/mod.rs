@@ -20,10 +20,8 @@ use super::tp::{Gather, built};
 use crate::fabric::Progress;
 use crate::layout::state::Partition;
 use crate::protocol::Flags;
-use crate::protocol::kit::Exchange;
-use crate::protocol::kit::{Bound, Env};
-use crate::protocol::kit::{Cx, Outcome, Types};
-use crate::protocol::kit::{Part, Round};
+use crate::protocol::kit::{Bound, Cursor, Cx, Env, Exchange, Outcome, Part, Round, Types};
+use crate::shape::Shape;
 use crate::sync::barrier::Meeting;
 
 /// The dispatch of one core.
@@ -49,9 +47,8 @@ enum Phase {
     SelectTp,
     /// Await and clear the `TokenFlag` of a slot whose records go to `row` and the rows after it.
     AwaitTokens { slot: u32, row: u32 },
-    /// Copy record `index` of `slot`, and some after it, to `row` of the outputs. Tokens rise within a slot: unless it is
-    /// the first, the record's token is at least `token`.
-    CopyOut { slot: u32, index: u32, row: u32, token: u32, field: Field },
+    /// Copy a field of the record at the cursor, and of some after it.
+    CopyOut { at: Cursor, field: Field },
     /// TP = 2: lend the peer the own rows, gather the peer's.
     Gather(Gather),
     /// The operator has ended.
@@ -68,6 +65,18 @@ enum Field {
     Scale,
     /// TP = 2: the whole record, to the same row of the peer's.
     Peer,
+}
+
+impl Field {
+    /// Returns the field that follows; `None` after the last one of a record.
+    const fn next(self, shape: &Shape) -> Option<Self> {
+        match self {
+            Self::Triple => Some(Self::Data),
+            Self::Data if shape.row_format().scale.is_some() => Some(Self::Scale),
+            Self::Data | Self::Scale if shape.tp_world_size() == 2 => Some(Self::Peer),
+            Self::Data | Self::Scale | Self::Peer => None,
+        }
+    }
 }
 
 impl Dispatch {
@@ -95,9 +104,7 @@ impl Dispatch {
             },
             Phase::SelectTp => self.select_tp(cx),
             Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
-            Phase::CopyOut { slot, index, row, token, field } => {
-                self.copy_out(cx, (slot, index, row, token), field)
-            }
+            Phase::CopyOut { at, field } => self.copy_out(cx, at, field),
             Phase::Gather(ref mut gather) => {
                 built()?;
                 gather.step(cx)?.then(|| self.go(Phase::Done))

@@ -5,13 +5,14 @@ use crate::fabric::{Fabric, Progress, Result};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
-use crate::place::Tensor;
+use crate::place::{Place, Tensor};
 use crate::plan::split;
 use crate::protocol::kit::{
-    self, Cx, Exchange, Outcome, ROWS, SHORT_WORDS, Stretch, Types, given, rows_within, split_words,
-    write_first,
+    self, Batch, Bound, Column, Cursor, Cx, Exchange, Outcome, ROWS, SHORT_WORDS, Slots, Stretch, Types,
+    copy_scales, copy_triples, given, rows_within, split_words, write_first,
 };
 use crate::protocol::{Flags, Receive};
+use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
 
 impl Dispatch {
@@ -23,7 +24,8 @@ impl Dispatch {
         cx: &mut Cx<'_, impl Types>,
         exchange: &Exchange,
     ) -> Result<Phase> {
-        let (env, shape) = (cx.env, cx.env.shape);
+        let env = cx.env;
+        let shape = env.shape;
         if shape.tp_world_size() > 1 || !split::copies_by_rows(shape, env.rank) {
             return Ok(first_record(env.work.slots.start, self.round.first_row));
         }
@@ -32,7 +34,8 @@ impl Dispatch {
         // Slots of other cores have entries, too: there are fewer slots than destinations.
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         counts.fill(0);
-        let (mut before, mut first) = (0, (0, 0));
+        let mut before = 0;
+        let mut first = Cursor::first(0, own.start);
         for core in (0..shape.aiv_num()).map(CoreId) {
             let mut sources = split::slots(shape, env.rank, core).map(RankId);
             let Some(source) = sources.find(|&source| shape.sends_to_shared(source, env.rank)) else {
@@ -42,12 +45,12 @@ impl Dispatch {
             rows_within(rows.into(), shape.rows_from(source, env.rank).into())?;
             *counts.get_mut(source.index()).ok_or(SHORT_WORDS)? = rows;
             if before <= own.start {
-                first = (source.0, own.start - before);
+                first.slot = source.0;
+                first.index = own.start - before;
             }
             before += rows;
         }
-        let (slot, index) = first;
-        Ok(Phase::CopyOut { slot, index, row: own.start, token: 0, field: Field::Triple })
+        Ok(Phase::CopyOut { at: first, field: Field::Triple })
     }
 
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
@@ -60,104 +63,122 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn copy_out(
-        &mut self,
-        cx: &mut Cx<'_, impl Types>,
-        (slot, index, row, token): (u32, u32, u32, u32),
-        field: Field,
-    ) -> Outcome {
-        let shape = cx.env.shape;
-        let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
-        let (told, first) = match (cx.env.choices.flags, self.round.end) {
-            (_, Some(end)) if row >= end => return self.copied(cx.env, row),
-            (_, Some(_)) => (slot..shape.ep_world_size(), 0),
-            (Flags::Joint, None) => (slot..cx.env.work.slots.end, cx.env.work.slots.start),
-            (Flags::Separate, None) => (slot..slot + 1, cx.env.work.slots.start),
+    /// Copies a field of the rows from `at` on.
+    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>, mut at: Cursor, field: Field) -> Outcome {
+        let env = cx.env;
+        if self.round.end.is_some_and(|end| at.row >= end) {
+            return self.copied(env, at.row);
+        }
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
+        let batch = self.slots_from(env, counts, at.slot).batch(env, at, self.rows_max(env, at.row))?;
+        let Some(first) = batch.stretches.first() else {
+            return match env.choices.flags {
+                Flags::Joint => self.copied(env, at.row),
+                Flags::Separate => self.go(after(env, at, batch.next)),
+            };
         };
-        let most = match shape.tp_world_size() {
+        match field {
+            Field::Triple => at.token = copy_triples(cx, &batch, &self.column(env, triple_of), at)?,
+            Field::Data => self.copy_data(cx, &batch, at.row)?,
+            Field::Scale => copy_scales(cx.fabric, &batch, &self.column(env, scale_of), at.row)?,
+            Field::Peer => self.put_at_peer(cx, first, at)?,
+        }
+        self.go(match field.next(env.shape) {
+            Some(field) => Phase::CopyOut { at, field },
+            None => after(env, at, batch.next),
+        })
+    }
+
+    /// Returns the slots whose rows may be copied along with those of `slot`.
+    fn slots_from<'c, V>(&self, env: Bound<'_, V>, counts: &'c [u32], slot: u32) -> Slots<'c> {
+        let own = &env.work.slots;
+        match (self.round.end, env.choices.flags) {
+            (Some(_), _) => Slots { counts, first: 0, end: env.shape.ep_world_size() },
+            (None, Flags::Joint) => Slots { counts, first: own.start, end: own.end },
+            (None, Flags::Separate) => Slots { counts, first: own.start, end: slot + 1 },
+        }
+    }
+
+    /// Returns the maximum number of rows that a step copies from `row` on.
+    fn rows_max<V>(&self, env: Bound<'_, V>, row: u32) -> u32 {
+        let max = match env.shape.tp_world_size() {
             // Where data stay in the window, the writes for each record are small.
-            _ if cx.env.choices.receive.keeps_rows() => ROWS,
-            1 => cx.env.run.min(ROWS),
+            _ if env.choices.receive.keeps_rows() => ROWS,
+            1 => env.run.min(ROWS),
             // A record goes to the peer as soon as it is copied.
             _ => 1,
         };
-        let most = self.round.end.map_or(most, |end| most.min(end - row));
-        let end = told.end;
-        let (rows, (slot_behind, index_behind)) = kit::rows(cx.env, (counts, first), told, index, most)?;
-        let Some(one) = rows.stretches.first() else {
-            return match cx.env.choices.flags {
-                Flags::Joint => self.copied(cx.env, row),
-                Flags::Separate => self.go(Phase::AwaitTokens { slot: end, row }),
-            };
-        };
-        let at =
-            |rows: &Stretch| dispatch_record(shape, self.round.partition, rows.home, rows.source, rows.index);
-        let pitch = shape.record_pitch();
-        let row_behind = row + rows.len;
-        let next = match cx.env.choices.flags {
-            Flags::Separate if slot_behind == end => Phase::AwaitTokens { slot: end, row: row_behind },
-            _ => Phase::CopyOut {
-                slot: slot_behind,
-                index: index_behind,
-                row: row_behind,
-                token,
-                field: Field::Triple,
-            },
-        };
-        match field {
-            Field::Triple => {
-                let triple = |rows: &_| triple_of(shape, at(rows));
-                let token = kit::copy_triples(cx, &rows, (triple, pitch), (row, token))?;
-                self.go(Phase::CopyOut { slot, index, row, token, field: Field::Data })
-            }
-            Field::Data => {
-                match cx.env.choices.receive {
-                    Receive::Copy => {
-                        for rows in &rows.stretches {
-                            let (mut to, mut from) = (outputs::expand_x(shape, row + rows.before), at(rows));
-                            for _ in 0..rows.len {
-                                cx.fabric.deliver(to, from, shape.payload_bytes())?;
-                                (to.offset, from.offset) =
-                                    (to.offset + shape.payload_bytes(), from.offset + pitch);
-                            }
-                        }
-                    }
-                    Receive::InPlace => {
-                        let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
-                        let mut left = entries.iter_mut();
-                        for rows in &rows.stretches {
-                            let mut at = at(rows);
-                            for entry in left.by_ref().take(rows.len as usize) {
-                                *entry = row_table::entry(at);
-                                at.offset += pitch;
-                            }
-                        }
-                        write_first(cx.fabric, outputs::element(Tensor::RowTable, row), &entries, rows.len)?;
-                    }
-                    Receive::Direct { .. } | Receive::Overwrite { .. } => {
-                        return Err(given("direct placement has machines of its own"));
-                    }
-                }
-                self.go(match shape.row_format().scale {
-                    None => Self::behind_own_parts(cx.env, self.phase, next),
-                    Some(_) => Phase::CopyOut { slot, index, row, token, field: Field::Scale },
-                })
-            }
-            Field::Scale => {
-                kit::copy_scales(cx.fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
-                self.go(Self::behind_own_parts(cx.env, self.phase, next))
-            }
-            Field::Peer => {
-                // `token` is one above the record's own.
-                let rows = (row, token.saturating_sub(1));
-                let tail = kit::tail_of(cx, at(one), one.source, rows)?;
-                self.put_at_peer(cx, (at(one), &tail), row)?;
-                self.go(next)
+        self.round.end.map_or(max, |end| max.min(end - row))
+    }
+
+    /// Returns the place of the first record of a stretch.
+    #[inline(always)]
+    pub(super) fn records<V>(&self, env: Bound<'_, V>, rows: &Stretch) -> Place {
+        dispatch_record(env.shape, self.round.partition, rows.home, rows.source, rows.index)
+    }
+
+    /// Returns the column of the field that lies at `field_of` a record.
+    #[inline(always)]
+    fn column<'s, V>(
+        &'s self,
+        env: Bound<'s, V>,
+        field_of: impl Fn(&Shape, Place) -> Place + 's,
+    ) -> Column<impl Fn(&Stretch) -> Place + 's> {
+        let first = move |rows: &Stretch| field_of(env.shape, self.records(env, rows));
+        Column { first, pitch: env.shape.record_pitch() }
+    }
+
+    /// Copies the data of a batch to `row` of the outputs and those after it, or writes there in the row table where they lie.
+    #[inline(always)]
+    fn copy_data(&self, cx: &mut Cx<'_, impl Types>, batch: &Batch, row: u32) -> Result<()> {
+        match cx.env.choices.receive {
+            Receive::Copy => self.deliver(cx, batch, row),
+            Receive::InPlace => self.write_table(cx, batch, row),
+            Receive::Direct { .. } | Receive::Overwrite { .. } => {
+                Err(given("direct placement has machines of its own"))
             }
         }
+    }
+
+    #[inline(always)]
+    fn deliver(&self, cx: &mut Cx<'_, impl Types>, batch: &Batch, row: u32) -> Result<()> {
+        let shape = cx.env.shape;
+        for rows in &batch.stretches {
+            let mut from = self.records(cx.env, rows);
+            let mut to = outputs::expand_x(shape, row + rows.before);
+            for _ in 0..rows.len {
+                cx.fabric.deliver(to, from, shape.payload_bytes())?;
+                from.offset += shape.record_pitch();
+                to.offset += shape.payload_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn write_table(&self, cx: &mut Cx<'_, impl Types>, batch: &Batch, row: u32) -> Result<()> {
+        let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
+        let mut left = entries.iter_mut();
+        for rows in &batch.stretches {
+            let mut at = self.records(cx.env, rows);
+            for entry in left.by_ref().take(rows.len as usize) {
+                *entry = row_table::entry(at);
+                at.offset += cx.env.shape.record_pitch();
+            }
+        }
+        write_first(cx.fabric, outputs::element(Tensor::RowTable, row), &entries, batch.len)
+    }
+}
+
+/// Returns the phase that follows the last field of the rows from `at` to `next`.
+fn after<V>(env: Bound<'_, V>, at: Cursor, next: Cursor) -> Phase {
+    match env.choices.flags {
+        // Each slot has a `TokenFlag` of its own.
+        Flags::Separate if next.slot > at.slot => Phase::AwaitTokens { slot: next.slot, row: next.row },
+        _ => Phase::CopyOut { at: next, field: Field::Triple },
     }
 }
 
 pub(super) const fn first_record(slot: u32, row: u32) -> Phase {
-    Phase::CopyOut { slot, index: 0, row, token: 0, field: Field::Triple }
+    Phase::CopyOut { at: Cursor::first(slot, row), field: Field::Triple }
 }

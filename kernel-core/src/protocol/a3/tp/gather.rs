@@ -8,12 +8,14 @@
 //! counts follow from the triples of its rows.
 
 use super::{Announcement, Rows};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, Progress, ProtocolError, Result};
 use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::{outputs, tp};
-use crate::place::Tensor;
-use crate::protocol::kit::{self, Cx, Outcome, Types, count_of, split_words, write_words};
+use crate::place::{Place, Tensor};
+use crate::protocol::kit::{
+    self, Cx, Due, Outcome, Types, copy_data, copy_scale, copy_triple, count_of, split_words, write_words,
+};
 use crate::units::RankId;
 
 /// The gathering of one core.
@@ -31,9 +33,8 @@ pub(crate) struct Gather {
 enum Phase {
     /// Announce the own rows, and await those of the peer's core.
     Announce(Announcement),
-    /// Copy a part of row `row` of the peer's. Sources and, within a source, tokens rise: the record's slot is at least
-    /// `slot`, its token at least `token`.
-    CopyOut { row: u32, slot: u32, token: u32, part: Part },
+    /// Copy a part of a row of the peer's.
+    CopyOut { at: PeerRow, part: Part },
     /// Write the peer's half of `ep_recv_counts` from `slot` on; `rows` rows precede it.
     Counts { slot: u32, rows: u32 },
     /// Write `expert_token_nums`, of both peers' rows (last core only).
@@ -46,6 +47,16 @@ enum Phase {
 
 phase_names! { Phase of "Gather." in Gather: Announce CopyOut Counts TokenNums RecvCounts Done; Announce }
 go! { Gather }
+
+/// A row of the peer's. Sources and, within a source, tokens rise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PeerRow {
+    row: u32,
+    /// The least slot that its record may have.
+    slot: u32,
+    /// The least token that it may have in that slot.
+    token: u32,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
@@ -79,13 +90,13 @@ impl Gather {
                     .slots
                     .clone()
                     .try_for_each(|slot| count_of(env, counts, slot).map(|count| *count = 0))?;
-                let (row, slot) = (self.heard.first, env.work.slots.start);
-                self.go(Phase::CopyOut { row, slot, token: 0, part: Part::Triple })
+                let at = PeerRow { row: self.heard.first, slot: env.work.slots.start, token: 0 };
+                self.go(Phase::CopyOut { at, part: Part::Triple })
             }
-            Phase::CopyOut { row, .. } if row >= self.heard.end => {
+            Phase::CopyOut { at, .. } if at.row >= self.heard.end => {
                 self.go(Phase::Counts { slot: env.work.slots.start, rows: self.heard.first })
             }
-            Phase::CopyOut { row, slot, token, part } => self.copy_out(cx, (row, slot, token, part)),
+            Phase::CopyOut { at, part } => self.copy_out(cx, at, part),
             Phase::Counts { slot, rows } => self.counts(cx, slot, rows),
             Phase::TokenNums => {
                 let num = i64::from(self.own) + i64::from(self.heard.end);
@@ -103,45 +114,49 @@ impl Gather {
         }
     }
 
-    fn copy_out(
-        &mut self,
-        cx: &mut Cx<'_, impl Types>,
-        (row, slot, token, part): (u32, u32, u32, Part),
-    ) -> Outcome {
-        let (env, shape, fabric) = (cx.env, cx.env.shape, &mut *cx.fabric);
-        let record = tp::record(shape, env.rank, self.partition, row);
+    fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>, mut at: PeerRow, part: Part) -> Outcome {
+        let env = cx.env;
+        let shape = env.shape;
+        let record = tp::record(shape, env.rank, self.partition, at.row);
         // Both totals are within the capacity, so the sum does not overflow.
-        let to = self.own.saturating_add(row);
-        let next = Phase::CopyOut { row: row + 1, slot, token, part: Part::Triple };
-        match part {
+        let row = self.own.saturating_add(at.row);
+        let has_scale = shape.row_format().scale.is_some();
+        let next = match part {
             Part::Triple => {
-                let triple =
-                    Triple::from_bytes(shape, fabric.bytes(triple_of(shape, record), Triple::BYTES)?)
-                        .map_err(|seen| ProtocolError::Triple { row: to, seen })?;
-                // With one expert per rank, a slot is a source.
-                let source = triple.source.0;
-                if source < slot || source >= env.work.slots.end {
-                    return Err(ProtocolError::Triple { row: to, seen: triple.words() });
-                }
-                let first = if source > slot { 0 } else { token };
-                let at = triple_of(shape, record);
-                let token = kit::copy_triple(env, fabric, at, RankId(source), (to, first))?;
-                let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-                *count_of(env, counts, source)? += 1;
-                self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })
+                at = self.take_triple(cx, at, triple_of(shape, record))?;
+                Some(Part::Data)
             }
             Part::Data => {
-                fabric.deliver(outputs::expand_x(shape, to), record, shape.payload_bytes())?;
-                self.go(match shape.row_format().scale {
-                    None => next,
-                    Some(_) => Phase::CopyOut { row, slot, token, part: Part::Scale },
-                })
+                copy_data(shape, cx.fabric, record, row)?;
+                has_scale.then_some(Part::Scale)
             }
             Part::Scale => {
-                kit::copy_scale(fabric, scale_of(shape, record), to)?;
-                self.go(next)
+                copy_scale(cx.fabric, scale_of(shape, record), row)?;
+                None
             }
+        };
+        self.go(match next {
+            Some(part) => Phase::CopyOut { at, part },
+            None => Phase::CopyOut { at: PeerRow { row: at.row + 1, ..at }, part: Part::Triple },
+        })
+    }
+
+    /// Copies the triple at `from` and counts the row. Returns what the next row must follow.
+    fn take_triple(&self, cx: &mut Cx<'_, impl Types>, at: PeerRow, from: Place) -> Result<PeerRow> {
+        let env = cx.env;
+        let row = self.own.saturating_add(at.row);
+        let triple = Triple::from_bytes(env.shape, cx.fabric.bytes(from, Triple::BYTES)?)
+            .map_err(|seen| ProtocolError::Triple { row, seen })?;
+        // With one expert per rank, a slot is a source.
+        let slot = triple.source.0;
+        if slot < at.slot || slot >= env.work.slots.end {
+            return Err(ProtocolError::Triple { row, seen: triple.words() });
         }
+        let due = Due { row, token: if slot > at.slot { 0 } else { at.token } };
+        let token = copy_triple(env, cx.fabric, from, RankId(slot), due)?;
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
+        *count_of(env, counts, slot)? += 1;
+        Ok(PeerRow { slot, token, ..at })
     }
 
     fn counts(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, rows: u32) -> Outcome {

@@ -14,7 +14,7 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
 use crate::place::Place;
 use crate::placement::Home;
-use crate::protocol::kit::{self, Bound, Cx, Outcome, Scratch, Types, internal, split_words, take};
+use crate::protocol::kit::{self, Bound, Cx, Due, Outcome, Scratch, Types, internal, split_words, take};
 use crate::sync::flag;
 use crate::units::RankId;
 
@@ -109,7 +109,8 @@ impl Dispatch {
             Field::Triple => {
                 let first = tokens.get_mut(i).ok_or(OUTSIDE)?;
                 let (_, source) = ends(env, slot);
-                *first = kit::copy_triple(env, cx.fabric, triple_of(shape, at), source, (row, *first))?;
+                let due = Due { row, token: *first };
+                *first = kit::copy_triple(env, cx.fabric, triple_of(shape, at), source, due)?;
                 Field::Data { block: 0 }
             }
             Field::Data { block } => {

@@ -21,7 +21,7 @@ use crate::layout::direct::{Area, INFO};
 use crate::layout::state::Direct;
 use crate::place::Place;
 use crate::plan::counts::ShareSum;
-use crate::protocol::kit::{self, Bound, Cx, Env, Outcome, Part, Round, Types};
+use crate::protocol::kit::{self, Bound, Cursor, Cx, Env, Outcome, Part, Round, Types};
 use crate::sync::{barrier, flag};
 use crate::units::RankId;
 
@@ -68,11 +68,10 @@ enum Phase {
     PublishTokens { to: u32 },
     /// Await the `TokenFlag`s of the sources of this core's slots, from that of `slot` on.
     AwaitTokens { slot: u32 },
-    /// Write the triples from the `index`-th row of `slot` on, which is `row`, up to the limit of one write. Tokens rise
-    /// within a slot: unless it is the first, that row's token is at least `token`.
-    Triples { slot: u32, index: u32, row: u32, token: u32 },
+    /// Write the triples of the rows from the cursor on, up to the limit of one write.
+    Triples { at: Cursor },
     /// Write the scales of those rows.
-    Scales { slot: u32, index: u32, row: u32, token: u32 },
+    Scales { at: Cursor },
     /// Write the start of the rows and of the results (first core only).
     Table,
     /// The operator has ended.
@@ -130,8 +129,8 @@ impl Dispatch {
             Phase::SentRows { index } => self.sent_rows(cx, index),
             Phase::PublishTokens { to } => self.publish_tokens(cx, to),
             Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
-            Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
-            Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
+            Phase::Triples { at } => self.triples(cx, at),
+            Phase::Scales { at } => self.scales(cx, at),
             Phase::Table => self.table(cx),
             Phase::Done => Ok(Progress::Done),
         }

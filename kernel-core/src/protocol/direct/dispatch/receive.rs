@@ -6,20 +6,18 @@ use crate::fabric::{Progress, Result};
 use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
-use crate::place::Tensor;
+use crate::place::{Place, Tensor};
 use crate::protocol::kit::{
-    self, Bound, Cx, Outcome, ROWS, Rows, Scratch, Stretch, Types, split_words, write_words,
+    self, Batch, Bound, Column, Cursor, Cx, Outcome, ROWS, Slots, Stretch, Types, copy_scales, copy_triples,
+    split_words, write_words,
 };
-
-/// `slot`, `index`, `row`, and the least `token`.
-type At = (u32, u32, u32, u32);
 
 impl Dispatch {
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
         let now = cx.env.run_of(&first_slots(cx.env), first);
         if now.is_empty() {
-            let (slot, row) = (cx.env.work.slots.start, self.round.first_row);
-            return self.go(Phase::Triples { slot, index: 0, row, token: 0 });
+            let at = Cursor::first(cx.env.work.slots.start, self.round.first_row);
+            return self.go(Phase::Triples { at });
         }
         let end = now.end;
         for (slot, _, source) in kit::sources_of(cx.env.shape, now) {
@@ -32,27 +30,33 @@ impl Dispatch {
         self.go(Phase::AwaitTokens { slot: end })
     }
 
-    pub(super) fn triples(&mut self, cx: &mut Cx<'_, impl Types>, (slot, index, row, token): At) -> Outcome {
-        let (rows, behind) = rows_from(cx.env, &mut cx.scratch, slot, index)?;
-        if rows.len == 0 {
-            return self.go(if cx.env.core.0 == 0 { Phase::Table } else { Phase::Done });
+    pub(super) fn triples(&mut self, cx: &mut Cx<'_, impl Types>, mut at: Cursor) -> Outcome {
+        let env = cx.env;
+        let batch = batch(cx, at)?;
+        if batch.len == 0 {
+            return self.go(if env.core.0 == 0 { Phase::Table } else { Phase::Done });
         }
-        let first =
-            direct::triple_of(direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row));
-        let at = |rows: &Stretch| direct::info_behind(first, rows.before);
-        let token = kit::copy_triples(cx, &rows, (at, direct::INFO), (row, token))?;
-        self.go(match cx.env.shape.row_format().scale {
-            None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
-            Some(_) => Phase::Scales { slot, index, row, token },
+        let triple = direct::triple_of(self.info(env, at.row));
+        let first = |rows: &Stretch| direct::info_behind(triple, rows.before);
+        at.token = copy_triples(cx, &batch, &Column { first, pitch: direct::INFO }, at)?;
+        self.go(match env.shape.row_format().scale {
+            Some(_) => Phase::Scales { at },
+            None => Phase::Triples { at: Cursor { token: at.token, ..batch.next } },
         })
     }
 
-    pub(super) fn scales(&mut self, cx: &mut Cx<'_, impl Types>, (slot, index, row, token): At) -> Outcome {
-        let (rows, behind) = rows_from(cx.env, &mut cx.scratch, slot, index)?;
-        let first = direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row);
-        let at = |rows: &Stretch| direct::info_behind(first, rows.before);
-        kit::copy_scales(cx.fabric, &rows, (at, direct::INFO), row)?;
-        self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token })
+    pub(super) fn scales(&mut self, cx: &mut Cx<'_, impl Types>, at: Cursor) -> Outcome {
+        let batch = batch(cx, at)?;
+        let scale = self.info(cx.env, at.row);
+        let first = |rows: &Stretch| direct::info_behind(scale, rows.before);
+        copy_scales(cx.fabric, &batch, &Column { first, pitch: direct::INFO }, at.row)?;
+        self.go(Phase::Triples { at: batch.next })
+    }
+
+    /// Returns the place of scale and triple of a received row.
+    #[inline(always)]
+    fn info<V>(&self, env: Bound<'_, V>, row: u32) -> Place {
+        direct::Parts::of(env.shape, env.rank, self.area(env)).info(row)
     }
 
     pub(super) fn table(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -65,13 +69,10 @@ impl Dispatch {
     }
 }
 
-/// Returns the rows of one write, from the `index`-th of `slot` on, and the slot and index after them.
-fn rows_from<V>(
-    env: Bound<'_, V>,
-    scratch: &mut Scratch<'_>,
-    slot: u32,
-    index: u32,
-) -> Result<(Rows, (u32, u32))> {
-    let (_, counts) = split_words(scratch.words, &env.work.sends)?;
-    kit::rows(env, (counts, env.work.slots.start), slot..env.work.slots.end, index, ROWS)
+/// Returns the rows of one write, from `at` on.
+#[inline(always)]
+fn batch(cx: &mut Cx<'_, impl Types>, at: Cursor) -> Result<Batch> {
+    let env = cx.env;
+    let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
+    Slots { counts, first: env.work.slots.start, end: env.work.slots.end }.batch(env, at, ROWS)
 }

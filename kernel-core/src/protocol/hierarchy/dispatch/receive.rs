@@ -10,7 +10,7 @@ use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::{Place, Tensor};
-use crate::protocol::kit::{self, Outcome, Types, rows_within};
+use crate::protocol::kit::{self, Due, Outcome, Types, copy_data, rows_within};
 use crate::shape::{Shape, TokenNums};
 use crate::units::RankId;
 
@@ -88,9 +88,8 @@ impl Receive {
                 return Ok(Progress::Stepped);
             }
             Phase::X { i, token } => {
-                let row = outputs::expand_x(shape, self.before + i);
                 let at = behind(relay::dispatch_slot(shape, local_expert, source, i), ROW);
-                fabric.deliver(row, at, shape.payload_bytes())?;
+                copy_data(shape, fabric, at, self.before + i)?;
                 match shape.row_format().scale {
                     Some(_) => Phase::Scale { i, token },
                     None => Phase::Info { i, token },
@@ -101,7 +100,8 @@ impl Receive {
                 Phase::Info { i, token }
             }
             Phase::Info { i, token } => {
-                let token = self.copy_info(*env, fabric, tail(i, Tail::TRIPLE), (i, source, token))?;
+                let due = Due { row: self.before + i, token };
+                let token = copy_info(*env, fabric, tail(i, Tail::TRIPLE), source, due)?;
                 Phase::Weight { i, token }
             }
             Phase::Weight { i, token } => {
@@ -156,25 +156,25 @@ impl Receive {
         let before = self.before + self.rows;
         *self = Self { slot: self.slot + 1, before, rows: 0, phase: Phase::Count, ..*self };
     }
+}
 
-    /// Writes the triple of row `i`, if it is valid: from that source, tokens in order. Returns the least token that may
-    /// follow.
-    fn copy_info<F: Fabric + ?Sized, V>(
-        &self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        at: Place,
-        (i, source, first): (u32, RankId, u32),
-    ) -> Result<u32> {
-        let row = self.before + i;
-        let bytes = kit::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
-        let (from, token, _) =
-            relay::read_triple(env.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
-        if from != source || token.0 < first {
-            let seen = [from.0.cast_signed(), token.0.cast_signed(), 0];
-            return Err(ProtocolError::Triple { row, seen });
-        }
-        fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
-        Ok(token.0 + 1)
+/// Copies the triple at `at` to the outputs, if it is the one that is `due`: from `source`, and not before the least token.
+/// Returns the least token that may follow.
+fn copy_info<F: Fabric + ?Sized, V>(
+    env: Bound<'_, V>,
+    fabric: &mut F,
+    at: Place,
+    source: RankId,
+    due: Due,
+) -> Result<u32> {
+    let row = due.row;
+    let bytes = kit::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
+    let (from, token, _) =
+        relay::read_triple(env.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
+    if from != source || token.0 < due.token {
+        let seen = [from.0.cast_signed(), token.0.cast_signed(), 0];
+        return Err(ProtocolError::Triple { row, seen });
     }
+    fabric.write(outputs::element(Tensor::AssistInfo, row), &bytes)?;
+    Ok(token.0 + 1)
 }
