@@ -18,7 +18,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::Operands;
 use crate::protocol::kit::sum::Output;
-use crate::protocol::kit::{Cx, Env, Outcome, Types, entry, given, next_pair, sum};
+use crate::protocol::kit::{Cx, Env, Outcome, Types, await_pairs, await_run, entry, given, sum};
 use crate::shape::Shape;
 use crate::sync::barrier::{self, Meeting};
 use crate::sync::flag;
@@ -130,31 +130,26 @@ impl Combine {
             let source = ranks(cx.env).start;
             return self.go(if alone { Phase::Clear { source } } else { Phase::Meet(Meeting::Arrive) });
         }
-        let mut k = first;
-        while let Some((next, home)) = next_pair(cx.env, cx.inputs, token, k) {
-            match self.missing(cx.fabric, home.rank)? {
-                None => k = next + 1,
-                Some(_) if k > first => return self.go(Phase::Await { token, k }),
-                Some(wait) => return Ok(Progress::Pending(wait)),
-            }
+        let missing = |_, home: Home| self.missing(cx.fabric, home.rank);
+        match await_pairs(cx.env, cx.inputs, token, first, missing)? {
+            Some(reached) => reached.then(|k| self.go(Phase::Await { token, k })),
+            None => self.go(Phase::Write { token, output: Output::Sum }),
         }
-        self.go(Phase::Write { token, output: Output::Sum })
     }
 
     fn clear(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
-        let now = cx.env.run_of(&ranks(cx.env), first);
-        if now.is_empty() {
+        let run = cx.env.run_of(&ranks(cx.env), first);
+        if run.is_empty() {
             return self.go(Phase::Done);
         }
-        let end = now.end;
-        for source in now {
-            match self.missing(cx.fabric, RankId(source))? {
-                None => cx.fabric.store(results_ready(self.partition, RankId(source)), 0)?,
-                Some(_) if source > first => return self.go(Phase::Clear { source }),
-                Some(wait) => return Ok(Progress::Pending(wait)),
+        let reached = await_run(run.start, run.map(RankId), |source| {
+            let wait = self.missing(cx.fabric, source)?;
+            if wait.is_none() {
+                cx.fabric.store(results_ready(self.partition, source), 0)?;
             }
-        }
-        self.go(Phase::Clear { source: end })
+            Ok(wait)
+        })?;
+        reached.then(|source| self.go(Phase::Clear { source }))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::part::Round;
 use super::tables::{CHUNK, write_words};
-use super::{Bound, Cx, SHORT_WORDS, Types, internal, take};
+use super::{Bound, Cx, Reached, SHORT_WORDS, Types, await_run, internal, take};
 use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
 use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, selector, token_flag};
 use crate::place::Place;
@@ -66,9 +66,8 @@ impl Signal {
         Ok(now.end)
     }
 
-    /// Awaits and clears the words of the first of `own` slots. `missing` gets the place of a word, slot, local expert and
-    /// source, and returns the wait for it if it has not arrived. Returns the slot to continue with, or the first one's
-    /// wait.
+    /// Awaits and clears the words of the first of `own` slots. `missing` gets the place of a slot's word, and returns the
+    /// wait for it if it has not arrived.
     #[inline]
     fn take<F: Fabric + ?Sized, V>(
         self,
@@ -76,17 +75,17 @@ impl Signal {
         fabric: &mut F,
         partition: Partition,
         own: &Range<u32>,
-        mut missing: impl FnMut(&F, Place, (u32, u32, RankId)) -> Result<Option<Wait>>,
-    ) -> Result<Result<u32, Wait>> {
-        let now = env.run_of(own, own.start);
-        for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
-            let at = self.at(env.shape, partition, local_expert, source);
-            if let Some(wait) = missing(fabric, at, (slot, local_expert, source))? {
-                return Ok(if slot == own.start { Err(wait) } else { Ok(slot) });
+        mut missing: impl FnMut(&F, Place, Slot) -> Result<Option<Wait>>,
+    ) -> Result<Reached> {
+        let run = env.run_of(own, own.start);
+        await_run(run.start, slots_of(env.shape, run), |slot| {
+            let at = self.at(env.shape, partition, slot.local_expert, slot.source);
+            let wait = missing(fabric, at, slot)?;
+            if wait.is_none() {
+                fabric.store(at, 0)?;
             }
-            fabric.store(at, 0)?;
-        }
-        Ok(Ok(now.end))
+            Ok(wait)
+        })
     }
 }
 
@@ -114,32 +113,42 @@ pub(crate) fn publish_token_flags(
     Signal::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
-/// Returns the slots with their local experts and sources.
-pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item = (u32, u32, RankId)> {
+/// A slot of a core's share: a local expert and a source of its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) number: u32,
+    pub(crate) local_expert: u32,
+    pub(crate) source: RankId,
+}
+
+/// Returns slots with their local experts and sources.
+pub(crate) fn slots_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item = Slot> {
     let (mut local_expert, mut source) = shape.by_ranks(slots.start);
     let ranks = shape.ep_world_size();
-    slots.map(move |slot| {
-        let now = (slot, local_expert, RankId(source));
+    slots.map(move |number| {
+        let slot = Slot { number, local_expert, source: RankId(source) };
         source += 1;
         if source == ranks {
-            (local_expert, source) = (local_expert + 1, 0);
+            local_expert += 1;
+            source = 0;
         }
-        now
+        slot
     })
 }
 
-/// Awaits and clears the counts of the first of `own` slots, and stores each in the count table. `note` gets them with their
-/// slots. Returns the slot to continue with, or the wait if the first one's count is missing.
+/// Awaits and clears the counts of the first of `own` slots, and stores each in the count table. `note` gets each slot's
+/// number and its count.
 #[inline]
 pub(crate) fn await_counts(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     own: &Range<u32>,
     mut note: impl FnMut(u32, u32),
-) -> Result<Result<u32, Wait>> {
+) -> Result<Reached> {
     let env = cx.env;
     let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-    Signal::Count.take(env, cx.fabric, partition, own, |fabric, at, (slot, local_expert, source)| {
+    Signal::Count.take(env, cx.fabric, partition, own, |fabric, at, slot| {
+        let Slot { number, local_expert, source } = slot;
         let count = match flag::count(fabric, at, env.waits_for_count(source, local_expert))? {
             Ok(count) => count,
             Err(wait) => return Ok(Some(wait)),
@@ -148,20 +157,20 @@ pub(crate) fn await_counts(
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }
-        *count_of(env, counts, slot)? = count;
-        note(slot, count);
+        *count_of(env, counts, number)? = count;
+        note(number, count);
         Ok(None)
     })
 }
 
-/// Awaits and clears the `TokenFlag`s of the first of `own` slots, and returns like [`await_counts`].
+/// Awaits and clears the `TokenFlag`s of the first of `own` slots.
 pub(crate) fn await_token_flags(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     own: &Range<u32>,
-) -> Result<Result<u32, Wait>> {
-    Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |fabric, at, (_, local_expert, source)| {
-        flag::missing(fabric, at, Wait::new(Flag::Token, source, &[local_expert]))
+) -> Result<Reached> {
+    Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |fabric, at, slot| {
+        flag::missing(fabric, at, Wait::new(Flag::Token, slot.source, &[slot.local_expert]))
     })
 }
 

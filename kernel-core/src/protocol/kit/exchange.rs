@@ -7,7 +7,7 @@
 
 use super::part::Round;
 use super::{
-    Bound, CHUNK, Cx, Outcome, Types, await_counts, chunk_of, count_of, rows_within, sources_of, split_words,
+    Bound, CHUNK, Cx, Outcome, Types, await_counts, chunk_of, count_of, rows_within, slots_of, split_words,
     write_sums,
 };
 use crate::fabric::{Fabric, Progress, Result, Wait};
@@ -90,13 +90,10 @@ impl Exchange {
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let next = await_counts(cx, round.partition, &(slot..end), |slot, count| {
+        let reached = await_counts(cx, round.partition, &(slot..end), |slot, count| {
             self.sum = self.sum.with(shape, slot, end, count);
         })?;
-        match next {
-            Ok(slot) => self.go(Phase::Await { slot }),
-            Err(wait) => Ok(Progress::Pending(wait)),
-        }
+        reached.then(|slot| self.go(Phase::Await { slot }))
     }
 
     fn sums(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -151,10 +148,10 @@ impl Exchange {
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];
         let mut entries = nums.iter_mut();
-        for (slot, _, source) in sources_of(shape, now) {
-            let count = *count_of(env, counts, slot)?;
+        for slot in slots_of(shape, now) {
+            let count = *count_of(env, counts, slot.number)?;
             (rows, of_expert) = (rows.saturating_add(count), of_expert.saturating_add(count));
-            if source.0 + 1 == shape.ep_world_size()
+            if slot.source.0 + 1 == shape.ep_world_size()
                 && let Some(entry) = entries.next()
             {
                 let num = match shape.token_nums() {

@@ -61,6 +61,7 @@ macro_rules! machine {
     };
 }
 
+mod await_run;
 pub(crate) mod context;
 mod copy;
 mod counts;
@@ -76,13 +77,14 @@ mod scratch;
 pub(crate) mod sum;
 mod tables;
 
+pub(crate) use await_run::{Reached, await_run};
 pub use context::Context;
 pub(crate) use context::{Outcome, Types};
 pub(crate) use copy::{
     Column, copy_data, copy_of, copy_scale, copy_scales, copy_triple, copy_triples, tail_of,
 };
 pub(crate) use counts::{
-    await_counts, await_token_flags, count_of, publish_counts, publish_token_flags, select, sources_of,
+    await_counts, await_token_flags, count_of, publish_counts, publish_token_flags, select, slots_of,
     split_words, write_sums,
 };
 #[cfg(feature = "a2")]
@@ -90,7 +92,7 @@ pub(crate) use doorbell::DoorbellSequence;
 pub use env::Env;
 pub(crate) use env::{Bound, Cx};
 pub(crate) use exchange::Exchange;
-pub(crate) use pairs::next_pair;
+pub(crate) use pairs::{await_pairs, next_pair};
 pub(crate) use part::{Part, Round};
 pub(crate) use record::{Staged, payload, record, triple, unconverted, write_payload};
 pub(crate) use rows::{Batch, Cursor, Due, ROWS, Slots, Stretch};

@@ -1,10 +1,10 @@
 //! The receiving half: for each own token await the flags of its rows and clear them.
 
 use super::{Combine, Phase};
-use crate::fabric::{Fabric, Flag, Progress, Wait};
+use crate::fabric::{Fabric, Flag, Wait};
 use crate::layout::state::{combine_slot, combine_status};
 use crate::protocol::kit::sum::Output;
-use crate::protocol::kit::{Cx, Outcome, Types, next_pair};
+use crate::protocol::kit::{Cx, Outcome, Types, await_pairs, next_pair};
 use crate::sync::flag;
 use crate::units::Token;
 
@@ -13,17 +13,14 @@ impl Combine {
         if token.0 >= cx.env.work.tokens.end {
             return self.go(Phase::Done);
         }
-        let mut k = first;
-        while let Some((next, home)) = next_pair(cx.env, cx.inputs, token, k) {
-            let at = combine_status(self.partition, combine_slot(cx.env.shape, token, next));
-            let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, next]);
-            match flag::missing(cx.fabric, at, awaited)? {
-                None => k = next + 1,
-                Some(_) if k > first => return self.go(Phase::Await { token, k }),
-                Some(wait) => return Ok(Progress::Pending(wait)),
-            }
+        let reached = await_pairs(cx.env, cx.inputs, token, first, |k, home| {
+            let at = combine_status(self.partition, combine_slot(cx.env.shape, token, k));
+            flag::missing(cx.fabric, at, Wait::new(Flag::Combine, home.rank, &[token.0, k]))
+        })?;
+        match reached {
+            Some(reached) => reached.then(|k| self.go(Phase::Await { token, k })),
+            None => self.go(Phase::Clear { token, k: 0 }),
         }
-        self.go(Phase::Clear { token, k: 0 })
     }
 
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, mut k: u32) -> Outcome {

@@ -1,15 +1,15 @@
 //! The receiving half: compute the places of the own rows, copy the records out.
 
 use super::{Dispatch, Field, Phase};
-use crate::fabric::{Fabric, Progress, Result};
+use crate::fabric::{Fabric, Result};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
 use crate::place::{Place, Tensor};
 use crate::plan::split;
 use crate::protocol::kit::{
-    self, Batch, Bound, Column, Cursor, Cx, Exchange, Outcome, ROWS, SHORT_WORDS, Slots, Stretch, Types,
-    copy_scales, copy_triples, given, rows_within, split_words, write_first,
+    Batch, Bound, Column, Cursor, Cx, Exchange, Outcome, ROWS, SHORT_WORDS, Slots, Stretch, Types,
+    await_token_flags, copy_scales, copy_triples, given, rows_within, split_words, write_first,
 };
 use crate::protocol::{Flags, Receive};
 use crate::shape::Shape;
@@ -57,10 +57,8 @@ impl Dispatch {
         if slot >= cx.env.work.slots.end {
             return self.copied(cx.env, row);
         }
-        match kit::await_token_flags(cx, self.round.partition, &(slot..slot + 1))? {
-            Err(wait) => Ok(Progress::Pending(wait)),
-            Ok(_) => self.go(first_record(slot, row)),
-        }
+        let reached = await_token_flags(cx, self.round.partition, &(slot..slot + 1))?;
+        reached.then(|_| self.go(first_record(slot, row)))
     }
 
     /// Copies a field of the rows from `at` on.

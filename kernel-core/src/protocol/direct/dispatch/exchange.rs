@@ -7,8 +7,8 @@ use crate::place::Place;
 use crate::plan::{route, split};
 use crate::protocol::direct::ranks;
 use crate::protocol::kit::{
-    Bound, CHUNK, Cx, Exchange, Outcome, Part, SHORT_WORDS, Types, bytes_of, internal, rows_within,
-    sources_of, split_words,
+    Bound, CHUNK, Cx, Exchange, Outcome, Part, SHORT_WORDS, Types, await_run, bytes_of, internal,
+    rows_within, slots_of, split_words,
 };
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
@@ -74,23 +74,22 @@ impl Dispatch {
         let (env, own) = (cx.env, ranks(cx.env));
         let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
         let (_, sums) = sums_of(env, table)?;
-        let now = env.run_of(&own, first);
-        if now.is_empty() {
+        let run = env.run_of(&own, first);
+        if run.is_empty() {
             return self.go(match (env.shape.aiv_num(), own.is_empty()) {
                 (1, _) => Phase::Sums,
                 (_, true) => Phase::ArriveWithSums,
                 (_, false) => Phase::PutSums { piece: 0 },
             });
         }
-        let end = now.end;
-        for source in now {
-            match self.missing(env, cx.fabric, Direct::Counts, RankId(source))? {
-                None => self.add_counts(env, cx.fabric, RankId(source), sums)?,
-                Some(_) if source > first => return self.go(Phase::Await { source }),
-                Some(wait) => return Ok(Progress::Pending(wait)),
+        let reached = await_run(run.start, run.map(RankId), |source| {
+            let wait = self.missing(env, cx.fabric, Direct::Counts, source)?;
+            if wait.is_none() {
+                self.add_counts(env, cx.fabric, source, sums)?;
             }
-        }
-        self.go(Phase::Await { source: end })
+            Ok(wait)
+        })?;
+        reached.then(|source| self.go(Phase::Await { source }))
     }
 
     pub(super) fn put_sums(&mut self, cx: &mut Cx<'_, impl Types>, piece: u32) -> Outcome {
@@ -144,8 +143,8 @@ impl Dispatch {
             self.round.first_row = self.round.first_row.saturating_add(count);
             of_expert = of_expert.saturating_add(count);
         }
-        for (index, (_, local_expert, source)) in sources_of(shape, first_slots(env)).enumerate() {
-            let of_source = self.counts_of(env, cx.fabric, source)?.skip(local_expert as usize);
+        for (index, slot) in slots_of(shape, first_slots(env)).enumerate() {
+            let of_source = self.counts_of(env, cx.fabric, slot.source)?.skip(slot.local_expert as usize);
             // `step_by` would panic where there are no ranks.
             let mut at = index;
             for told in of_source {

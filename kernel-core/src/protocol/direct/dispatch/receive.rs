@@ -2,32 +2,27 @@
 
 use super::exchange::first_slots;
 use super::{Dispatch, Phase};
-use crate::fabric::{Progress, Result};
+use crate::fabric::Result;
 use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::place::{Place, Tensor};
 use crate::protocol::kit::{
-    self, Batch, Bound, Column, Cursor, Cx, Outcome, ROWS, Slots, Stretch, Types, copy_scales, copy_triples,
-    split_words, write_words,
+    Batch, Bound, Column, Cursor, Cx, Outcome, ROWS, Slots, Stretch, Types, await_run, copy_scales,
+    copy_triples, slots_of, split_words, write_words,
 };
 
 impl Dispatch {
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
-        let now = cx.env.run_of(&first_slots(cx.env), first);
-        if now.is_empty() {
+        let run = cx.env.run_of(&first_slots(cx.env), first);
+        if run.is_empty() {
             let at = Cursor::first(cx.env.work.slots.start, self.round.first_row);
             return self.go(Phase::Triples { at });
         }
-        let end = now.end;
-        for (slot, _, source) in kit::sources_of(cx.env.shape, now) {
-            match self.missing(cx.env, cx.fabric, Direct::TokenFlags, source)? {
-                None => {}
-                Some(_) if slot > first => return self.go(Phase::AwaitTokens { slot }),
-                Some(wait) => return Ok(Progress::Pending(wait)),
-            }
-        }
-        self.go(Phase::AwaitTokens { slot: end })
+        let reached = await_run(run.start, slots_of(cx.env.shape, run), |slot| {
+            self.missing(cx.env, cx.fabric, Direct::TokenFlags, slot.source)
+        })?;
+        reached.then(|slot| self.go(Phase::AwaitTokens { slot }))
     }
 
     pub(super) fn triples(&mut self, cx: &mut Cx<'_, impl Types>, mut at: Cursor) -> Outcome {
