@@ -130,13 +130,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             while done < 4 {
                 done = 0;
                 for (i, (machine, (words, row))) in machines.iter_mut().zip(&mut scratch).enumerate() {
-                    let (rank, env) = (RankId(i as u32 / 2), &envs[i]);
+                    let (rank, core) = (RankId(i as u32 / 2), envs[i].on(&shape)?);
                     let output = |tensor: Tensor| given[rank.index()][tensor as usize].as_slice();
                     // The experts return the rows unchanged.
                     let operands = &Operands::of(output(Tensor::ExpandX), output);
                     let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
-                    let (shape, inputs, scratch) = (&shape, &inputs, Scratch { words, row });
-                    let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
+                    let (inputs, scratch) = (&inputs, Scratch { words, row });
+                    let mut cx = Context { core, fabric, inputs, operands, scratch };
                     done += u32::from(machine.step(&mut cx)? == Progress::Done);
                 }
             }

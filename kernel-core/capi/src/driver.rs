@@ -176,7 +176,7 @@ pub unsafe extern "C" fn veriep_core_awaits(
     })())
 }
 
-type Cx<'c> = Context<'c, Env<Unit>, dyn Fabric + 'c>;
+type Cx<'c> = Context<'c, dyn Fabric + 'c>;
 
 /// Opens what the caller gave, lets `step` go on, and reports. Both kinds of memory are one type behind a pointer: the
 /// machines stand in the library once.
@@ -230,9 +230,11 @@ unsafe fn drive(
             return Err(VERIEP_E_SHORT);
         }
         core.env.set_vector(Unit::new(given.vector)?);
-        let env = &core.env;
-        let mut cx = Context { shape, env, fabric, inputs, operands, scratch: Scratch { words, row } };
-        let (steps, outcome) = step(&mut core.machine, &mut cx);
+        let scratch = Scratch { words, row };
+        let (steps, outcome) = match core.env.on(shape) {
+            Ok(on) => step(&mut core.machine, &mut Context { core: on, fabric, inputs, operands, scratch }),
+            Err(error) => (0, Err(error)),
+        };
         core.phase = match outcome {
             Err(ProtocolError::OtherShape { .. }) => core.phase,
             Err(_) => Phase::Dead,

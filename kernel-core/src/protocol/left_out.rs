@@ -5,28 +5,9 @@
 //! [`Machine::begin`]: super::Machine::begin
 #![allow(missing_docs, reason = "there is nothing to document")]
 
+use super::Outcome;
 use super::kit::internal;
-use super::{Choices, Outcome, Stage};
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId};
-
-#[derive(Clone, Debug)]
-pub struct Env<V> {
-    pub(crate) fingerprint: u64,
-    pub(crate) vector: V,
-}
-
-impl<V> Env<V> {
-    #[must_use]
-    pub fn new(shape: &Shape, _rank: RankId, _core: CoreId, vector: V) -> Self {
-        Self { fingerprint: shape.fingerprint(), vector }
-    }
-
-    #[must_use]
-    pub fn with_stage(self, _stage: Stage) -> Self {
-        self
-    }
-}
 
 macro_rules! left_out {
     ($($machine:ident)*) => {$(
@@ -49,7 +30,7 @@ macro_rules! left_out {
             }
         }
 
-        machine! { $machine }
+        machine! { $machine of A3 }
     )*};
 }
 

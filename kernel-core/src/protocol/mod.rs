@@ -1,10 +1,10 @@
 //! The machines of every protocol: one core's dispatch or combine, with a common interface.
 //!
 //! A [`Machine`] is a plain value of one core and one operator. A driver makes the core's constants once ([`Env::new`],
-//! which refuses configurations that the shape, the build or the memory does not support), [begins](Machine::begin) a
+//! which refuses configurations that the shape, the build or the memory does not support), puts them [on](Env::on) the
+//! shape, [begins](Machine::begin) a
 //! machine for each operator and calls [`step`](Machine::step) until it returns [`Done`](crate::fabric::Progress::Done).
-//! Every call gets what the machine does not store: the core's constants ([`Env`]) and the [`Context`] of fabric, inputs,
-//! operands and scratch.
+//! Every call gets what the machine does not store: the [`Context`] of core, fabric, inputs, operands and scratch.
 //! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
 //!
 //! # Obligations of a driver
@@ -40,6 +40,7 @@ pub mod a3;
 #[cfg_attr(not(feature = "a3-v2"), path = "left_out.rs")]
 pub mod a3_v2;
 mod choices;
+mod env;
 
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
@@ -54,11 +55,12 @@ pub use crate::layout::state::Operator;
 #[cfg(feature = "a2")]
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
+pub use env::{Env, Refused};
 pub use handshake::Fingerprints;
-pub use kit::{Context, Scratch};
+pub use kit::{Context, Core, Scratch};
 use kit::{Outcome, entry, given};
+pub use machine::Machine;
 use machine::drive;
-pub use machine::{Env, Machine, Refused};
 
 use crate::fabric::{ProtocolError, Result};
 use crate::place::Tensor;

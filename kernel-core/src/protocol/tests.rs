@@ -314,8 +314,7 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
         let mut replay = Replay { events: &events, next: Cell::new(0), capabilities };
         let returned = cluster.members[i].returned[round].clone();
         let mut cx = Context {
-            shape: cluster.shape,
-            env: &env,
+            core: env.on(cluster.shape).unwrap(),
             fabric: &mut replay,
             inputs: &scene.inputs(number, round),
             operands: &returned.operands(),
@@ -436,24 +435,45 @@ fn a_machine_that_begins_is_in_its_first_phase() {
     }
 }
 
-/// The constants of a core fit one shape: every machine refuses a step with another one before any effect.
+/// The constants of a core fit one shape: they are refused on another one, so no machine can take a step there.
 #[test]
 fn constants_of_another_shape_are_refused() {
     for (shape, other) in shapes().into_iter().zip(shapes_with_rows_of(16)) {
         for choices in Choices::all(&shape) {
-            for operator in [Operator::Dispatch, Operator::Combine] {
-                let env = &env(&other, choices);
-                let mut machine = Machine::begin(operator, env);
+            let (made_for, given) = (other.fingerprint(), shape.fingerprint());
+            let refused = Some(ProtocolError::OtherShape { made_for, given });
+            let env = env(&other, choices);
+            assert_eq!(env.on(&shape).err(), refused, "{choices:?}");
+            assert_eq!(env.on(&other).err(), None, "{choices:?}");
+        }
+    }
+}
+
+/// A core runs the machines of one protocol: every other machine refuses a step before any effect.
+#[test]
+fn machines_of_another_protocol_are_refused() {
+    let shapes = shapes();
+    let mut envs = Vec::new();
+    for shape in &shapes {
+        envs.extend(Choices::all(shape).map(|choices| (env(shape, choices), shape)));
+    }
+    for (env, shape) in &envs {
+        let own = [Operator::Dispatch, Operator::Combine].map(|operator| Machine::begin(operator, env));
+        for operator in [Operator::Dispatch, Operator::Combine] {
+            for (other, _) in &envs {
+                let before = Machine::begin(operator, other);
+                if own.contains(&before) {
+                    continue;
+                }
+                let mut machine = before.clone();
                 let mut replay =
                     Replay { events: &[], next: Cell::new(0), capabilities: Capabilities::all() };
                 let (inputs, operands) = (&Inputs::default(), &Operands::default());
                 let scratch = Scratch { words: &mut [], row: &mut [] };
-                let fabric = &mut replay;
-                let refused =
-                    machine.step(&mut Context { shape: &shape, env, fabric, inputs, operands, scratch });
-                let (made_for, given) = (other.fingerprint(), shape.fingerprint());
-                assert_eq!(refused, Err(ProtocolError::OtherShape { made_for, given }), "{machine:?}");
-                assert_eq!(machine, Machine::begin(operator, env));
+                let (core, fabric) = (env.on(shape).unwrap(), &mut replay);
+                let refused = machine.step(&mut Context { core, fabric, inputs, operands, scratch });
+                assert_eq!(refused, Err(ProtocolError::OtherMachine), "{machine:?}");
+                assert_eq!(machine, before);
             }
         }
     }

@@ -323,8 +323,8 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let mut fabric = self.memory.fabric(*number, actor.core, round % self.batches);
         let answer = world.through(actor, &mut fabric, &mut |fabric| {
             let scratch = Scratch { words, row };
-            let (env, inputs, operands) = (&*env, &inputs, &operands);
-            machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+            let (core, inputs, operands) = (env.on(shape)?, &inputs, &operands);
+            machine.step(&mut Context { core, fabric, inputs, operands, scratch })
         });
         if let Some((before, words_before)) = before {
             let effects = &self.memory.effects;

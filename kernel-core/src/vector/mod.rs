@@ -88,8 +88,8 @@ pub const fn cells(bytes: &mut [u8]) -> &[Cell<u8>] {
 /// # Errors
 /// [`NotFinite`] where the format needs finite values; `out` is then unchanged.
 #[inline]
-pub(crate) fn convert<V: Vector>(
-    unit: V,
+pub(crate) fn convert(
+    unit: &dyn Vector,
     shape: &Shape,
     row: &[u8],
     smooth: Option<&[f32]>,
@@ -106,7 +106,7 @@ pub(crate) fn convert<V: Vector>(
 
 /// A vector unit. The caller ensures that lengths agree; if they do not, missing elements add nothing and no write exceeds
 /// the shortest slice.
-pub trait Vector: Copy {
+pub trait Vector {
     /// Dynamic int8 quantisation of one token (seed 003: `quantMode` 2): `f = x * smooth`, `m = max|f|`,
     /// `s = 127 / m`, `out = i8(rint(f * s))` with ties to even. Returns `dynamic_scale = 1 / s`; a row with
     /// `m` zero, or so small that `s` overflows, becomes all zeros with scale 0.

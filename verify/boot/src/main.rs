@@ -271,9 +271,9 @@ impl Core<'_> {
         if scratch_words(self.shape) > words.len() || scratch_bytes(self.shape) > row.len() {
             fail("scratch", &(scratch_words(self.shape), scratch_bytes(self.shape)));
         }
-        let shape = self.shape;
+        let core = env.on(self.shape).unwrap_or_else(|error| fail("core", &error));
         let scratch = Scratch { words: &mut words, row: &mut row };
-        let mut cx = Context { shape, env, fabric, inputs, operands: &operands, scratch };
+        let mut cx = Context { core, fabric, inputs, operands: &operands, scratch };
         let mut machine = Machine::begin(operator, env);
         loop {
             match machine.step(&mut cx) {

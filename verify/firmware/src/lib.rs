@@ -184,10 +184,10 @@ pub fn run(memory: &mut Memory, rounds: u32) -> Result<(), Stop> {
                     .map_err(Stop::Refused)?;
                     let [y, assist_info, ep_recv_counts] = given;
                     let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
-                    let (env, fabric) = (&env, &mut View { ranks: regions, own });
-                    let mut cx =
-                        Context { shape, env, fabric, inputs, operands, scratch: Scratch { words, row } };
-                    let machine = machine.get_or_insert_with(|| Machine::begin(operator, env));
+                    let core = env.on(shape).map_err(Stop::Failed)?;
+                    let fabric = &mut View { ranks: regions, own };
+                    let mut cx = Context { core, fabric, inputs, operands, scratch: Scratch { words, row } };
+                    let machine = machine.get_or_insert_with(|| Machine::begin(operator, &env));
                     *done = machine.step(&mut cx).map_err(Stop::Failed)? == Progress::Done;
                 }
             }

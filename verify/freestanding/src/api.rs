@@ -139,7 +139,6 @@ fn sizes(shape: &Shape) {
     keep((shape.dispatch_area(), shape.dispatch_slots(), shape.window_bytes(), shape.window_out_bytes()));
     keep((a2::scratch_words(shape), a2::scratch_bytes(shape), a3::scratch_words(shape)));
     keep(a3::scratch_bytes(shape));
-    keep(a3::Env::new(shape, RankId(any()), CoreId(any()), Choices::default(), Portable).work());
     keep((shape.fingerprint(), shape.rank_window(), shape.window_record()));
     keep(shape.rows_to_peer_max(RankId(any())));
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
@@ -338,11 +337,6 @@ fn landings(shape: &Shape) {
     keep((receive.keeps_rows(), receive.is_direct(), receive.areas(), receive.results(table)));
     keep((Receive::name(receive), receive.about(), receive.with_batches(at as usize)));
     keep_all(Receive::rows(receive, shape, at, table));
-
-    keep(
-        a3::Env::new(shape, rank, CoreId(at), Choices { receive, ..Choices::default() }, Portable)
-            .one_by_one(),
-    );
 }
 
 /// Each protocol's machines by themselves, and what all of them offer beside a step.
@@ -355,7 +349,6 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep((a3::Combine::phase(&a3::Combine::new()), direct::Combine::phase(&direct::Combine::new())));
     keep((a2::Combine::phase(&a2::Combine::new()), hierarchy::Combine::phase(&hierarchy::Combine::new())));
     let (rank, core) = (RankId(any()), CoreId(any()));
-    keep(hierarchy::Env::new(shape, rank, core, Portable).with_stage(black_box(Stage::Two)));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
         keep((choices.receive.suits(shape), choices.needs(shape), Flags::name(choices.flags)));
@@ -366,6 +359,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         };
         Env::set_vector(&mut env, black_box(Portable));
         keep((env.effects_max(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
+        let Ok(core) = env.on(shape) else { continue };
         for operator in [Operator::Dispatch, Operator::Combine] {
             let mut machine = Machine::begin(operator, &env);
             keep(Machine::phase(&machine));
@@ -373,7 +367,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             if any() == 0 {
                 let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
                 let mut cx =
-                    Context { shape, env: &env, fabric, inputs, operands: &Operands::default(), scratch };
+                    Context { core, fabric, inputs, operands: &Operands::default(), scratch };
                 keep(Machine::run(&mut machine, &mut cx, any(), &mut 0));
                 keep(Machine::awaits(&mut machine, &mut cx, &mut keep));
             }

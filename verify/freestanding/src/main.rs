@@ -425,9 +425,9 @@ fn poll<'i>(
                     let output = |tensor| black_box(domain.bytes(rank, tensor));
                     let operands = Operands::of(y.get(rank).map_or(&[][..], |y| black_box(y)), output);
                     let env = env(domain, scene, rank, core).ok_or(ProtocolError::OtherMachine)?;
-                    let (env, inputs) = (&env, &black_box(inputs(rank)));
+                    let (core, inputs) = (env.on(shape)?, &black_box(inputs(rank)));
                     let (fabric, operands) = (&mut fabric, &operands);
-                    machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+                    machine.step(&mut Context { core, fabric, inputs, operands, scratch })
                 });
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 match stopped.map_err(|_| Wrong::Machine)? {

@@ -59,7 +59,7 @@ impl Setup<'_> {
         let mut run = |fabric: &mut dyn Fabric| {
             let fabric = &mut RankRemap { inner: Lent(fabric), left };
             let scratch = Scratch { words: &mut *scratch.words, row: &mut *scratch.row };
-            machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+            machine.step(&mut Context { core: env.on(shape)?, fabric, inputs, operands, scratch })
         };
         match self.witness() {
             Some(witness) => witness.through(self.actor(core), view, &mut run),

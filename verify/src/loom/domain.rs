@@ -223,7 +223,8 @@ impl Core {
         let mut machine = Machine::begin(operator, env);
         let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
         let operands = &Operands { sent_rows: &kept.sent_rows, row_table: &kept.row_table, ..*operands };
-        let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
+        let core = env.on(shape).map_err(|error| error.to_string())?;
+        let mut cx = Context { core, fabric, inputs, operands, scratch };
         drive(|| machine.step(&mut cx).and_then(|progress| cx.fabric.answer(progress)))?;
         cx.fabric.ended().map_err(|fault| fault.to_string())
     }

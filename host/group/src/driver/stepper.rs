@@ -93,12 +93,13 @@ impl Stepper {
         let (Some(machine), Some(env)) = (&mut self.machine, &self.env) else { return Ok(None) };
         let scratch = Scratch { words: &mut self.words, row: &mut self.row };
         let before = *done;
+        let core = env.on(shape)?;
         let stop = if B::INLINED {
             let fabric = &mut fabric;
-            machine.run(&mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
+            machine.run(&mut Context { core, fabric, inputs, operands, scratch }, steps, done)
         } else {
             let fabric: &mut dyn Fabric = &mut fabric;
-            run_on_any(machine, &mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
+            run_on_any(machine, &mut Context { core, fabric, inputs, operands, scratch }, steps, done)
         };
         self.steps += u64::from(*done - before);
         stop
@@ -118,7 +119,7 @@ impl Stepper {
 #[inline(never)]
 fn run_on_any(
     machine: &mut Machine,
-    cx: &mut Context<'_, Env<RowUnit>, dyn Fabric + '_>,
+    cx: &mut Context<'_, dyn Fabric + '_>,
     steps: u32,
     done: &mut u32,
 ) -> Result<Option<Progress>, ProtocolError> {

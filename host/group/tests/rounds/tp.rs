@@ -66,8 +66,7 @@ fn poll(
                 let (peer, core) = (i / CORES as usize, CoreId(i as u32 % CORES));
                 before(peer);
                 let mut cx = Context {
-                    shape,
-                    env,
+                    core: env.on(shape)?,
                     fabric: &mut backend.fabric(RankId(peer as u32), core, 0),
                     inputs: &inputs[peer],
                     operands: &Operands {

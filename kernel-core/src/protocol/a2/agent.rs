@@ -13,7 +13,7 @@ use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::protocol::drive;
-use crate::protocol::kit::Outcome;
+use crate::protocol::kit::{Outcome, check};
 use crate::shape::{Protocol, Shape};
 use crate::units::{RankId, div_floor};
 
@@ -33,9 +33,6 @@ impl AgentEnv {
         Self { fingerprint: shape.fingerprint(), rank, order }
     }
 }
-
-/// The constants together with their shape.
-type Bound<'s> = crate::protocol::kit::context::Bound<'s, AgentEnv>;
 
 /// The agent of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,12 +61,13 @@ impl Agent {
         env: &AgentEnv,
         nic: &mut N,
     ) -> Result<Progress, ProtocolError> {
-        self.advance(Bound::new(shape, env, env.fingerprint)?, nic)
+        check(shape, env.fingerprint)?;
+        self.advance(shape, env, nic)
     }
 
     #[inline]
-    fn advance<N: Nic + ?Sized>(&mut self, env: Bound<'_>, nic: &mut N) -> Outcome {
-        let peers = peers(env.shape);
+    fn advance<N: Nic + ?Sized>(&mut self, shape: &Shape, env: &AgentEnv, nic: &mut N) -> Outcome {
+        let peers = peers(shape);
         let rung = nic.observe(doorbell())?;
         // A rank rings N + 2 after it has ended N + 1. By then every peer has ended N, for which it needed our task. A rank
         // without peers waits for no task.
@@ -86,8 +84,8 @@ impl Agent {
             return Ok(Progress::Stepped);
         }
         if self.posted < peers {
-            let peer = nth_peer(env, peers, self.posted);
-            let transfer = self.transfer(env, nic, peer)?;
+            let peer = nth_peer(shape, env, peers, self.posted);
+            let transfer = self.transfer(shape, env, nic, peer)?;
             match nic.post(&transfer)? {
                 Post::Posted => self.posted += 1,
                 Post::Busy => return Ok(Progress::Pending(Wait::new(Flag::Nic, peer, &[]))),
@@ -112,8 +110,8 @@ impl Agent {
         steps: u32,
         done: &mut u32,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let env = Bound::new(shape, env, env.fingerprint)?;
-        drive(steps, done, || self.advance(env, nic))
+        check(shape, env.fingerprint)?;
+        drive(steps, done, || self.advance(shape, env, nic))
     }
 
     /// Takes a step like [`step`](Self::step) and reports everything that it reads, like
@@ -132,14 +130,19 @@ impl Agent {
     }
 
     /// Returns the task for `peer`, checked.
-    fn transfer<N: Nic + ?Sized>(&self, env: Bound<'_>, nic: &N, peer: RankId) -> Result<Transfer> {
+    fn transfer<N: Nic + ?Sized>(
+        &self,
+        shape: &Shape,
+        env: &AgentEnv,
+        nic: &N,
+        peer: RankId,
+    ) -> Result<Transfer> {
         let half = if self.served.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
         let mut words = [0; Task::WORDS as usize];
         for (word, i) in words.iter_mut().zip(0..) {
             *word = nic.observe(task_word(half, peer, i))?;
         }
         let task = Task::from_words(words);
-        let shape = env.shape;
         let in_range = |field, seen, min, max| {
             let fits = min <= seen && seen <= max;
             fits.then_some(seen).ok_or(ProtocolError::Task { peer, field, seen, min, max })
@@ -181,8 +184,8 @@ fn counts(shape: &Shape) -> (u64, u64) {
 }
 
 /// Returns the `i`-th of the `peers` in the agent's order.
-fn nth_peer(env: Bound<'_>, peers: u32, i: u32) -> RankId {
-    let (shape, rank) = (env.shape, env.rank);
+fn nth_peer(shape: &Shape, env: &AgentEnv, peers: u32, i: u32) -> RankId {
+    let rank = env.rank;
     let hierarchy = shape.protocol() == Protocol::Hierarchy;
     let own = if hierarchy { shape.server_of(rank).0 } else { rank.0 };
     let other = env.order.item(&(0..peers), RankId(own), i);

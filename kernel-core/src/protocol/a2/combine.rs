@@ -8,7 +8,7 @@
 //! after them: a word that is cleared may be another core's payload.
 
 use super::part::{Clear, Round, Send};
-use super::{Cx, Env, split_words};
+use super::split_words;
 use crate::fabric::{Fabric, Progress, ProtocolError, Result};
 use crate::layout::a2_window::{row, window_in};
 use crate::layout::state::{Operator, Partition};
@@ -19,7 +19,7 @@ use crate::plan::route;
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::Operands;
 use crate::protocol::kit::sum::write_x_out;
-use crate::protocol::kit::{Outcome, Types, entry, room, rows_within};
+use crate::protocol::kit::{Context, Outcome, entry, room, rows_within};
 use crate::shape::Shape;
 use crate::sync::barrier::Meeting;
 use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
@@ -64,65 +64,65 @@ impl Combine {
     }
 
     /// Advances the operator by one step.
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Reorder { row, end } => self.reorder(cx, row, end),
             Phase::Send(ref mut send) => send
                 .step(&mut self.round, cx)?
-                .then(|| self.go(Phase::Rows { source: cx.env.work.ranks.start })),
+                .then(|| self.go(Phase::Rows { source: cx.core.work.ranks.start })),
             Phase::Rows { source } => self.await_rows(cx, source),
             Phase::Barrier(ref mut meeting) => meeting
-                .step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?
-                .then(|| self.go(Phase::Sum { token: Token(cx.env.work.tokens.start) })),
+                .step(cx.core.core_ref(), cx.fabric, &mut self.round.epoch)?
+                .then(|| self.go(Phase::Sum { token: Token(cx.core.work.tokens.start) })),
             Phase::Sum { token } => self.sum(cx, token),
             Phase::Summed(ref mut meeting) => meeting
-                .step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?
-                .then(|| self.go(Phase::Clear(Clear::new(cx.env)))),
+                .step(cx.core.core_ref(), cx.fabric, &mut self.round.epoch)?
+                .then(|| self.go(Phase::Clear(Clear::new(cx.core)))),
             Phase::Clear(ref mut clear) => clear.step(&self.round, cx)?.then(|| self.go(Phase::Done)),
             Phase::Done => Ok(Progress::Done),
         }
     }
 
-    fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let words = split_words(cx.env, cx.scratch.words)?;
-        let rows = cx.operands.read_counts(cx.env.shape, words.sums)?;
+    fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let words = split_words(cx.core, cx.scratch.words)?;
+        let rows = cx.operands.read_counts(cx.core.shape, words.sums)?;
         // Dispatch has already determined the slots.
         let none = DispatchShare { moe: 0..0, shared: 0..0 };
-        route::walk(cx.env.shape, cx.env.rank, cx.inputs, &none, words.sent, &mut []);
+        route::walk(cx.core.shape, cx.core.rank, cx.inputs, &none, words.sent, &mut []);
         cumulate(words.sent);
         self.round.begin(cx)?;
-        let share = split::rows(cx.env.shape, rows, cx.env.core);
+        let share = split::rows(cx.core.shape, rows, cx.core.id);
         self.go(Phase::Reorder { row: share.start, end: share.end })
     }
 
-    fn reorder(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, end: u32) -> Outcome {
+    fn reorder(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: u32, end: u32) -> Outcome {
         if next >= end {
-            return self.go(Phase::Send(Send::new(cx.env)));
+            return self.go(Phase::Send(Send::new(cx.core)));
         }
-        let (owner, position) = split_words(cx.env, cx.scratch.words)?.recv_counts().source_of(next);
-        let y = cx.operands.result(cx.env.shape, next)?;
-        self.round.write_out(cx.env, cx.fabric, owner, row(cx.env.shape, position), y)?;
+        let (owner, position) = split_words(cx.core, cx.scratch.words)?.recv_counts().source_of(next);
+        let y = cx.operands.result(cx.core.shape, next)?;
+        self.round.write_out(cx.core, cx.fabric, owner, row(cx.core.shape, position), y)?;
         self.go(Phase::Reorder { row: next + 1, end })
     }
 
-    fn await_rows(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
-        if source >= cx.env.work.ranks.end {
+    fn await_rows(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, source: u32) -> Outcome {
+        if source >= cx.core.work.ranks.end {
             return self.go(Phase::Barrier(Meeting::Arrive));
         }
-        let rows = split_words(cx.env, cx.scratch.words)?.rows_from(Operator::Combine, RankId(source));
+        let rows = split_words(cx.core, cx.scratch.words)?.rows_from(Operator::Combine, RankId(source));
         self.round.await_rows(cx, RankId(source), rows)?.then(|| self.go(Phase::Rows { source: source + 1 }))
     }
 
     /// Computes the weighted sum of a token's rows straight from the windows.
-    fn sum(&mut self, cx: &mut Cx<'_, impl Types>, token: Token) -> Outcome {
-        if token.0 >= cx.env.work.tokens.end {
+    fn sum(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, token: Token) -> Outcome {
+        if token.0 >= cx.core.work.tokens.end {
             return self.go(Phase::Summed(Meeting::Arrive));
         }
-        let env = cx.env;
-        let words = split_words(env, cx.scratch.words)?;
+        let core = cx.core;
+        let words = split_words(core, cx.scratch.words)?;
         let (operands, half, sent) = (cx.operands, self.round.half, words.cumsum());
-        let (core, len) = ((env.shape, env.rank, env.vector), env.shape.row_bytes());
+        let len = core.shape.row_bytes();
         let row = room(cx.scratch.row, len)?;
         write_x_out(core, cx.fabric, cx.inputs, token, row, |fabric, pair, home| {
             Ok(Value::Row(fabric.bytes(operands.returned_at(half, sent, pair, home)?, len)?))
@@ -131,7 +131,7 @@ impl Combine {
     }
 }
 
-machine! { Combine(self): Phase::Send(send) => send.phase() }
+machine! { Combine of A2 (self): Phase::Send(send) => send.phase() }
 
 impl Operands<'_> {
     /// Returns the place of the row of a pair in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).

@@ -38,65 +38,10 @@ use crate::fabric::Result;
 use crate::layout::state::Operator;
 use crate::plan::permute::{Cumsum, RecvCounts};
 use crate::plan::route;
-use crate::plan::split::{self, DispatchShare};
-use crate::protocol::kit::{Types, take};
+use crate::plan::split::{self};
+use crate::protocol::kit::{Core, take};
 use crate::shape::Shape;
-use crate::sync::barrier::CoreRef;
-use crate::units::{CoreId, RankId, align_up};
-use core::ops::Range;
-
-/// The constants of a core over a group's life.
-#[derive(Clone, Debug)]
-pub struct Env<V> {
-    pub(crate) fingerprint: u64,
-    rank: RankId,
-    core: CoreId,
-    pub(crate) vector: V,
-    work: Work,
-}
-
-/// The constants together with their shape.
-type Bound<'s, V> = crate::protocol::kit::context::Bound<'s, Env<V>>;
-
-/// The context of a step of these machines.
-type Cx<'s, T> = crate::protocol::kit::context::Cx<'s, Env<<T as Types>::Vector>, T>;
-
-/// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Work {
-    /// The tokens that it reorders in dispatch and sums in combine.
-    tokens: Range<u32>,
-    /// Their pairs.
-    pairs: DispatchShare,
-    /// The ranks to which it sends, and whose windows it awaits.
-    ranks: Range<u32>,
-    /// The entries of `ep_recv_counts` that it writes.
-    slots: Range<u32>,
-    /// The entries of `expert_token_nums` that it writes.
-    experts: Range<u32>,
-}
-
-impl<V> Env<V> {
-    /// Creates the constants of `core` of `rank`, which uses `vector` for work on rows.
-    #[must_use]
-    pub fn new(shape: &Shape, rank: RankId, core: CoreId, vector: V) -> Self {
-        let tokens = split::tokens(shape, rank, core);
-        let work = Work {
-            pairs: DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 },
-            tokens,
-            ranks: split::ranks(shape, core),
-            slots: split::slots(shape, rank, core),
-            experts: split::even(shape.local_expert_num(), shape.aiv_num(), core.0),
-        };
-        Self { fingerprint: shape.fingerprint(), rank, core, vector, work }
-    }
-}
-
-impl<V> Bound<'_, V> {
-    fn core_ref(&self) -> CoreRef {
-        CoreRef { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
-    }
-}
+use crate::units::{RankId, align_up};
 
 /// Returns the words of scratch that any core of the shape needs: slots of its own pairs, rows before each expert, the
 /// counts of all sources and their prefix sums.
@@ -131,9 +76,9 @@ struct Words<'u> {
 
 // Inlined, so that a step splits off only what it uses.
 #[inline(always)]
-fn split_words<'u, V>(env: Bound<'u, V>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
-    let shape = env.shape;
-    let slots = take(&mut words, route::share_len(&env.work.pairs) as usize)?;
+fn split_words<'u>(core: Core<'u>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
+    let shape = core.shape;
+    let slots = take(&mut words, route::share_len(&core.work.sends) as usize)?;
     let sent = take(&mut words, shape.moe_expert_num() as usize + 1)?;
     let matrix = take(&mut words, matrix_len(shape))?;
     Ok(Words { shape, slots, sent, matrix, sums: take(&mut words, matrix_len(shape))? })

@@ -11,14 +11,14 @@
 //!
 //! The window of a rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
-use super::{Bound, Cx, split_words};
+use super::split_words;
 use crate::fabric::{Fabric, Flag, Progress, Result, Wait};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
 };
 use crate::layout::state::{Operator, Partition};
-use crate::protocol::kit::{DoorbellSequence, Outcome, Types, internal};
+use crate::protocol::kit::{Context, Core, DoorbellSequence, Outcome, internal};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Offset, RankId};
 
@@ -38,38 +38,48 @@ impl Round {
     }
 
     /// Reads the half to use and the last barrier.
-    pub(super) fn begin(&mut self, cx: &Cx<'_, impl Types>) -> Result<()> {
-        self.half = selector::selected(cx.fabric, buffer_chosen(cx.env.shape))?;
-        self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
+    pub(super) fn begin(&mut self, cx: &Context<'_, impl Fabric + ?Sized>) -> Result<()> {
+        self.half = selector::selected(cx.fabric, buffer_chosen(cx.core.shape))?;
+        self.epoch = barrier::current_epoch(cx.fabric, cx.core.id)?;
         Ok(())
     }
 
     /// Writes into the window to `to`; the window to itself is written in place.
-    pub(super) fn write_out<V, F: Fabric + ?Sized>(
+    pub(super) fn write_out<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &mut F,
         to: RankId,
         at: Offset,
         bytes: &[u8],
     ) -> Result<()> {
-        if to == env.rank {
-            fabric.put(to, window_in(env.shape, self.half, to, at), bytes, &[])?;
+        if to == core.rank {
+            fabric.put(to, window_in(core.shape, self.half, to, at), bytes, &[])?;
         } else {
-            fabric.write(window_out(env.shape, self.half, to, at), bytes)?;
+            fabric.write(window_out(core.shape, self.half, to, at), bytes)?;
         }
         Ok(())
     }
 
     /// Returns whether the flag at `at` of the window from `source` has arrived.
     #[inline]
-    pub(super) fn flag_is_in(&self, cx: &Cx<'_, impl Types>, source: RankId, at: Offset) -> Result<bool> {
-        Ok(flag::is_window_flag(cx.fabric.observe(window_in(cx.env.shape, self.half, source, at))?))
+    pub(super) fn flag_is_in(
+        &self,
+        cx: &Context<'_, impl Fabric + ?Sized>,
+        source: RankId,
+        at: Offset,
+    ) -> Result<bool> {
+        Ok(flag::is_window_flag(cx.fabric.observe(window_in(cx.core.shape, self.half, source, at))?))
     }
 
     /// Awaits the last flag of the window of `rows` rows from `source`.
-    pub(super) fn await_rows(&self, cx: &Cx<'_, impl Types>, source: RankId, rows: u32) -> Outcome {
-        let at = tail_flag(cx.env.shape, self.kind, rows);
+    pub(super) fn await_rows(
+        &self,
+        cx: &Context<'_, impl Fabric + ?Sized>,
+        source: RankId,
+        rows: u32,
+    ) -> Outcome {
+        let at = tail_flag(cx.core.shape, self.kind, rows);
         Ok(if self.flag_is_in(cx, source, at)? {
             Progress::Done
         } else {
@@ -92,8 +102,8 @@ pub(super) enum Send {
 phase_names! { Send of "Send.": Tail Task Ring }
 
 impl Send {
-    pub(super) fn new<V>(env: Bound<'_, V>) -> Self {
-        Self::Tail { to: env.work.ranks.start }
+    pub(super) fn new(core: Core<'_>) -> Self {
+        Self::Tail { to: core.work.ranks.start }
     }
 
     pub(super) const fn phase(&self) -> &'static str {
@@ -105,20 +115,20 @@ impl Send {
 
     /// Advances the part by one step.
     #[inline(always)]
-    pub(super) fn step(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let (env, fabric) = (cx.env, &mut *cx.fabric);
-        let (shape, kind, half) = (env.shape, round.kind, round.half);
+    pub(super) fn step(&mut self, round: &mut Round, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let (core, fabric) = (cx.core, &mut *cx.fabric);
+        let (shape, kind, half) = (core.shape, round.kind, round.half);
         *self = match *self {
-            Self::Tail { to } if to >= env.work.ranks.end => Self::Ring(DoorbellSequence::Quiet),
+            Self::Tail { to } if to >= core.work.ranks.end => Self::Ring(DoorbellSequence::Quiet),
             Self::Tail { to } => {
-                let rows = split_words(env, cx.scratch.words)?.rows_to(kind, RankId(to));
+                let rows = split_words(core, cx.scratch.words)?.rows_to(kind, RankId(to));
                 let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();
-                round.write_out(env, fabric, RankId(to), tail_flag(shape, kind, rows), &word)?;
-                if to == env.rank.0 { Self::Tail { to: to + 1 } } else { Self::Task { to, word: 0 } }
+                round.write_out(core, fabric, RankId(to), tail_flag(shape, kind, rows), &word)?;
+                if to == core.rank.0 { Self::Tail { to: to + 1 } } else { Self::Task { to, word: 0 } }
             }
             Self::Task { to, word } => {
-                let rows = split_words(env, cx.scratch.words)?.rows_to(kind, RankId(to));
-                let task = Task::new(shape, half, kind, env.rank, RankId(to), rows).to_words();
+                let rows = split_words(core, cx.scratch.words)?.rows_to(kind, RankId(to));
+                let task = Task::new(shape, half, kind, core.rank, RankId(to), rows).to_words();
                 let value = task.get(word as usize).copied().ok_or(internal("no such word"))?;
                 fabric.store(task_word(half, RankId(to), word), value)?;
                 match word + 1 {
@@ -128,7 +138,7 @@ impl Send {
             }
             Self::Ring(ref mut doorbell) => {
                 let chosen = Some(buffer_chosen(shape));
-                return doorbell.step(env.core_ref(), fabric, &mut round.epoch, half, chosen);
+                return doorbell.step(core.core_ref(), fabric, &mut round.epoch, half, chosen);
             }
         };
         Ok(Progress::Stepped)
@@ -144,27 +154,27 @@ pub(super) struct Clear {
 }
 
 impl Clear {
-    pub(super) fn new<V>(env: Bound<'_, V>) -> Self {
-        Self { source: env.work.ranks.start, from: 0 }
+    pub(super) fn new(core: Core<'_>) -> Self {
+        Self { source: core.work.ranks.start, from: 0 }
     }
 
     /// Clears the next word.
     #[inline(always)]
-    pub(super) fn step(&mut self, round: &Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let (env, source) = (cx.env, RankId(self.source));
-        if self.source >= env.work.ranks.end {
+    pub(super) fn step(&mut self, round: &Round, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let (core, source) = (cx.core, RankId(self.source));
+        if self.source >= core.work.ranks.end {
             return Ok(Progress::Done);
         }
-        let rows = split_words(env, cx.scratch.words)?.rows_from(round.kind, source);
-        let end = sent_bytes(env.shape, round.kind, rows);
-        let mut at = next_flag_place(env.shape, self.from);
+        let rows = split_words(core, cx.scratch.words)?.rows_from(round.kind, source);
+        let end = sent_bytes(core.shape, round.kind, rows);
+        let mut at = next_flag_place(core.shape, self.from);
         while at < end {
             if round.flag_is_in(cx, source, at)? {
-                cx.fabric.store(window_in(env.shape, round.half, source, at), 0)?;
+                cx.fabric.store(window_in(core.shape, round.half, source, at), 0)?;
                 self.from = at + 1;
                 return Ok(Progress::Stepped);
             }
-            at = next_flag_place(env.shape, at + 1);
+            at = next_flag_place(core.shape, at + 1);
         }
         *self = Self { source: self.source + 1, from: 0 };
         Ok(Progress::Stepped)

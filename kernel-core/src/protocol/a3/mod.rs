@@ -2,8 +2,8 @@
 //!
 //! A machine is a plain value of one core and one operator. A driver calls `step` until it returns
 //! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind, or a few
-//! rows each with its flag ([`Env::one_by_one`]: at most one). Every call gets what the machine does not store: the
-//! [`Env`], the fabric, the inputs and the [`Scratch`](super::Scratch), which must stay the same from the first step of an
+//! rows each with its flag ([`Env::one_by_one`](super::Env::one_by_one): at most one). Every call gets what the machine does not store: the
+//! [`Core`](super::Core), the fabric, the inputs and the [`Scratch`](super::Scratch), which must stay the same from the first step of an
 //! operator to its last.
 //!
 //! The driver must provide the **join**: a core starts an operator only after every core of its rank has ended the one
@@ -13,7 +13,6 @@ mod combine;
 mod dispatch;
 mod tp;
 
-pub use crate::protocol::kit::Env;
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 

@@ -18,7 +18,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::Operands;
 use crate::protocol::kit::sum::Output;
-use crate::protocol::kit::{Cx, Env, Outcome, Types, await_pairs, await_run, entry, given, sum};
+use crate::protocol::kit::{Context, Outcome, await_pairs, await_run, entry, given, sum};
 use crate::shape::Shape;
 use crate::sync::barrier::{self, Meeting};
 use crate::sync::flag;
@@ -71,16 +71,16 @@ impl Combine {
 
     /// Advances the operator by one step.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Ready { to } => self.ready(cx, to),
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Write { token, output } => {
-                let (env, operands, area) = (cx.env, cx.operands, self.area);
-                let next = sum::write(cx, (token, output), |fabric, pair, home| {
-                    let at = operands.result_at(env.shape, env.rank, area, pair, home)?;
-                    Ok(Value::Row(fabric.peer_bytes(home.rank, at, env.shape.row_bytes())?))
+                let (core, operands, area) = (cx.core, cx.operands, self.area);
+                let next = sum::write(cx, token, output, |fabric, pair, home| {
+                    let at = operands.result_at(core.shape, core.rank, area, pair, home)?;
+                    Ok(Value::Row(fabric.peer_bytes(home.rank, at, core.shape.row_bytes())?))
                 })?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
@@ -88,33 +88,33 @@ impl Combine {
                 })
             }
             Phase::Meet(ref mut meeting) => meeting
-                .step(cx.env.core_ref(), cx.fabric, &mut self.epoch)?
-                .then(|| self.go(Phase::Clear { source: ranks(cx.env).start })),
+                .step(cx.core.core_ref(), cx.fabric, &mut self.epoch)?
+                .then(|| self.go(Phase::Clear { source: ranks(cx.core).start })),
             Phase::Clear { source } => self.clear(cx, source),
             Phase::Done => Ok(Progress::Done),
         }
     }
 
-    fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         let told =
             row_table::records(cx.operands.row_table, 2).nth(1).ok_or(given("row_table is too short"))?;
-        let mut areas = [Partition::P0, Partition::P1].map(|p| cx.env.choices.receive.area(p)).into_iter();
+        let mut areas = [Partition::P0, Partition::P1].map(|p| cx.core.choices.receive.area(p)).into_iter();
         self.area = areas
-            .find(|&area| direct::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)
+            .find(|&area| direct::Parts::of(cx.core.shape, cx.core.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
-        self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
-        self.partition = select(cx.fabric, selector(Operator::Combine, cx.env.core))?;
-        self.go(Phase::Ready { to: ranks(cx.env).start })
+        self.epoch = barrier::current_epoch(cx.fabric, cx.core.id)?;
+        self.partition = select(cx.fabric, selector(Operator::Combine, cx.core.id))?;
+        self.go(Phase::Ready { to: ranks(cx.core).start })
     }
 
-    fn ready(&mut self, cx: &mut Cx<'_, impl Types>, to: u32) -> Outcome {
-        let now = cx.env.run_of(&ranks(cx.env), to);
+    fn ready(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, to: u32) -> Outcome {
+        let now = cx.core.run_of(&ranks(cx.core), to);
         if now.is_empty() {
-            return self.go(Phase::Await { token: Token(cx.env.work.tokens.start), k: 0 });
+            return self.go(Phase::Await { token: Token(cx.core.work.tokens.start), k: 0 });
         }
         let to = now.end;
         for rank in now {
-            cx.fabric.publish(RankId(rank), results_ready(self.partition, cx.env.rank), flag::ARRIVED)?;
+            cx.fabric.publish(RankId(rank), results_ready(self.partition, cx.core.rank), flag::ARRIVED)?;
         }
         self.go(Phase::Ready { to })
     }
@@ -124,21 +124,26 @@ impl Combine {
         flag::missing(fabric, results_ready(self.partition, source), Wait::new(Flag::Results, source, &[]))
     }
 
-    fn await_token(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, first: u32) -> Outcome {
-        if token.0 >= cx.env.work.tokens.end {
-            let alone = cx.env.shape.aiv_num() == 1;
-            let source = ranks(cx.env).start;
+    fn await_token(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        token: Token,
+        first: u32,
+    ) -> Outcome {
+        if token.0 >= cx.core.work.tokens.end {
+            let alone = cx.core.shape.aiv_num() == 1;
+            let source = ranks(cx.core).start;
             return self.go(if alone { Phase::Clear { source } } else { Phase::Meet(Meeting::Arrive) });
         }
         let missing = |_, home: Home| self.missing(cx.fabric, home.rank);
-        match await_pairs(cx.env, cx.inputs, token, first, missing)? {
+        match await_pairs(cx.core, cx.inputs, token, first, missing)? {
             Some(reached) => reached.then(|k| self.go(Phase::Await { token, k })),
             None => self.go(Phase::Write { token, output: Output::Sum }),
         }
     }
 
-    fn clear(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
-        let run = cx.env.run_of(&ranks(cx.env), first);
+    fn clear(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, first: u32) -> Outcome {
+        let run = cx.core.run_of(&ranks(cx.core), first);
         if run.is_empty() {
             return self.go(Phase::Done);
         }
@@ -153,7 +158,7 @@ impl Combine {
     }
 }
 
-machine! { Combine(self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
+machine! { Combine of Direct (self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
 
 impl Operands<'_> {
     /// Returns the place where the expert at `home` wrote its result for a pair of `rank`'s.

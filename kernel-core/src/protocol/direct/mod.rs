@@ -23,12 +23,12 @@ pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 use crate::plan::split;
-use crate::protocol::kit::Bound;
+use crate::protocol::kit::Core;
 use core::ops::Range;
 
 /// Returns the ranks to which this core sends, and whose words it clears.
-fn ranks<V>(env: Bound<'_, V>) -> Range<u32> {
-    split::ranks(env.shape, env.core)
+fn ranks(core: Core<'_>) -> Range<u32> {
+    split::ranks(core.shape, core.id)
 }
 
 #[cfg(test)]

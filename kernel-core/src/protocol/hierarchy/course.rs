@@ -1,9 +1,9 @@
 //! The course that both machines take: begin the operator, announce it to near ranks, then let the roles move by turns.
 
-use super::{Bound, Cx, Epoch, Now, Turn, split_bytes};
-use crate::fabric::{Progress, Result, Wait};
+use super::{Epoch, Now, Turn, split_bytes};
+use crate::fabric::{Fabric, Progress, Result, Wait};
 use crate::layout::state::Operator;
-use crate::protocol::kit::{Outcome, Types};
+use crate::protocol::kit::{Context, Core, Outcome};
 use crate::units::RankId;
 
 /// The progress of a core through an operator, whose work is split into three roles.
@@ -52,29 +52,29 @@ impl Course {
 
     /// Advances the operator by one step. `split` gives the roles their words of scratch, and `role` lets one of them move.
     #[inline(always)]
-    pub(super) fn advance<'c, T: Types, W>(
+    pub(super) fn advance<'c, F: Fabric + ?Sized, W>(
         &mut self,
-        cx: &'c mut Cx<'_, T>,
-        split: impl FnOnce(Bound<'c, T::Vector>, &'c mut [u32]) -> Result<W>,
-        mut role: impl FnMut(usize, &mut Turn<'c, T, W>) -> Outcome,
+        cx: &'c mut Context<'_, F>,
+        split: impl FnOnce(Core<'c>, &'c mut [u32]) -> Result<W>,
+        mut role: impl FnMut(usize, &mut Turn<'c, F, W>) -> Outcome,
     ) -> Outcome {
-        let Cx { env, fabric, inputs, operands, scratch } = cx;
-        let (env, fabric) = (*env, &mut **fabric);
+        let Context { core, fabric, inputs, operands, scratch } = cx;
+        let (core, fabric) = (*core, &mut **fabric);
         match self.phase {
             Phase::Select => {
-                self.epoch = Epoch::begin(self.epoch.kind, fabric, env.core)?;
-                self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
+                self.epoch = Epoch::begin(self.epoch.kind, fabric, core.id)?;
+                self.phase = if core.id.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
-            Phase::Enter { near } if near < env.shape.server_ranks() => {
-                Now { bound: env, epoch: self.epoch }.enter(fabric, near)?;
+            Phase::Enter { near } if near < core.shape.server_ranks() => {
+                Now { core, epoch: self.epoch }.enter(fabric, near)?;
                 self.phase = Phase::Enter { near: near + 1 };
             }
             Phase::Enter { .. } => self.phase = Phase::Work,
             Phase::Work => {
-                let (words, buffers) = (split(env, scratch.words)?, split_bytes(env.shape, scratch.row)?);
-                let now = Now { bound: env, epoch: self.epoch };
-                let cx = &mut Turn::<T, W> { env: now, fabric, inputs, operands, words, buffers };
-                let progress = by_turns::<3>(env.rank, &mut self.turn, |number| role(number, cx))?;
+                let (words, buffers) = (split(core, scratch.words)?, split_bytes(core.shape, scratch.row)?);
+                let now = Now { core, epoch: self.epoch };
+                let cx = &mut Turn::<F, W> { core: now, fabric, inputs, operands, words, buffers };
+                let progress = by_turns::<3>(core.rank, &mut self.turn, |number| role(number, cx))?;
                 if progress != Progress::Done {
                     return Ok(progress);
                 }

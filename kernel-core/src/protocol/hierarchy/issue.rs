@@ -4,30 +4,30 @@
 //! and writes one task for all of them; when all cores of the rank have done so, core 0 rings the agent, which posts the
 //! tasks. Agent, doorbell and barrier are those of the full mesh ([`a2`](crate::protocol::a2)).
 
-use super::{Bound, Now};
+use super::Now;
 use crate::fabric::{Fabric, Result};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
 use crate::place::Place;
 use crate::protocol::Stage;
-use crate::protocol::kit::{DoorbellSequence, Outcome};
-use crate::sync::barrier::{self, CoreRef};
+use crate::protocol::kit::{Core, DoorbellSequence, Outcome};
+use crate::sync::barrier::{self};
 
 /// Sends record number `record` of the stream to `server`, or gathers it for the agent.
-pub(super) fn record<V, F: Fabric + ?Sized>(
-    env: Now<'_, V>,
+pub(super) fn record<F: Fabric + ?Sized>(
+    core: Now<'_>,
     fabric: &mut F,
     (server, record): (u32, u32),
     bytes: &[u8],
 ) -> Result<()> {
-    let (shape, partition) = (env.shape, env.epoch.partition());
-    match env.stage {
+    let (shape, partition) = (core.shape, core.epoch.partition());
+    match core.choices.stage {
         Stage::Three => {
-            let at = relay::record(shape, partition, env.work.server, record);
-            fabric.send(shape.relay(env.rank, server), at, bytes)?;
+            let at = relay::record(shape, partition, core.work.server, record);
+            fabric.send(shape.relay(core.rank, server), at, bytes)?;
         }
         Stage::Two => {
-            let at = relay::gathered(shape, (partition, env.epoch.kind), server, record);
+            let at = relay::gathered(shape, (partition, core.epoch.kind), server, record);
             fabric.write(Place::window_out(at), bytes)?;
         }
     }
@@ -35,17 +35,17 @@ pub(super) fn record<V, F: Fabric + ?Sized>(
 }
 
 /// Takes step number `step` of ending the stream to `server` after `records` records. Returns the next; `None` when done.
-pub(super) fn end<V, F: Fabric + ?Sized>(
-    env: Now<'_, V>,
+pub(super) fn end<F: Fabric + ?Sized>(
+    core: Now<'_>,
     fabric: &mut F,
     (server, records): (u32, u32),
     step: u32,
 ) -> Result<Option<u32>> {
-    let (shape, partition) = (env.shape, env.epoch.partition());
-    let flag = relay::mark(env.epoch.number, records);
-    if env.stage == Stage::Three {
-        let at = relay::end_flag(partition, env.work.server);
-        fabric.send(shape.relay(env.rank, server), at, &flag.to_le_bytes())?;
+    let (shape, partition) = (core.shape, core.epoch.partition());
+    let flag = relay::mark(core.epoch.number, records);
+    if core.choices.stage == Stage::Three {
+        let at = relay::end_flag(partition, core.work.server);
+        fabric.send(shape.relay(core.rank, server), at, &flag.to_le_bytes())?;
         return Ok(None);
     }
     match step.checked_sub(1) {
@@ -54,9 +54,9 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
             fabric.write(at, &flag.to_le_bytes())?;
         }
         Some(word) => {
-            let task = Task::stream(shape, (partition, env.epoch.kind), env.rank, server, records);
+            let task = Task::stream(shape, (partition, core.epoch.kind), core.rank, server, records);
             let value = task.to_words().get(word as usize).copied().unwrap_or_default();
-            fabric.store(task_word(partition, shape.relay(env.rank, server), word), value)?;
+            fabric.store(task_word(partition, shape.relay(core.rank, server), word), value)?;
         }
     }
     Ok((step < Task::WORDS).then_some(step + 1))
@@ -76,10 +76,10 @@ impl Issued {
     }
 
     /// Creates the state before the first stream.
-    pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self> {
-        match env.stage {
+    pub(super) fn begin<F: Fabric + ?Sized>(core: Core<'_>, fabric: &F) -> Result<Self> {
+        match core.choices.stage {
             Stage::Two => {
-                let epoch = barrier::current_epoch(fabric, env.core)?;
+                let epoch = barrier::current_epoch(fabric, core.id)?;
                 Ok(Self { epoch, doorbell: DoorbellSequence::Quiet })
             }
             Stage::Three => Ok(Self::new()),
@@ -87,8 +87,7 @@ impl Issued {
     }
 
     /// Advances by one step; returns `Done` when nothing is left to do.
-    pub(super) fn step<V, F: Fabric + ?Sized>(&mut self, env: Now<'_, V>, fabric: &mut F) -> Outcome {
-        let core_ref = CoreRef { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
-        self.doorbell.step(core_ref, fabric, &mut self.epoch, env.epoch.partition(), None)
+    pub(super) fn step<F: Fabric + ?Sized>(&mut self, core: Now<'_>, fabric: &mut F) -> Outcome {
+        self.doorbell.step(core.core_ref(), fabric, &mut self.epoch, core.epoch.partition(), None)
     }
 }

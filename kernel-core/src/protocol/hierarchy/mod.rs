@@ -19,7 +19,7 @@ mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::kit::{SHORT_BYTES, Types, room};
+use crate::protocol::kit::{Core, SHORT_BYTES, room};
 use crate::protocol::{Operands, Stage};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
@@ -29,92 +29,28 @@ use crate::inputs::Inputs;
 use crate::layout::relay::{self, unmark};
 use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
-use crate::plan::split::{self, DispatchShare};
+use crate::plan::split::{self};
 use crate::plan::{relay as plan, route};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up};
-use core::ops::{Deref, Range};
+use core::ops::Deref;
 
-/// The constants of a core over a group's life.
-#[derive(Clone, Debug)]
-pub struct Env<V> {
-    pub(crate) fingerprint: u64,
-    rank: RankId,
-    core: CoreId,
-    pub(crate) vector: V,
-    stage: Stage,
-    work: Work,
-}
-
-/// The constants together with their shape.
-type Bound<'s, V> = crate::protocol::kit::context::Bound<'s, Env<V>>;
-
-/// The context of a step of these machines.
-type Cx<'s, T> = crate::protocol::kit::context::Cx<'s, Env<<T as Types>::Vector>, T>;
-
-/// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Work {
-    /// The number of the own server, and of the rank on it.
-    server: u32,
-    number: u32,
-    /// The servers whose streams it issues.
-    streams: Range<u32>,
-    /// The (server, expert) pairs that it forwards in dispatch.
-    forwards: Range<u32>,
-    /// The tokens whose `expand_idx` it writes, and which it sums in combine.
-    tokens: Range<u32>,
-    /// Their pairs.
-    pairs: DispatchShare,
-    /// The dispatch slots that it copies out.
-    slots: Range<u32>,
-}
-
-impl<V> Env<V> {
-    /// Creates the constants of `core` of `rank`, which uses `vector` for work on rows.
-    #[must_use]
-    pub fn new(shape: &Shape, rank: RankId, core: CoreId, vector: V) -> Self {
-        let (server, number) = shape.server_of(rank);
-        let tokens = split::tokens(shape, rank, core);
-        let pairs = DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 };
-        let (streams, slots) = (plan::streams(shape, core), split::slots(shape, rank, core));
-        let work =
-            Work { server, number, streams, forwards: plan::forwards(shape, core), tokens, pairs, slots };
-        Self { fingerprint: shape.fingerprint(), rank, core, vector, stage: Stage::default(), work }
-    }
-
-    /// Sets the stage, which all cores of a group share for its life. In stage 2 each rank has an
-    /// [agent](crate::protocol::a2::Agent), which the driver must step too.
-    #[must_use]
-    pub const fn with_stage(mut self, stage: Stage) -> Self {
-        self.stage = stage;
-        self
-    }
-}
-
-/// The constants of a core during an operator.
-struct Now<'s, V> {
-    bound: Bound<'s, V>,
+/// A core during an operator.
+#[derive(Clone, Copy)]
+struct Now<'s> {
+    core: Core<'s>,
     epoch: Epoch,
 }
 
-impl<V> Clone for Now<'_, V> {
-    fn clone(&self) -> Self {
-        *self
+impl<'s> Deref for Now<'s> {
+    type Target = Core<'s>;
+
+    fn deref(&self) -> &Core<'s> {
+        &self.core
     }
 }
 
-impl<V> Copy for Now<'_, V> {}
-
-impl<'s, V> Deref for Now<'s, V> {
-    type Target = Bound<'s, V>;
-
-    fn deref(&self) -> &Bound<'s, V> {
-        &self.bound
-    }
-}
-
-impl<V> Now<'_, V> {
+impl Now<'_> {
     /// Returns the near rank with that number.
     fn near(&self, number: u32) -> RankId {
         self.shape.rank_on(self.work.server, number)
@@ -122,7 +58,7 @@ impl<V> Now<'_, V> {
 
     /// Returns the place of the front of record number `record` from `server`.
     fn record(&self, server: u32, record: u32) -> Place {
-        match self.stage {
+        match self.choices.stage {
             Stage::Two => {
                 let which = (self.epoch.partition(), self.epoch.kind);
                 Place::window(relay::gathered(self.shape, which, server, record))
@@ -133,7 +69,7 @@ impl<V> Now<'_, V> {
 
     /// Returns the place of the end flag of the stream from `server`.
     fn end_flag(&self, server: u32) -> Place {
-        match self.stage {
+        match self.choices.stage {
             Stage::Two => Place::window(relay::gathered_end(self.shape, self.epoch.partition(), server)),
             Stage::Three => relay::end_flag(self.epoch.partition(), server),
         }
@@ -157,9 +93,9 @@ impl<V> Now<'_, V> {
 }
 
 /// The context of a role in its turn; `W` is the type of the operator's scratch words.
-struct Turn<'s, T: Types, W> {
-    env: Now<'s, T::Vector>,
-    fabric: &'s mut T::Fabric,
+struct Turn<'s, F: ?Sized, W> {
+    core: Now<'s>,
+    fabric: &'s mut F,
     inputs: &'s Inputs<'s>,
     operands: &'s Operands<'s>,
     words: W,

@@ -22,23 +22,18 @@ pub(super) enum Next {
 }
 
 /// Returns the state of record number `record` of the stream from `server`.
-pub(super) fn next<V, F: Fabric + ?Sized>(
-    env: Now<'_, V>,
-    fabric: &F,
-    server: u32,
-    record: u32,
-) -> Result<Next> {
-    let shape = env.shape;
-    let source = shape.relay(env.rank, server);
-    let flag = |number| env.epoch.front(fabric, env.record(server, number));
-    let complete = match env.epoch.number(fabric, env.end_flag(server))? {
+pub(super) fn next<F: Fabric + ?Sized>(core: Now<'_>, fabric: &F, server: u32, record: u32) -> Result<Next> {
+    let shape = core.shape;
+    let source = shape.relay(core.rank, server);
+    let flag = |number| core.epoch.front(fabric, core.record(server, number));
+    let complete = match core.epoch.number(fabric, core.end_flag(server))? {
         Some(records) if records > shape.bs_max() => {
             let seen = records.into();
             return Err(ProtocolError::Record { source, record, field: "records", seen });
         }
         Some(records) if record >= records => return Ok(Next::End),
         Some(_) => true,
-        None if env.stage == Stage::Two => false,
+        None if core.choices.stage == Stage::Two => false,
         // Only the end flag can follow the last possible record.
         None => record + 1 < shape.bs_max() && flag(record + 1)?,
     };
@@ -52,13 +47,13 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
 }
 
 /// Returns token and pairs of a complete record.
-pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
-    env: Now<'_, V>,
+pub(super) fn token_and_pairs<F: Fabric + ?Sized>(
+    core: Now<'_>,
     fabric: &F,
     server: u32,
     record: u32,
 ) -> Result<(u32, u32)> {
-    let at = env.record(server, record);
+    let at = core.record(server, record);
     let word = fabric.observe(relay::behind(at, relay::TOKEN))?;
     Ok((word as u32, (word >> 32) as u32))
 }
@@ -71,13 +66,13 @@ pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u3
 }
 
 /// Creates the error of a record of the stream from `server`.
-pub(super) fn wrong<V>(
-    env: Now<'_, V>,
+pub(super) fn wrong(
+    core: Now<'_>,
     server: u32,
     record: u32,
     field: &'static str,
     seen: u32,
 ) -> ProtocolError {
-    let source: RankId = env.shape.relay(env.rank, server);
+    let source: RankId = core.shape.relay(core.rank, server);
     ProtocolError::Record { source, record, field, seen: seen.into() }
 }

@@ -7,18 +7,18 @@ use crate::layout::result;
 use crate::protocol::kit::{given, internal};
 use crate::shape::K_MAX;
 use crate::units::Token;
-use crate::vector::{Term, Vector, cells};
+use crate::vector::{Term, cells};
 
 /// Computes the partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` in
 /// its wire format: rounded, or in int8 blocks made from the f32 sum.
-pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
-    env: Now<'_, V>,
+pub(super) fn partial<F: Fabric + ?Sized>(
+    core: Now<'_>,
     fabric: &F,
     (server, token, pairs): (u32, Token, u32),
     sums: &mut [u8],
     out: &mut [u8],
 ) -> Result<()> {
-    let shape = env.shape;
+    let shape = core.shape;
     let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
     for position in 0..pairs {
         let at = behind(combine_slot(shape, server, token, position), ROW);
@@ -31,11 +31,11 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
     }
     if shape.result_format().scale.is_some() {
         sums.fill(0);
-        env.vector.accumulate(shape.dtype(), &terms, prefetches(fabric), sums);
+        core.vector.accumulate(shape.dtype(), &terms, prefetches(fabric), sums);
         let (data, scales) = result::split_mut(shape, out);
-        env.vector.quantise_sums(shape.dtype(), sums, data, scales);
+        core.vector.quantise_sums(shape.dtype(), sums, data, scales);
     } else {
-        env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), cells(out));
+        core.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), cells(out));
     }
     Ok(())
 }

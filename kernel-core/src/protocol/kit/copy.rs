@@ -2,7 +2,7 @@
 
 use super::rows::{Batch, Cursor, Due, ROWS, Stretch};
 use super::tables::write_first;
-use super::{Bound, Cx, Types, given};
+use super::{Context, Core, given};
 use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
@@ -29,22 +29,22 @@ pub(crate) fn copy_data<F: Fabric + ?Sized>(
 
 /// Copies the triple at `from` to the outputs, if it is the one that is `due`: from `source`, for this rank, and not before
 /// the least token. Returns the least token that may follow.
-pub(crate) fn copy_triple<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
+pub(crate) fn copy_triple<F: Fabric + ?Sized>(
+    core: Core<'_>,
     fabric: &mut F,
     from: Place,
     source: RankId,
     due: Due,
 ) -> Result<u32> {
     let bytes = copy_of(fabric, from)?;
-    let triple = Expected::of(env, source).check(&bytes, due)?;
+    let triple = Expected::of(core, source).check(&bytes, due)?;
     fabric.write(outputs::element(Tensor::AssistInfo, due.row), &bytes)?;
     Ok(triple.token.0 + 1)
 }
 
 /// Copies the triples of the rows from `at` on like [`copy_triple`], by one write. Returns the least token that may follow.
 pub(crate) fn copy_triples(
-    cx: &mut Cx<'_, impl Types>,
+    cx: &mut Context<'_, impl Fabric + ?Sized>,
     batch: &Batch,
     triples: &Column<impl Fn(&Stretch) -> Place>,
     at: Cursor,
@@ -65,7 +65,7 @@ pub(crate) fn copy_triples(
     let mut checked = [[0; Triple::BYTES as usize]; ROWS as usize];
     let mut left = checked.iter_mut().zip(&seen);
     for stretch in &batch.stretches {
-        let expected = Expected::of(cx.env, stretch.source);
+        let expected = Expected::of(cx.core, stretch.source);
         if stretch.index == 0 {
             due.token = 0;
         }
@@ -89,9 +89,9 @@ struct Expected {
 impl Expected {
     /// Creates the check of rows from `source`.
     #[inline]
-    fn of<V>(env: Bound<'_, V>, source: RankId) -> Self {
-        let columns = Triple::columns_on(env.shape, env.rank, source);
-        Self { source, tokens: env.shape.bs(source), columns }
+    fn of(core: Core<'_>, source: RankId) -> Self {
+        let columns = Triple::columns_on(core.shape, core.rank, source);
+        Self { source, tokens: core.shape.bs(source), columns }
     }
 
     /// Returns the triple if it is valid and the one that is `due`.
@@ -132,10 +132,15 @@ pub(crate) fn copy_scales<F: Fabric + ?Sized>(
 }
 
 /// Returns the tail of a record, read back. Its triple is checked again, since other ranks can still write there.
-pub(crate) fn tail_of(cx: &Cx<'_, impl Types>, record: Place, source: RankId, due: Due) -> Result<Tail> {
-    let shape = cx.env.shape;
+pub(crate) fn tail_of(
+    cx: &Context<'_, impl Fabric + ?Sized>,
+    record: Place,
+    source: RankId,
+    due: Due,
+) -> Result<Tail> {
+    let shape = cx.core.shape;
     let bytes = copy_of(cx.fabric, triple_of(shape, record))?;
-    let triple = Expected::of(cx.env, source).check(&bytes, due)?;
+    let triple = Expected::of(cx.core, source).check(&bytes, due)?;
     let scale = f32::from_le_bytes(copy_of(cx.fabric, scale_of(shape, record))?);
     Ok(Tail::new(shape, scale, triple))
 }

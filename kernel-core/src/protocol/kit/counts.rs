@@ -3,7 +3,7 @@
 
 use super::part::Round;
 use super::tables::{CHUNK, write_words};
-use super::{Bound, Cx, Reached, SHORT_WORDS, Types, await_run, internal, take};
+use super::{Context, Core, Reached, SHORT_WORDS, await_run, internal, take};
 use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
 use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, selector, token_flag};
 use crate::place::Place;
@@ -14,15 +14,15 @@ use crate::sync::{self, barrier, flag};
 use crate::units::RankId;
 use core::ops::Range;
 /// Plans the sends, and begins a round with the partition and the last barrier. It has one store.
-pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<()> {
-    let env = cx.env;
-    let epoch = barrier::current_epoch(cx.fabric, env.core)?;
-    let share = &env.work.sends;
+pub(crate) fn select(cx: &mut Context<'_, impl Fabric + ?Sized>, round: &mut Round) -> Result<()> {
+    let core = cx.core;
+    let epoch = barrier::current_epoch(cx.fabric, core.id)?;
+    let share = &core.work.sends;
     let (slots, mut table) = split_words(cx.scratch.words, share)?;
-    let send_status = take(&mut table, route::destinations(env.shape) as usize)?;
-    route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
+    let send_status = take(&mut table, route::destinations(core.shape) as usize)?;
+    route::walk(core.shape, core.rank, cx.inputs, share, send_status, slots);
     *round = Round {
-        partition: sync::selector::select(cx.fabric, selector(Operator::Dispatch, env.core))?,
+        partition: sync::selector::select(cx.fabric, selector(Operator::Dispatch, core.id))?,
         epoch,
         ..Round::new()
     };
@@ -50,18 +50,18 @@ impl Signal {
 
     /// Publishes `words` to the next destinations of this core's share, and returns the destination to continue with.
     #[inline]
-    fn publish<F: Fabric + ?Sized, V>(
+    fn publish<F: Fabric + ?Sized>(
         self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &mut F,
         partition: Partition,
         first: u32,
         words: impl Iterator<Item = u64>,
     ) -> Result<u32> {
-        let now = env.run_of(&env.work.destinations, first);
+        let now = core.run_of(&core.work.destinations, first);
         for (destination, word) in now.clone().zip(words) {
-            let home = route::destination_home(env.shape, destination);
-            fabric.publish(home.rank, self.at(env.shape, partition, home.local_expert, env.rank), word)?;
+            let home = route::destination_home(core.shape, destination);
+            fabric.publish(home.rank, self.at(core.shape, partition, home.local_expert, core.rank), word)?;
         }
         Ok(now.end)
     }
@@ -69,17 +69,17 @@ impl Signal {
     /// Awaits and clears the words of the first of `own` slots. `missing` gets the place of a slot's word, and returns the
     /// wait for it if it has not arrived.
     #[inline]
-    fn take<F: Fabric + ?Sized, V>(
+    fn take<F: Fabric + ?Sized>(
         self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &mut F,
         partition: Partition,
         own: &Range<u32>,
         mut missing: impl FnMut(&F, Place, Slot) -> Result<Option<Wait>>,
     ) -> Result<Reached> {
-        let run = env.run_of(own, own.start);
-        await_run(run.start, slots_of(env.shape, run), |slot| {
-            let at = self.at(env.shape, partition, slot.local_expert, slot.source);
+        let run = core.run_of(own, own.start);
+        await_run(run.start, slots_of(core.shape, run), |slot| {
+            let at = self.at(core.shape, partition, slot.local_expert, slot.source);
             let wait = missing(fabric, at, slot)?;
             if wait.is_none() {
                 fabric.store(at, 0)?;
@@ -91,12 +91,16 @@ impl Signal {
 
 /// Publishes flag and count to the next destinations of this core's share, as [`select`] counted them for the whole rank.
 /// Returns the destination to continue with.
-pub(crate) fn publish_counts(cx: &mut Cx<'_, impl Types>, partition: Partition, first: u32) -> Result<u32> {
-    let (_, send_status) = split_words(cx.scratch.words, &cx.env.work.sends)?;
-    let left = first as usize..cx.env.work.destinations.end as usize;
+pub(crate) fn publish_counts(
+    cx: &mut Context<'_, impl Fabric + ?Sized>,
+    partition: Partition,
+    first: u32,
+) -> Result<u32> {
+    let (_, send_status) = split_words(cx.scratch.words, &cx.core.work.sends)?;
+    let left = first as usize..cx.core.work.destinations.end as usize;
     let counts = send_status.get(left).ok_or(internal("no such destination"))?;
     Signal::Count.publish(
-        cx.env,
+        cx.core,
         cx.fabric,
         partition,
         first,
@@ -106,11 +110,11 @@ pub(crate) fn publish_counts(cx: &mut Cx<'_, impl Types>, partition: Partition, 
 
 /// Publishes `TokenFlag` to the next destinations of this core's share, and returns the destination to continue with.
 pub(crate) fn publish_token_flags(
-    cx: &mut Cx<'_, impl Types>,
+    cx: &mut Context<'_, impl Fabric + ?Sized>,
     partition: Partition,
     first: u32,
 ) -> Result<u32> {
-    Signal::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
+    Signal::TokenFlag.publish(cx.core, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
 /// A slot of a core's share: a local expert and a source of its rows.
@@ -140,24 +144,24 @@ pub(crate) fn slots_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item =
 /// number and its count.
 #[inline]
 pub(crate) fn await_counts(
-    cx: &mut Cx<'_, impl Types>,
+    cx: &mut Context<'_, impl Fabric + ?Sized>,
     partition: Partition,
     own: &Range<u32>,
     mut note: impl FnMut(u32, u32),
 ) -> Result<Reached> {
-    let env = cx.env;
-    let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-    Signal::Count.take(env, cx.fabric, partition, own, |fabric, at, slot| {
+    let core = cx.core;
+    let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+    Signal::Count.take(core, cx.fabric, partition, own, |fabric, at, slot| {
         let Slot { number, local_expert, source } = slot;
-        let count = match flag::count(fabric, at, env.waits_for_count(source, local_expert))? {
+        let count = match flag::count(fabric, at, core.waits_for_count(source, local_expert))? {
             Ok(count) => count,
             Err(wait) => return Ok(Some(wait)),
         };
-        let max = env.shape.rows_from(source, env.rank);
+        let max = core.shape.rows_from(source, core.rank);
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }
-        *count_of(env, counts, number)? = count;
+        *count_of(core, counts, number)? = count;
         note(number, count);
         Ok(None)
     })
@@ -165,11 +169,11 @@ pub(crate) fn await_counts(
 
 /// Awaits and clears the `TokenFlag`s of the first of `own` slots.
 pub(crate) fn await_token_flags(
-    cx: &mut Cx<'_, impl Types>,
+    cx: &mut Context<'_, impl Fabric + ?Sized>,
     partition: Partition,
     own: &Range<u32>,
 ) -> Result<Reached> {
-    Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |fabric, at, slot| {
+    Signal::TokenFlag.take(cx.core, cx.fabric, partition, own, |fabric, at, slot| {
         flag::missing(fabric, at, Wait::new(Flag::Token, slot.source, &[slot.local_expert]))
     })
 }
@@ -184,24 +188,24 @@ pub(crate) fn split_words<'u>(
 }
 
 /// Returns the entry of the count table for a slot of the own share.
-pub(crate) fn count_of<'u, V>(env: Bound<'_, V>, counts: &'u mut [u32], slot: u32) -> Result<&'u mut u32> {
-    counts.get_mut((slot - env.work.slots.start) as usize).ok_or(SHORT_WORDS)
+pub(crate) fn count_of<'u>(core: Core<'_>, counts: &'u mut [u32], slot: u32) -> Result<&'u mut u32> {
+    counts.get_mut((slot - core.work.slots.start) as usize).ok_or(SHORT_WORDS)
 }
 
 /// Writes the running sums of the counts of some slots, at most [`CHUNK`], starting from `rows`: entries of
 /// `ep_recv_counts`. Returns the last sum.
 pub(crate) fn write_sums(
-    cx: &mut Cx<'_, impl Types>,
+    cx: &mut Context<'_, impl Fabric + ?Sized>,
     slots: Range<u32>,
     at: Place,
     mut rows: u32,
 ) -> Result<u32> {
-    let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
+    let (_, counts) = split_words(cx.scratch.words, &cx.core.work.sends)?;
     let len = slots.len();
     let mut sums = [0; CHUNK as usize];
     for (sum, slot) in sums.iter_mut().zip(slots) {
         // This cannot overflow: the sums of all cores are within the capacity.
-        rows = rows.saturating_add(*count_of(cx.env, counts, slot)?);
+        rows = rows.saturating_add(*count_of(cx.core, counts, slot)?);
         *sum = rows;
     }
     write_words(cx.fabric, at, sums.iter().copied().take(len))?;

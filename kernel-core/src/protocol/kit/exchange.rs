@@ -7,7 +7,7 @@
 
 use super::part::Round;
 use super::{
-    Bound, CHUNK, Cx, Outcome, Types, await_counts, chunk_of, count_of, rows_within, slots_of, split_words,
+    CHUNK, Context, Core, Outcome, await_counts, chunk_of, count_of, rows_within, slots_of, split_words,
     write_sums,
 };
 use crate::fabric::{Fabric, Progress, Result, Wait};
@@ -46,37 +46,37 @@ go! { Exchange }
 
 impl Exchange {
     /// Creates the exchange of a core.
-    pub(crate) fn new<V>(env: Bound<'_, V>) -> Self {
-        Self { sum: ShareSum::default(), phase: Phase::Await { slot: env.work.slots.start } }
+    pub(crate) fn new(core: Core<'_>) -> Self {
+        Self { sum: ShareSum::default(), phase: Phase::Await { slot: core.work.slots.start } }
     }
 
     /// Creates the writing half alone, for a core that has determined its counts and their predecessors in another way.
-    pub(crate) fn of_counts<V>(env: Bound<'_, V>, round: &Round, of_expert: u32) -> Self {
-        let phase = Phase::Counts { slot: env.work.slots.start, rows: round.first_row, of_expert };
-        Self { phase, ..Self::new(env) }
+    pub(crate) fn of_counts(core: Core<'_>, round: &Round, of_expert: u32) -> Self {
+        let phase = Phase::Counts { slot: core.work.slots.start, rows: round.first_row, of_expert };
+        Self { phase, ..Self::new(core) }
     }
 
     /// Returns the sum of any core's share behind the barrier `epoch`.
-    pub(crate) fn sum_of<F: Fabric + ?Sized, V>(
+    pub(crate) fn sum_of<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &F,
         epoch: u32,
-        core: CoreId,
+        other: CoreId,
     ) -> Result<ShareSum> {
         // The own word may not have landed yet.
-        if core == env.core { Ok(self.sum) } else { barrier::sum_of(fabric, core, epoch) }
+        if other == core.id { Ok(self.sum) } else { barrier::sum_of(fabric, other, epoch) }
     }
 
     /// Advances the exchange by one step.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn step(&mut self, round: &mut Round, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Await { slot } => self.await_count(round, cx, slot),
             Phase::ArriveWithSums => {
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, &mut round.epoch, self.sum)?;
+                barrier::arrive(cx.fabric, cx.core.rank, cx.core.id, &mut round.epoch, self.sum)?;
                 self.go(Phase::Sums)
             }
             Phase::Sums => self.sums(round, cx),
@@ -85,8 +85,13 @@ impl Exchange {
         }
     }
 
-    fn await_count(&mut self, round: &Round, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
-        let (shape, end) = (cx.env.shape, cx.env.work.slots.end);
+    fn await_count(
+        &mut self,
+        round: &Round,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        slot: u32,
+    ) -> Outcome {
+        let (shape, end) = (cx.core.shape, cx.core.work.slots.end);
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
@@ -96,33 +101,37 @@ impl Exchange {
         reached.then(|slot| self.go(Phase::Await { slot }))
     }
 
-    fn sums(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let (env, shape) = (cx.env, cx.env.shape);
+    fn sums(&mut self, round: &mut Round, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let (core, shape) = (cx.core, cx.core.shape);
         let cores = shape.aiv_num();
-        if let Some(core) = barrier::missing(cx.fabric, cores, env.core, round.epoch)? {
-            return Ok(Progress::Pending(Wait::barrier(core)));
+        if let Some(late) = barrier::missing(cx.fabric, cores, core.id, round.epoch)? {
+            return Ok(Progress::Pending(Wait::barrier(late)));
         }
         let mut sums = [ShareSum::default(); CORES_MAX];
-        for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
-            *sum = self.sum_of(env, cx.fabric, round.epoch, core)?;
-            let share = split::slots(shape, env.rank, core);
+        for (sum, other) in sums.iter_mut().zip((0..cores).map(CoreId)) {
+            *sum = self.sum_of(core, cx.fabric, round.epoch, other)?;
+            let share = split::slots(shape, core.rank, other);
             rows_within(sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()))?;
         }
         let sums = sums.iter().take(cores as usize).copied();
-        rows_within(sums.clone().map(|sum| u64::from(sum.rows)).sum(), shape.rows_max(env.rank))?;
+        rows_within(sums.clone().map(|sum| u64::from(sum.rows)).sum(), shape.rows_max(core.rank))?;
         round.total = sums.clone().map(|sum| sum.rows).sum();
-        let prefix = counts::prefix(shape, env.rank, env.core, sums);
+        let prefix = counts::prefix(shape, core.rank, core.id, sums);
         round.first_row = prefix.rows_before;
         self.go(Phase::Counts {
-            slot: env.work.slots.start,
+            slot: core.work.slots.start,
             rows: prefix.rows_before,
             of_expert: prefix.expert_rows_before,
         })
     }
 
-    fn counts(&mut self, cx: &mut Cx<'_, impl Types>, (slot, rows, of_expert): (u32, u32, u32)) -> Outcome {
-        let (env, shape) = (cx.env, cx.env.shape);
-        let now = chunk_of(&env.work.slots, slot);
+    fn counts(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        (slot, rows, of_expert): (u32, u32, u32),
+    ) -> Outcome {
+        let (core, shape) = (cx.core, cx.core.shape);
+        let now = chunk_of(&core.work.slots, slot);
         let end = now.end;
         if now.is_empty() {
             return Ok(Progress::Done);
@@ -139,17 +148,17 @@ impl Exchange {
 
     fn token_nums(
         &mut self,
-        cx: &mut Cx<'_, impl Types>,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
         (slot, mut rows, mut of_expert): (u32, u32, u32),
     ) -> Outcome {
-        let (env, shape) = (cx.env, cx.env.shape);
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let now = chunk_of(&env.work.slots, slot);
+        let (core, shape) = (cx.core, cx.core.shape);
+        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        let now = chunk_of(&core.work.slots, slot);
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];
         let mut entries = nums.iter_mut();
         for slot in slots_of(shape, now) {
-            let count = *count_of(env, counts, slot.number)?;
+            let count = *count_of(core, counts, slot.number)?;
             (rows, of_expert) = (rows.saturating_add(count), of_expert.saturating_add(count));
             if slot.source.0 + 1 == shape.ep_world_size()
                 && let Some(entry) = entries.next()

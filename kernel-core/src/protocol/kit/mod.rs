@@ -18,10 +18,10 @@ macro_rules! go {
     };
 }
 
-/// Implements the interface of a single machine, where [`Env`] is its protocol's. Phases that are parts are given with the
-/// names of their phases.
+/// Implements the interface of a single machine of these families. Phases that are parts are given with the names of their
+/// phases.
 macro_rules! machine {
-    ($machine:ident($this:ident): $($part:pat => $name:expr),*) => {
+    ($machine:ident of $($family:ident)|+ ($this:ident): $($part:pat => $name:expr),*) => {
         impl $machine {
             /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
             #[must_use]
@@ -34,22 +34,25 @@ macro_rules! machine {
         }
 
         go! { $machine }
-        machine! { $machine }
+        machine! { $machine of $($family)|+ }
     };
-    ($machine:ident) => {
+    ($machine:ident of $($family:ident)|+) => {
         impl $machine {
             /// Advances the operator by one step, which has at most one effect that others can see, or with A3 several of
             /// one kind.
             ///
             /// # Errors
             /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
-            /// quantised, or `env` was made for another shape.
+            /// quantised, or the core runs the machines of another protocol.
             #[inline(always)]
-            pub fn step<F: $crate::fabric::Fabric + ?Sized, V: $crate::vector::Vector>(
+            pub fn step<F: $crate::fabric::Fabric + ?Sized>(
                 &mut self,
-                cx: &mut $crate::protocol::Context<'_, Env<V>, F>,
+                cx: &mut $crate::protocol::Context<'_, F>,
             ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
-                self.advance(&mut cx.bind::<_, V>(cx.env, cx.env.fingerprint)?)
+                match cx.core.family {
+                    $($crate::protocol::kit::Family::$family)|+ => self.advance(cx),
+                    _ => Err($crate::fabric::ProtocolError::OtherMachine),
+                }
             }
         }
 
@@ -62,12 +65,12 @@ macro_rules! machine {
 }
 
 mod await_run;
-pub(crate) mod context;
+mod context;
 mod copy;
+mod core;
 mod counts;
 #[cfg(feature = "a2")]
 mod doorbell;
-mod env;
 mod exchange;
 mod pairs;
 mod part;
@@ -77,9 +80,11 @@ mod scratch;
 pub(crate) mod sum;
 mod tables;
 
+pub use self::core::Core;
+pub(crate) use self::core::{Constants, Family, check};
 pub(crate) use await_run::{Reached, await_run};
 pub use context::Context;
-pub(crate) use context::{Outcome, Types};
+pub(crate) use context::Outcome;
 pub(crate) use copy::{
     Column, copy_data, copy_of, copy_scale, copy_scales, copy_triple, copy_triples, tail_of,
 };
@@ -89,8 +94,6 @@ pub(crate) use counts::{
 };
 #[cfg(feature = "a2")]
 pub(crate) use doorbell::DoorbellSequence;
-pub use env::Env;
-pub(crate) use env::{Bound, Cx};
 pub(crate) use exchange::Exchange;
 pub(crate) use pairs::{await_pairs, next_pair};
 pub(crate) use part::{Part, Round};
@@ -100,7 +103,6 @@ pub use scratch::Scratch;
 pub(crate) use scratch::{SHORT_BYTES, SHORT_WORDS, room, take};
 pub(crate) use tables::{CHUNK, bytes_of, chunk_of, expand_idx, write_first, write_words};
 
-use super::{Choices, Flags, Operands};
 use crate::fabric::{ProtocolError, Result};
 
 /// Creates the error for an argument of the caller that does not fit the shape.

@@ -1,10 +1,8 @@
 //! Parts of dispatch that all layouts share. Each layout determines their order.
 
 use super::exchange::Exchange;
-use super::{
-    Bound, Cx, Outcome, Staged, Types, expand_idx, publish_counts, publish_token_flags, split_words,
-};
-use crate::fabric::Progress;
+use super::{Context, Core, Outcome, Staged, expand_idx, publish_counts, publish_token_flags, split_words};
+use crate::fabric::{Fabric, Progress};
 use crate::layout::state::Partition;
 use crate::sync::barrier::Meeting;
 
@@ -50,13 +48,13 @@ phase_names! { Part: Publish ExpandIdx Exchange Meet PublishTokens }
 
 impl Part {
     /// Creates the first phase of publishing counts.
-    pub(crate) fn publish<V>(env: Bound<'_, V>) -> Self {
-        Self::Publish { destination: env.work.destinations.start }
+    pub(crate) fn publish(core: Core<'_>) -> Self {
+        Self::Publish { destination: core.work.destinations.start }
     }
 
     /// Creates the first phase of writing `expand_idx`.
-    pub(crate) fn expand_idx<V>(env: Bound<'_, V>) -> Self {
-        Self::ExpandIdx { pair: env.work.sends.moe.start }
+    pub(crate) fn expand_idx(core: Core<'_>) -> Self {
+        Self::ExpandIdx { pair: core.work.sends.moe.start }
     }
 
     pub(crate) const fn phase(&self) -> &'static str {
@@ -72,11 +70,11 @@ impl Part {
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     #[inline(always)]
-    pub(crate) fn step(&mut self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let env = cx.env;
+    pub(crate) fn step(&mut self, round: &mut Round, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let core = cx.core;
         match self {
             Self::Publish { destination } | Self::PublishTokens { destination }
-                if *destination >= env.work.destinations.end =>
+                if *destination >= core.work.destinations.end =>
             {
                 return Ok(Progress::Done);
             }
@@ -87,14 +85,14 @@ impl Part {
                 *destination = publish_token_flags(cx, round.partition, *destination)?;
             }
             Self::ExpandIdx { pair } => {
-                let (slots, _) = split_words(cx.scratch.words, &env.work.sends)?;
-                match expand_idx(cx.fabric, &env.work.sends.moe, slots, *pair)? {
+                let (slots, _) = split_words(cx.scratch.words, &core.work.sends)?;
+                match expand_idx(cx.fabric, &core.work.sends.moe, slots, *pair)? {
                     Some(next) => *pair = next,
                     None => return Ok(Progress::Done),
                 }
             }
             Self::Exchange(exchange) => return exchange.step(round, cx),
-            Self::Meet(meeting) => return meeting.step(env.core_ref(), cx.fabric, &mut round.epoch),
+            Self::Meet(meeting) => return meeting.step(core.core_ref(), cx.fabric, &mut round.epoch),
         }
         Ok(Progress::Stepped)
     }

@@ -1,6 +1,6 @@
 //! Records to send: the payload of a token, and the tail after it.
 
-use super::{Bound, given, room};
+use super::{Core, given, room};
 use crate::fabric::{ProtocolError, Result};
 use crate::inputs::Inputs;
 use crate::layout::record::{Tail, Triple};
@@ -22,27 +22,27 @@ pub(crate) struct Staged {
 /// Returns the row and the tail of a record.
 // Inlined into the loop over the rows of a step: calls took twice the instructions.
 #[inline(always)]
-pub(crate) fn record<'r, V: Vector>(
-    env: Bound<'_, V>,
+pub(crate) fn record<'r>(
+    core: Core<'_>,
     inputs: &'r Inputs<'_>,
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
     send: Send,
 ) -> Result<(&'r [u8], Tail)> {
-    let (row, scale) = payload(env.shape, env.vector, inputs, scratch, staged, send)?;
-    Ok((row, Tail::new(env.shape, scale, triple(env, send))))
+    let (row, scale) = payload(core.shape, core.vector, inputs, scratch, staged, send)?;
+    Ok((row, Tail::new(core.shape, scale, triple(core, send))))
 }
 
 /// Returns the triple of a record.
-pub(crate) fn triple<V>(env: Bound<'_, V>, Send { pair, .. }: Send) -> Triple {
-    Triple { source: env.rank, token: pair.token, k: pair.k }
+pub(crate) fn triple(core: Core<'_>, Send { pair, .. }: Send) -> Triple {
+    Triple { source: core.rank, token: pair.token, k: pair.k }
 }
 
 /// Returns the payload of a record and its scale: straight from `x`, or converted in the scratch.
 #[inline(always)]
-pub(crate) fn payload<'r, V: Vector>(
+pub(crate) fn payload<'r>(
     shape: &Shape,
-    vector: V,
+    vector: &dyn Vector,
     inputs: &'r Inputs<'_>,
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
@@ -64,9 +64,9 @@ pub(crate) fn unconverted<'r>(shape: &Shape, inputs: &'r Inputs<'_>, token: Toke
 }
 
 /// Writes the payload of a token for an expert into `row`, unless `row` holds it already. Returns its scale.
-pub(crate) fn write_payload<V: Vector>(
+pub(crate) fn write_payload(
     shape: &Shape,
-    vector: V,
+    vector: &dyn Vector,
     inputs: &Inputs<'_>,
     row: &mut [u8],
     staged: &mut Option<Staged>,

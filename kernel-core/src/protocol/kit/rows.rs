@@ -1,6 +1,6 @@
 //! Received rows that are consecutive in the outputs.
 
-use super::{Bound, SHORT_WORDS, internal};
+use super::{Core, SHORT_WORDS, internal};
 use crate::fabric::Result;
 use crate::placement::Home;
 use crate::units::RankId;
@@ -71,14 +71,14 @@ pub(crate) struct Slots<'c> {
 
 impl Slots<'_> {
     /// Returns the rows from `from` on, at most `max`, which must not exceed [`ROWS`].
-    pub(crate) fn batch<V>(&self, env: Bound<'_, V>, from: Cursor, max: u32) -> Result<Batch> {
+    pub(crate) fn batch(&self, core: Core<'_>, from: Cursor, max: u32) -> Result<Batch> {
         let mut batch = Batch { stretches: heapless::Vec::new(), len: 0, next: from };
         let mut index = from.index;
         for slot in from.slot..self.end {
             let count = *self.counts.get((slot - self.first) as usize).ok_or(SHORT_WORDS)?;
             if index < count {
-                let (local_expert, source) = env.shape.by_ranks(slot);
-                let home = Home { rank: env.rank, local_expert };
+                let (local_expert, source) = core.shape.by_ranks(slot);
+                let home = Home { rank: core.rank, local_expert };
                 let len = (count - index).min(max - batch.len);
                 let stretch = Stretch { home, source: RankId(source), index, len, before: batch.len };
                 batch

@@ -3,7 +3,7 @@
 //! The sum is computed straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32 stays
 //! in the scratch from one step to the next; computing it again would read all rows of the window again.
 
-use super::{Cx, SHORT_BYTES, Scratch, Types, internal, room};
+use super::{Context, Core, SHORT_BYTES, Scratch, internal, room};
 use crate::fabric::{Fabric, Result, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -13,8 +13,8 @@ use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::shape::element::bits;
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
-use crate::units::{Pair, RankId, Token};
-use crate::vector::{Term, Value, Vector, cells};
+use crate::units::{Pair, Token};
+use crate::vector::{Term, Value, cells};
 use core::cell::Cell;
 
 /// The terms of a sum. `shared_expert_x` is a term only where shared experts return no rows.
@@ -39,43 +39,44 @@ phase_names! { Output: Sum Add Rstd Norm }
 /// Writes an output of a token, and returns the next one, if there is one. For AddRmsNorm the unrounded row stays in the
 /// scratch. `returned` returns the row of a pair, from the expert at its home.
 #[inline]
-pub(crate) fn write<T: Types>(
-    cx: &mut Cx<'_, T>,
-    (token, output): (Token, Output),
-    returned: impl Fn(&T::Fabric, Pair, Home) -> Result<Value<'_>>,
+pub(crate) fn write<F: Fabric + ?Sized>(
+    cx: &mut Context<'_, F>,
+    token: Token,
+    output: Output,
+    returned: impl Fn(&F, Pair, Home) -> Result<Value<'_>>,
 ) -> Result<Option<Output>> {
-    let (env, inputs) = (cx.env, cx.inputs);
-    let (shape, dtype) = (env.shape, env.shape.dtype());
+    let (core, inputs) = (cx.core, cx.inputs);
+    let (shape, dtype) = (core.shape, core.shape.dtype());
     let (row, sums) = split(shape, &mut cx.scratch)?;
     Ok(match output {
         Output::Sum if shape.op() == Op::Combine => {
-            write_x_out((shape, env.rank, env.vector), cx.fabric, inputs, token, row, returned)?;
+            write_x_out(core, cx.fabric, inputs, token, row, returned)?;
             None
         }
         Output::Sum => {
             {
                 let mut terms = Terms::new();
-                collect_terms((shape, env.rank), &*cx.fabric, inputs, token, returned, &mut terms)?;
+                collect_terms(core, &*cx.fabric, inputs, token, returned, &mut terms)?;
                 sums.fill(0);
-                env.vector.accumulate(dtype, &terms, prefetches(cx.fabric), sums);
+                core.vector.accumulate(dtype, &terms, prefetches(cx.fabric), sums);
             }
-            env.vector.narrow(dtype, sums, row);
+            core.vector.narrow(dtype, sums, row);
             cx.fabric.write(outputs::x_out(shape, token), row)?;
             Some(Output::Add)
         }
         Output::Add => {
-            env.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
-            env.vector.narrow(dtype, sums, row);
+            core.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
+            core.vector.narrow(dtype, sums, row);
             cx.fabric.write(outputs::entry(shape, Tensor::X, token.0), row)?;
             Some(Output::Rstd)
         }
         Output::Rstd => {
-            let rstd = env.vector.rstd(sums, shape.norm_eps());
+            let rstd = core.vector.rstd(sums, shape.norm_eps());
             cx.fabric.write(outputs::element(Tensor::Rstd, token.0), &bits(rstd).to_le_bytes())?;
             Some(Output::Norm { rstd_bits: rstd.to_bits() })
         }
         Output::Norm { rstd_bits } => {
-            env.vector.normalise(dtype, sums, f32::from_bits(rstd_bits), inputs.gamma, row);
+            core.vector.normalise(dtype, sums, f32::from_bits(rstd_bits), inputs.gamma, row);
             cx.fabric.write(outputs::entry(shape, Tensor::Y, token.0), row)?;
             None
         }
@@ -83,18 +84,18 @@ pub(crate) fn write<T: Types>(
 }
 
 /// Writes the weighted sum of a token's rows to `x_out`. `returned` is as for [`write`].
-pub(crate) fn write_x_out<F: Fabric + ?Sized, V: Vector>(
-    (shape, rank, vector): (&Shape, RankId, V),
+pub(crate) fn write_x_out<F: Fabric + ?Sized>(
+    core: Core<'_>,
     fabric: &mut F,
     inputs: &Inputs<'_>,
     token: Token,
     row: &mut [u8],
     returned: impl Fn(&F, Pair, Home) -> Result<Value<'_>>,
 ) -> Result<()> {
-    fill_output(fabric, outputs::x_out(shape, token), row, |fabric, out| {
+    fill_output(fabric, outputs::x_out(core.shape, token), row, |fabric, out| {
         let mut terms = Terms::new();
-        collect_terms((shape, rank), fabric, inputs, token, returned, &mut terms)?;
-        vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
+        collect_terms(core, fabric, inputs, token, returned, &mut terms)?;
+        core.vector.weighted_sum(core.shape.dtype(), &terms, prefetches(fabric), out);
         Ok(())
     })
 }
@@ -116,17 +117,18 @@ pub(crate) fn fill_output<F: Fabric + ?Sized>(
 
 /// Collects everything that is added up for a token, in order.
 fn collect_terms<'a, F: Fabric + ?Sized>(
-    (shape, rank): (&Shape, RankId),
+    core: Core<'_>,
     fabric: &'a F,
     inputs: &'a Inputs<'_>,
     token: Token,
     returned: impl Fn(&F, Pair, Home) -> Result<Value<'_>>,
     terms: &mut Terms<'a>,
 ) -> Result<()> {
+    let shape = core.shape;
     let weights = inputs.weights(shape, token);
     for k in 0..shape.combine_columns() {
         let pair = Pair { token, k };
-        let Some(source) = route::source(shape, rank, inputs, pair) else { continue };
+        let Some(source) = route::source(shape, core.rank, inputs, pair) else { continue };
         let value = match source {
             Source::Home(home) => returned(fabric, pair, home)?,
             Source::Zero => continue,

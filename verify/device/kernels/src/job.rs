@@ -74,10 +74,9 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     let mut machine = Machine::begin(operator, &env);
     drive(job.attempts, || {
         let scratch = Scratch { words, row };
-        let (env, fabric) = (&env, &mut fabric);
+        let (core, fabric) = (env.on(&shape)?, &mut fabric);
         machine.step(&mut Context {
-            shape: &shape,
-            env,
+            core,
             fabric,
             inputs: &inputs,
             operands: &operands,

@@ -11,14 +11,14 @@
 mod receive;
 
 use super::part::{Clear, Round, Send};
-use super::{Cx, Env, split_words};
-use crate::fabric::Progress;
+use super::split_words;
+use crate::fabric::{Fabric, Progress};
 use crate::layout::a2_window;
 use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::cumulate;
 use crate::plan::route::{self, Sends};
-use crate::protocol::kit::{self, Outcome, Types, internal, room};
+use crate::protocol::kit::{self, Context, Outcome, internal, room};
 use crate::sync::barrier::Meeting;
 use crate::units::RankId;
 
@@ -97,14 +97,14 @@ impl Dispatch {
     }
 
     /// Advances the operator by one step.
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Reorder { next } => self.reorder(cx, next),
             Phase::Head { to } => self.head(cx, to),
             Phase::Send(ref mut send) => send
                 .step(&mut self.round, cx)?
-                .then(|| self.go(Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start })),
+                .then(|| self.go(Phase::ExpandIdx { pair: cx.core.work.sends.moe.start })),
             Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
             Phase::Counts { source } => self.await_counts(cx, source),
             Phase::Rows { source, rows } => self
@@ -112,7 +112,7 @@ impl Dispatch {
                 .await_rows(cx, RankId(source), rows)?
                 .then(|| self.go(Phase::Counts { source: source + 1 })),
             Phase::Barrier(ref mut meeting) => meeting
-                .step(cx.env.core_ref(), cx.fabric, &mut self.round.epoch)?
+                .step(cx.core.core_ref(), cx.fabric, &mut self.round.epoch)?
                 .then(|| self.go(Phase::Matrix { source: 0 })),
             Phase::Matrix { source } => self.matrix(cx, source),
             Phase::RecvCounts { slot } => self.recv_counts(cx, slot),
@@ -123,28 +123,28 @@ impl Dispatch {
         }
     }
 
-    fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         self.round.begin(cx)?;
-        let words = split_words(cx.env, cx.scratch.words)?;
-        route::walk(cx.env.shape, cx.env.rank, cx.inputs, &cx.env.work.pairs, words.sent, words.slots);
+        let words = split_words(cx.core, cx.scratch.words)?;
+        route::walk(cx.core.shape, cx.core.rank, cx.inputs, &cx.core.work.sends, words.sent, words.slots);
         cumulate(words.sent);
         self.go(Phase::Reorder { next: 0 })
     }
 
-    fn reorder(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
-        let words = split_words(cx.env, cx.scratch.words)?;
+    fn reorder(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: u32) -> Outcome {
+        let words = split_words(cx.core, cx.scratch.words)?;
         // Rows go into own memory, so no other order would spare a peer.
-        let (shape, order) = (cx.env.shape, SendOrder::Plain);
-        let sends = Sends::new(shape, cx.env.rank, order, &cx.env.work.pairs);
+        let (shape, order) = (cx.core.shape, SendOrder::Plain);
+        let sends = Sends::new(shape, cx.core.rank, order, &cx.core.work.sends);
         let Some((item, send)) = sends.next(cx.inputs, words.slots, next) else {
-            return self.go(Phase::Head { to: cx.env.work.ranks.start });
+            return self.go(Phase::Head { to: cx.core.work.ranks.start });
         };
         let at = a2_window::record(shape, words.cumsum().position(send.home, send.slot));
         let record = room(cx.scratch.row, shape.window_record())?;
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
-        let (payload, scale) = kit::payload(shape, cx.env.vector, cx.inputs, row, &mut self.staged, send)?;
+        let (payload, scale) = kit::payload(shape, cx.core.vector, cx.inputs, row, &mut self.staged, send)?;
         let record = match field.split_first_chunk_mut() {
             None => payload,
             Some((to, rest)) => {
@@ -153,27 +153,27 @@ impl Dispatch {
                 record
             }
         };
-        self.round.write_out(cx.env, cx.fabric, send.home.rank, at, record)?;
+        self.round.write_out(cx.core, cx.fabric, send.home.rank, at, record)?;
         self.go(Phase::Reorder { next: item + 1 })
     }
 
-    fn head(&mut self, cx: &mut Cx<'_, impl Types>, to: u32) -> Outcome {
-        if to >= cx.env.work.ranks.end {
-            return self.go(Phase::Send(Send::new(cx.env)));
+    fn head(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, to: u32) -> Outcome {
+        if to >= cx.core.work.ranks.end {
+            return self.go(Phase::Send(Send::new(cx.core)));
         }
-        let status = split_words(cx.env, cx.scratch.words)?.cumsum().status(RankId(to));
+        let status = split_words(cx.core, cx.scratch.words)?.cumsum().status(RankId(to));
         let bytes = status.map(u32::to_le_bytes);
-        self.round.write_out(cx.env, cx.fabric, RankId(to), 0, bytes.as_flattened())?;
+        self.round.write_out(cx.core, cx.fabric, RankId(to), 0, bytes.as_flattened())?;
         self.go(Phase::Head { to: to + 1 })
     }
 
-    fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
-        let words = split_words(cx.env, cx.scratch.words)?;
-        self.go(match kit::expand_idx(cx.fabric, &cx.env.work.pairs.moe, words.slots, pair)? {
+    fn expand_idx(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, pair: u32) -> Outcome {
+        let words = split_words(cx.core, cx.scratch.words)?;
+        self.go(match kit::expand_idx(cx.fabric, &cx.core.work.sends.moe, words.slots, pair)? {
             Some(pair) => Phase::ExpandIdx { pair },
-            None => Phase::Counts { source: cx.env.work.ranks.start },
+            None => Phase::Counts { source: cx.core.work.ranks.start },
         })
     }
 }
 
-machine! { Dispatch(self): Phase::Send(send) => send.phase() }
+machine! { Dispatch of A2 (self): Phase::Send(send) => send.phase() }

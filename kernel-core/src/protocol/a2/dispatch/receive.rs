@@ -7,37 +7,40 @@ use crate::layout::outputs;
 use crate::place::Tensor;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::part::Clear;
-use crate::protocol::a2::{Bound, Cx, split_words};
+use crate::protocol::a2::split_words;
 use crate::protocol::kit::{
-    Outcome, Types, chunk_of, copy_data, copy_scale, internal, rows_within, write_words,
+    Context, Core, Outcome, chunk_of, copy_data, copy_scale, internal, rows_within, write_words,
 };
 use crate::shape::TokenNums;
 use crate::sync::barrier::Meeting;
 use crate::units::RankId;
-use crate::vector::Vector;
 use core::ops::Range;
 
 impl Dispatch {
-    pub(super) fn await_counts(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
-        if source >= cx.env.work.ranks.end {
+    pub(super) fn await_counts(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        source: u32,
+    ) -> Outcome {
+        if source >= cx.core.work.ranks.end {
             return self.go(Phase::Barrier(Meeting::Arrive));
         }
         if !self.round.flag_is_in(cx, RankId(source), FLAG1)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowCounts, RankId(source), &[])));
         }
-        let rows = self.counts_of(cx.env, cx.fabric, RankId(source), |_, _| ())?;
+        let rows = self.counts_of(cx.core, cx.fabric, RankId(source), |_, _| ())?;
         self.go(Phase::Rows { source, rows })
     }
 
     /// Reads and checks the counts of a window that has arrived; returns their sum.
-    fn counts_of<F: Fabric + ?Sized, V: Vector>(
+    fn counts_of<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &F,
         source: RankId,
         mut each: impl FnMut(u32, u32),
     ) -> Result<u32> {
-        let shape = env.shape;
+        let shape = core.shape;
         let mut rows = 0u32;
         for local_expert in (0..shape.local_expert_num()).step_by(2) {
             let at = window_in(shape, self.round.half, source, u64::from(local_expert) * 4);
@@ -56,15 +59,15 @@ impl Dispatch {
         Ok(rows)
     }
 
-    pub(super) fn matrix(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
-        let words = split_words(cx.env, cx.scratch.words)?;
-        let experts = cx.env.shape.local_expert_num() as usize;
-        if source >= cx.env.shape.ep_world_size() {
+    pub(super) fn matrix(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, source: u32) -> Outcome {
+        let words = split_words(cx.core, cx.scratch.words)?;
+        let experts = cx.core.shape.local_expert_num() as usize;
+        if source >= cx.core.shape.ep_world_size() {
             add_gather_adds(words.matrix, experts, words.sums);
-            return self.go(Phase::RecvCounts { slot: cx.env.work.slots.start });
+            return self.go(Phase::RecvCounts { slot: cx.core.work.slots.start });
         }
         let row = words.matrix.get_mut(source as usize * experts..).unwrap_or_default();
-        self.counts_of(cx.env, cx.fabric, RankId(source), |local_expert, count| {
+        self.counts_of(cx.core, cx.fabric, RankId(source), |local_expert, count| {
             if let Some(entry) = row.get_mut(local_expert as usize) {
                 *entry = count;
             }
@@ -72,27 +75,31 @@ impl Dispatch {
         self.go(Phase::Matrix { source: source + 1 })
     }
 
-    pub(super) fn recv_counts(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
-        if slot >= cx.env.work.slots.end {
-            return self.go(Phase::TokenNums { local_expert: cx.env.work.experts.start });
+    pub(super) fn recv_counts(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, slot: u32) -> Outcome {
+        if slot >= cx.core.work.slots.end {
+            return self.go(Phase::TokenNums { local_expert: cx.core.work.token_nums.start });
         }
-        let end = chunk_of(&cx.env.work.slots, slot).end;
-        let words = split_words(cx.env, cx.scratch.words)?;
+        let end = chunk_of(&cx.core.work.slots, slot).end;
+        let words = split_words(cx.core, cx.scratch.words)?;
         let sums = words.sums.get(slot as usize..end as usize).ok_or(internal("no such slot"))?;
         write_words(cx.fabric, outputs::element(Tensor::EpRecvCounts, slot), sums.iter().copied())?;
         self.go(Phase::RecvCounts { slot: end })
     }
 
-    pub(super) fn token_nums(&mut self, cx: &mut Cx<'_, impl Types>, local_expert: u32) -> Outcome {
-        if local_expert >= cx.env.work.experts.end {
-            let at = Row::first(cx.env.work.ranks.start);
+    pub(super) fn token_nums(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        local_expert: u32,
+    ) -> Outcome {
+        if local_expert >= cx.core.work.token_nums.end {
+            let at = Row::first(cx.core.work.ranks.start);
             return self.go(Phase::CopyOut { at, field: Field::Data });
         }
-        let words = split_words(cx.env, cx.scratch.words)?;
+        let words = split_words(cx.core, cx.scratch.words)?;
         let counts = words.recv_counts();
         // The rows of an expert end where the rows of the next one begin.
         let end = counts.first_row(local_expert + 1, RankId(0));
-        let num = match cx.env.shape.token_nums() {
+        let num = match cx.core.shape.token_nums() {
             TokenNums::PrefixSums => end,
             TokenNums::Counts => end.saturating_sub(counts.first_row(local_expert, RankId(0))),
         };
@@ -101,12 +108,17 @@ impl Dispatch {
         self.go(Phase::TokenNums { local_expert: local_expert + 1 })
     }
 
-    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>, at: Row, field: Field) -> Outcome {
-        let shape = cx.env.shape;
-        let words = split_words(cx.env, cx.scratch.words)?;
+    pub(super) fn copy_out(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        at: Row,
+        field: Field,
+    ) -> Outcome {
+        let shape = cx.core.shape;
+        let words = split_words(cx.core, cx.scratch.words)?;
         let counts = words.recv_counts();
-        let Some(at) = next_row(&counts, &cx.env.work.ranks, at) else {
-            return self.go(Phase::Clear(Clear::new(cx.env)));
+        let Some(at) = next_row(&counts, &cx.core.work.ranks, at) else {
+            return self.go(Phase::Clear(Clear::new(cx.core)));
         };
         let source = RankId(at.source);
         let position = counts.position(at.local_expert, source).saturating_add(at.index);

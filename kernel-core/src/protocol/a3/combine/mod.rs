@@ -17,7 +17,7 @@ use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::plan::order::Path;
 use crate::protocol::kit::sum::{self, Output};
-use crate::protocol::kit::{Cx, Env, Outcome, Types};
+use crate::protocol::kit::{Context, Outcome};
 use crate::units::Token;
 use core::ops::Range;
 
@@ -65,7 +65,7 @@ impl Combine {
 
     /// Advances the operator by one step.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Lend { ref mut add, rows, others } => {
@@ -79,8 +79,8 @@ impl Combine {
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Clear { token, k } => self.clear(cx, token, k),
             Phase::Write { token, output } => {
-                let (shape, partition) = (cx.env.shape, self.partition);
-                let next = sum::write(cx, (token, output), |fabric, pair, _| {
+                let (shape, partition) = (cx.core.shape, self.partition);
+                let next = sum::write(cx, token, output, |fabric, pair, _| {
                     let at = combine_row(shape, partition, pair.token, pair.k);
                     Ok(sum::as_travelled(shape, fabric.bytes(at, shape.result_bytes())?))
                 })?;
@@ -94,7 +94,7 @@ impl Combine {
     }
 }
 
-machine! { Combine(self):
+machine! { Combine of A3 | V2 (self):
     Phase::Lend { add, .. } => add.phase(),
     Phase::Write { output, .. } => output.name()
 }

@@ -4,17 +4,22 @@ use super::{Combine, Phase};
 use crate::fabric::{Fabric, Flag, Wait};
 use crate::layout::state::{combine_slot, combine_status};
 use crate::protocol::kit::sum::Output;
-use crate::protocol::kit::{Cx, Outcome, Types, await_pairs, next_pair};
+use crate::protocol::kit::{Context, Outcome, await_pairs, next_pair};
 use crate::sync::flag;
 use crate::units::Token;
 
 impl Combine {
-    pub(super) fn await_token(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, first: u32) -> Outcome {
-        if token.0 >= cx.env.work.tokens.end {
+    pub(super) fn await_token(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        token: Token,
+        first: u32,
+    ) -> Outcome {
+        if token.0 >= cx.core.work.tokens.end {
             return self.go(Phase::Done);
         }
-        let reached = await_pairs(cx.env, cx.inputs, token, first, |k, home| {
-            let at = combine_status(self.partition, combine_slot(cx.env.shape, token, k));
+        let reached = await_pairs(cx.core, cx.inputs, token, first, |k, home| {
+            let at = combine_status(self.partition, combine_slot(cx.core.shape, token, k));
             flag::missing(cx.fabric, at, Wait::new(Flag::Combine, home.rank, &[token.0, k]))
         })?;
         match reached {
@@ -23,12 +28,17 @@ impl Combine {
         }
     }
 
-    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, mut k: u32) -> Outcome {
-        for _ in 0..cx.env.run {
-            let Some((next, _)) = next_pair(cx.env, cx.inputs, token, k) else {
+    pub(super) fn clear(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        token: Token,
+        mut k: u32,
+    ) -> Outcome {
+        for _ in 0..cx.core.run {
+            let Some((next, _)) = next_pair(cx.core, cx.inputs, token, k) else {
                 return self.go(Phase::Write { token, output: Output::Sum });
             };
-            cx.fabric.store(combine_status(self.partition, combine_slot(cx.env.shape, token, next)), 0)?;
+            cx.fabric.store(combine_status(self.partition, combine_slot(cx.core.shape, token, next)), 0)?;
             k = next + 1;
         }
         self.go(Phase::Clear { token, k })

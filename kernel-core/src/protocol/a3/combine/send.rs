@@ -10,23 +10,22 @@ use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::Operands;
 use crate::protocol::a3::tp::{Add, built};
-use crate::protocol::kit::{Cx, Outcome, Types, room};
+use crate::protocol::kit::{Context, Outcome, room};
 use crate::shape::Shape;
 use crate::sync::flag;
 use crate::sync::selector::select;
 use crate::units::{RankId, Token, div_floor, nth_piece};
-use crate::vector::Vector;
 
 impl Combine {
-    pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let (rows, others) = cx.operands.rows(cx.env.shape, cx.env.rank)?;
-        self.share = split::rows(cx.env.shape, rows, cx.env.core);
-        let triple = |row: u32| cx.operands.triple(cx.env.shape, cx.env.rank, self.share.start + row);
+    pub(super) fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let (rows, others) = cx.operands.rows(cx.core.shape, cx.core.rank)?;
+        self.share = split::rows(cx.core.shape, rows, cx.core.id);
+        let triple = |row: u32| cx.operands.triple(cx.core.shape, cx.core.rank, self.share.start + row);
         let source = |row: u32| triple(row).map(|triple| triple.source);
         let count = self.share.end - self.share.start;
-        self.path = cx.env.choices.order.path_by(count, cx.env.rank, source)?;
-        self.partition = select(cx.fabric, selector(Operator::Combine, cx.env.core))?;
-        self.go(match cx.env.shape.tp_world_size() {
+        self.path = cx.core.choices.order.path_by(count, cx.core.rank, source)?;
+        self.partition = select(cx.fabric, selector(Operator::Combine, cx.core.id))?;
+        self.go(match cx.core.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
             _ => Phase::Lend { add: Add::new(), rows, others },
         })
@@ -35,11 +34,11 @@ impl Combine {
     /// Puts rows from item `next` on and publishes the flag after each; that item may already be put but not published.
     pub(super) fn send(
         &mut self,
-        cx: &mut Cx<'_, impl Types>,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
         mut next: u32,
         unpublished: Option<Triple>,
     ) -> Outcome {
-        let mut left = cx.env.run;
+        let mut left = cx.core.run;
         if let Some(triple) = unpublished {
             self.publish(cx, triple)?;
             left -= 1;
@@ -47,7 +46,7 @@ impl Combine {
         }
         while left > 0 {
             if next >= self.path.len() {
-                return self.go(Phase::Await { token: Token(cx.env.work.tokens.start), k: 0 });
+                return self.go(Phase::Await { token: Token(cx.core.work.tokens.start), k: 0 });
             }
             let row = self.share.start + self.path.item(next);
             let triple = self.put(cx, row)?;
@@ -64,30 +63,30 @@ impl Combine {
 
     /// Publishes the flag of a row that has been put.
     #[inline(always)]
-    fn publish(&self, cx: &mut Cx<'_, impl Types>, triple: Triple) -> Result<()> {
-        let slot = combine_slot(cx.env.shape, triple.token, triple.k);
+    fn publish(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, triple: Triple) -> Result<()> {
+        let slot = combine_slot(cx.core.shape, triple.token, triple.k);
         cx.fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
         Ok(())
     }
 
     /// Puts a row at its owner, and returns its triple.
     #[inline(always)]
-    fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple> {
-        let env = cx.env;
-        let triple = cx.operands.triple(env.shape, env.rank, row)?;
-        let y = cx.operands.result(env.shape, row)?;
-        let at = combine_row(env.shape, self.partition, triple.token, triple.k);
+    fn put(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, row: u32) -> Result<Triple> {
+        let core = cx.core;
+        let triple = cx.operands.triple(core.shape, core.rank, row)?;
+        let y = cx.operands.result(core.shape, row)?;
+        let at = combine_row(core.shape, self.partition, triple.token, triple.k);
         if let Some(partition) = self.lent
             && built().is_ok()
         {
-            let lent = tp::result(env.shape, env.rank, partition, row);
-            let out = room(cx.scratch.row, env.shape.row_bytes())?;
-            env.vector.add(env.shape.dtype(), y, cx.fabric.bytes(lent, env.shape.row_bytes())?, out);
+            let lent = tp::result(core.shape, core.rank, partition, row);
+            let out = room(cx.scratch.row, core.shape.row_bytes())?;
+            core.vector.add(core.shape.dtype(), y, cx.fabric.bytes(lent, core.shape.row_bytes())?, out);
             cx.fabric.put(triple.source, at, out, &[])?;
-        } else if env.shape.result_format().scale.is_some() {
-            let packed = room(cx.scratch.row, env.shape.result_bytes())?;
-            let (data, scales) = result::split_mut(env.shape, packed);
-            env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
+        } else if core.shape.result_format().scale.is_some() {
+            let packed = room(cx.scratch.row, core.shape.result_bytes())?;
+            let (data, scales) = result::split_mut(core.shape, packed);
+            core.vector.quantise_blocks(core.shape.dtype(), y, data, scales);
             cx.fabric.put(triple.source, at, packed, &[])?;
         } else {
             cx.fabric.put(triple.source, at, y, &[])?;

@@ -17,10 +17,10 @@ mod send;
 mod tp;
 
 use super::tp::{Gather, built};
-use crate::fabric::Progress;
+use crate::fabric::{Fabric, Progress};
 use crate::layout::state::Partition;
 use crate::protocol::Flags;
-use crate::protocol::kit::{Bound, Cursor, Cx, Env, Exchange, Outcome, Part, Round, Types};
+use crate::protocol::kit::{Context, Core, Cursor, Exchange, Outcome, Part, Round};
 use crate::shape::Shape;
 use crate::sync::barrier::Meeting;
 
@@ -88,17 +88,17 @@ impl Dispatch {
 
     /// Advances the operator by one step.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Send { next } => self.send(cx, next),
             Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {
                 Progress::Done => match *part {
-                    Part::Exchange(exchange) if cx.env.choices.flags == Flags::Joint => {
+                    Part::Exchange(exchange) if cx.core.choices.flags == Flags::Joint => {
                         let first = self.first_to_copy(cx, &exchange)?;
                         self.go(first)
                     }
-                    ended => self.go(self.after(cx.env, ended)),
+                    ended => self.go(self.after(cx.core, ended)),
                 },
                 progress => Ok(progress),
             },
@@ -114,29 +114,29 @@ impl Dispatch {
     }
 
     /// Returns the phase that follows a part.
-    fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
-        let separate = env.choices.flags == Flags::Separate;
+    fn after(&self, core: Core<'_>, part: Part) -> Phase {
+        let separate = core.choices.flags == Flags::Separate;
         match part {
             Part::Publish { .. } if separate => Phase::Send { next: 0 },
-            Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
-            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
+            Part::Publish { .. } => Phase::Part(Part::expand_idx(core)),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(core))),
             Part::Exchange(_) => Phase::Part(Part::Meet(Meeting::Quiet)),
             Part::Meet(_) if separate => {
-                Phase::Part(Part::PublishTokens { destination: env.work.destinations.start })
+                Phase::Part(Part::PublishTokens { destination: core.work.destinations.start })
             }
-            Part::Meet(_) => Phase::Part(Part::publish(env)),
+            Part::Meet(_) => Phase::Part(Part::publish(core)),
             Part::PublishTokens { .. } => {
-                Phase::AwaitTokens { slot: env.work.slots.start, row: self.round.first_row }
+                Phase::AwaitTokens { slot: core.work.slots.start, row: self.round.first_row }
             }
         }
     }
 }
 
-machine! { Dispatch(self): Phase::Part(part) => part.phase(), Phase::Gather(gather) => gather.phase() }
+machine! { Dispatch of A3 (self): Phase::Part(part) => part.phase(), Phase::Gather(gather) => gather.phase() }
 
-fn first_to_send<V>(env: Bound<'_, V>) -> Phase {
-    match env.choices.flags {
+fn first_to_send(core: Core<'_>) -> Phase {
+    match core.choices.flags {
         Flags::Joint => Phase::Send { next: 0 },
-        Flags::Separate => Phase::Part(Part::publish(env)),
+        Flags::Separate => Phase::Part(Part::publish(core)),
     }
 }

@@ -8,7 +8,7 @@ use crate::layout::{outputs, row_table};
 use crate::place::{Place, Tensor};
 use crate::plan::split;
 use crate::protocol::kit::{
-    Batch, Bound, Column, Cursor, Cx, Exchange, Outcome, ROWS, SHORT_WORDS, Slots, Stretch, Types,
+    Batch, Column, Context, Core, Cursor, Exchange, Outcome, ROWS, SHORT_WORDS, Slots, Stretch,
     await_token_flags, copy_scales, copy_triples, given, rows_within, split_words, write_first,
 };
 use crate::protocol::{Flags, Receive};
@@ -21,28 +21,28 @@ impl Dispatch {
     /// rank few slots have any.
     pub(super) fn first_to_copy(
         &mut self,
-        cx: &mut Cx<'_, impl Types>,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
         exchange: &Exchange,
     ) -> Result<Phase> {
-        let env = cx.env;
-        let shape = env.shape;
-        if shape.tp_world_size() > 1 || !split::copies_by_rows(shape, env.rank) {
-            return Ok(first_record(env.work.slots.start, self.round.first_row));
+        let core = cx.core;
+        let shape = core.shape;
+        if shape.tp_world_size() > 1 || !split::copies_by_rows(shape, core.rank) {
+            return Ok(first_record(core.work.slots.start, self.round.first_row));
         }
-        let own = split::rows(shape, self.round.total, env.core);
+        let own = split::rows(shape, self.round.total, core.id);
         self.round.end = Some(own.end);
         // Slots of other cores have entries, too: there are fewer slots than destinations.
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
         counts.fill(0);
         let mut before = 0;
         let mut first = Cursor::first(0, own.start);
-        for core in (0..shape.aiv_num()).map(CoreId) {
-            let mut sources = split::slots(shape, env.rank, core).map(RankId);
-            let Some(source) = sources.find(|&source| shape.sends_to_shared(source, env.rank)) else {
+        for other in (0..shape.aiv_num()).map(CoreId) {
+            let mut sources = split::slots(shape, core.rank, other).map(RankId);
+            let Some(source) = sources.find(|&source| shape.sends_to_shared(source, core.rank)) else {
                 continue;
             };
-            let rows = exchange.sum_of(env, cx.fabric, self.round.epoch, core)?.rows;
-            rows_within(rows.into(), shape.rows_from(source, env.rank).into())?;
+            let rows = exchange.sum_of(core, cx.fabric, self.round.epoch, other)?.rows;
+            rows_within(rows.into(), shape.rows_from(source, core.rank).into())?;
             *counts.get_mut(source.index()).ok_or(SHORT_WORDS)? = rows;
             if before <= own.start {
                 first.slot = source.0;
@@ -53,56 +53,66 @@ impl Dispatch {
         Ok(Phase::CopyOut { at: first, field: Field::Triple })
     }
 
-    pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
-        if slot >= cx.env.work.slots.end {
-            return self.copied(cx.env, row);
+    pub(super) fn await_tokens(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        slot: u32,
+        row: u32,
+    ) -> Outcome {
+        if slot >= cx.core.work.slots.end {
+            return self.copied(cx.core, row);
         }
         let reached = await_token_flags(cx, self.round.partition, &(slot..slot + 1))?;
         reached.then(|_| self.go(first_record(slot, row)))
     }
 
     /// Copies a field of the rows from `at` on.
-    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>, mut at: Cursor, field: Field) -> Outcome {
-        let env = cx.env;
+    pub(super) fn copy_out(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        mut at: Cursor,
+        field: Field,
+    ) -> Outcome {
+        let core = cx.core;
         if self.round.end.is_some_and(|end| at.row >= end) {
-            return self.copied(env, at.row);
+            return self.copied(core, at.row);
         }
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        let batch = self.slots_from(env, counts, at.slot).batch(env, at, self.rows_max(env, at.row))?;
+        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        let batch = self.slots_from(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
         let Some(first) = batch.stretches.first() else {
-            return match env.choices.flags {
-                Flags::Joint => self.copied(env, at.row),
-                Flags::Separate => self.go(after(env, at, batch.next)),
+            return match core.choices.flags {
+                Flags::Joint => self.copied(core, at.row),
+                Flags::Separate => self.go(after(core, at, batch.next)),
             };
         };
         match field {
-            Field::Triple => at.token = copy_triples(cx, &batch, &self.column(env, triple_of), at)?,
+            Field::Triple => at.token = copy_triples(cx, &batch, &self.column(core, triple_of), at)?,
             Field::Data => self.copy_data(cx, &batch, at.row)?,
-            Field::Scale => copy_scales(cx.fabric, &batch, &self.column(env, scale_of), at.row)?,
+            Field::Scale => copy_scales(cx.fabric, &batch, &self.column(core, scale_of), at.row)?,
             Field::Peer => self.put_at_peer(cx, first, at)?,
         }
-        self.go(match field.next(env.shape) {
+        self.go(match field.next(core.shape) {
             Some(field) => Phase::CopyOut { at, field },
-            None => after(env, at, batch.next),
+            None => after(core, at, batch.next),
         })
     }
 
     /// Returns the slots whose rows may be copied along with those of `slot`.
-    fn slots_from<'c, V>(&self, env: Bound<'_, V>, counts: &'c [u32], slot: u32) -> Slots<'c> {
-        let own = &env.work.slots;
-        match (self.round.end, env.choices.flags) {
-            (Some(_), _) => Slots { counts, first: 0, end: env.shape.ep_world_size() },
+    fn slots_from<'c>(&self, core: Core<'_>, counts: &'c [u32], slot: u32) -> Slots<'c> {
+        let own = &core.work.slots;
+        match (self.round.end, core.choices.flags) {
+            (Some(_), _) => Slots { counts, first: 0, end: core.shape.ep_world_size() },
             (None, Flags::Joint) => Slots { counts, first: own.start, end: own.end },
             (None, Flags::Separate) => Slots { counts, first: own.start, end: slot + 1 },
         }
     }
 
     /// Returns the maximum number of rows that a step copies from `row` on.
-    fn rows_max<V>(&self, env: Bound<'_, V>, row: u32) -> u32 {
-        let max = match env.shape.tp_world_size() {
+    fn rows_max(&self, core: Core<'_>, row: u32) -> u32 {
+        let max = match core.shape.tp_world_size() {
             // Where data stay in the window, the writes for each record are small.
-            _ if env.choices.receive.keeps_rows() => ROWS,
-            1 => env.run.min(ROWS),
+            _ if core.choices.receive.keeps_rows() => ROWS,
+            1 => core.run.min(ROWS),
             // A record goes to the peer as soon as it is copied.
             _ => 1,
         };
@@ -111,25 +121,25 @@ impl Dispatch {
 
     /// Returns the place of the first record of a stretch.
     #[inline(always)]
-    pub(super) fn records<V>(&self, env: Bound<'_, V>, rows: &Stretch) -> Place {
-        dispatch_record(env.shape, self.round.partition, rows.home, rows.source, rows.index)
+    pub(super) fn records(&self, core: Core<'_>, rows: &Stretch) -> Place {
+        dispatch_record(core.shape, self.round.partition, rows.home, rows.source, rows.index)
     }
 
     /// Returns the column of the field that lies at `field_of` a record.
     #[inline(always)]
-    fn column<'s, V>(
+    fn column<'s>(
         &'s self,
-        env: Bound<'s, V>,
+        core: Core<'s>,
         field_of: impl Fn(&Shape, Place) -> Place + 's,
     ) -> Column<impl Fn(&Stretch) -> Place + 's> {
-        let first = move |rows: &Stretch| field_of(env.shape, self.records(env, rows));
-        Column { first, pitch: env.shape.record_pitch() }
+        let first = move |rows: &Stretch| field_of(core.shape, self.records(core, rows));
+        Column { first, pitch: core.shape.record_pitch() }
     }
 
     /// Copies the data of a batch to `row` of the outputs and those after it, or writes there in the row table where they lie.
     #[inline(always)]
-    fn copy_data(&self, cx: &mut Cx<'_, impl Types>, batch: &Batch, row: u32) -> Result<()> {
-        match cx.env.choices.receive {
+    fn copy_data(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, batch: &Batch, row: u32) -> Result<()> {
+        match cx.core.choices.receive {
             Receive::Copy => self.deliver(cx, batch, row),
             Receive::InPlace => self.write_table(cx, batch, row),
             Receive::Direct { .. } | Receive::Overwrite { .. } => {
@@ -139,10 +149,10 @@ impl Dispatch {
     }
 
     #[inline(always)]
-    fn deliver(&self, cx: &mut Cx<'_, impl Types>, batch: &Batch, row: u32) -> Result<()> {
-        let shape = cx.env.shape;
+    fn deliver(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, batch: &Batch, row: u32) -> Result<()> {
+        let shape = cx.core.shape;
         for rows in &batch.stretches {
-            let mut from = self.records(cx.env, rows);
+            let mut from = self.records(cx.core, rows);
             let mut to = outputs::expand_x(shape, row + rows.before);
             for _ in 0..rows.len {
                 cx.fabric.deliver(to, from, shape.payload_bytes())?;
@@ -154,14 +164,14 @@ impl Dispatch {
     }
 
     #[inline(always)]
-    fn write_table(&self, cx: &mut Cx<'_, impl Types>, batch: &Batch, row: u32) -> Result<()> {
+    fn write_table(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, batch: &Batch, row: u32) -> Result<()> {
         let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
         let mut left = entries.iter_mut();
         for rows in &batch.stretches {
-            let mut at = self.records(cx.env, rows);
+            let mut at = self.records(cx.core, rows);
             for entry in left.by_ref().take(rows.len as usize) {
                 *entry = row_table::entry(at);
-                at.offset += cx.env.shape.record_pitch();
+                at.offset += cx.core.shape.record_pitch();
             }
         }
         write_first(cx.fabric, outputs::element(Tensor::RowTable, row), &entries, batch.len)
@@ -169,8 +179,8 @@ impl Dispatch {
 }
 
 /// Returns the phase that follows the last field of the rows from `at` to `next`.
-fn after<V>(env: Bound<'_, V>, at: Cursor, next: Cursor) -> Phase {
-    match env.choices.flags {
+fn after(core: Core<'_>, at: Cursor, next: Cursor) -> Phase {
+    match core.choices.flags {
         // Each slot has a `TokenFlag` of its own.
         Flags::Separate if next.slot > at.slot => Phase::AwaitTokens { slot: next.slot, row: next.row },
         _ => Phase::CopyOut { at: next, field: Field::Triple },

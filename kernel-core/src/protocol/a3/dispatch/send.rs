@@ -5,29 +5,29 @@ use crate::fabric::Fabric;
 use crate::layout::data::dispatch_record;
 use crate::plan::route::Sends;
 use crate::protocol::Flags;
-use crate::protocol::kit::{self, Cx, Outcome, Part, Types, split_words};
+use crate::protocol::kit::{self, Context, Outcome, Part, split_words};
 use crate::sync::barrier::Meeting;
 
 impl Dispatch {
-    pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(super) fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         kit::select(cx, &mut self.round)?;
-        self.go(if cx.env.shape.tp_world_size() == 1 { first_to_send(cx.env) } else { Phase::SelectTp })
+        self.go(if cx.core.shape.tp_world_size() == 1 { first_to_send(cx.core) } else { Phase::SelectTp })
     }
 
-    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
-        let (shape, share) = (cx.env.shape, &cx.env.work.sends);
+    pub(super) fn send(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: u32) -> Outcome {
+        let (shape, share) = (cx.core.shape, &cx.core.work.sends);
         let (slots, _) = split_words(cx.scratch.words, share)?;
-        let sends = Sends::new(shape, cx.env.rank, cx.env.choices.order, share);
+        let sends = Sends::new(shape, cx.core.rank, cx.core.choices.order, share);
         let mut next = next;
-        for _ in 0..cx.env.run {
+        for _ in 0..cx.core.run {
             let Some((item, send)) = sends.next(cx.inputs, slots, next) else {
-                return self.go(match cx.env.choices.flags {
+                return self.go(match cx.core.choices.flags {
                     Flags::Joint => Phase::Part(Part::Meet(Meeting::Quiet)),
-                    Flags::Separate => Phase::Part(Part::expand_idx(cx.env)),
+                    Flags::Separate => Phase::Part(Part::expand_idx(cx.core)),
                 });
             };
-            let (row, tail) = kit::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
-            let at = dispatch_record(shape, self.round.partition, send.home, cx.env.rank, send.slot);
+            let (row, tail) = kit::record(cx.core, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
+            let at = dispatch_record(shape, self.round.partition, send.home, cx.core.rank, send.slot);
             cx.fabric.put(send.home.rank, at, row, tail.as_bytes())?;
             next = item + 1;
         }

@@ -9,7 +9,7 @@ use crate::fabric::{Fabric, Progress};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::plan::split;
-use crate::protocol::kit::{Cx, Outcome, Types};
+use crate::protocol::kit::{Context, Outcome};
 use crate::sync::selector::select;
 
 /// The exchange of results of one core.
@@ -49,12 +49,16 @@ impl Add {
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, (own, others): (u32, u32)) -> Outcome {
-        let env = cx.env;
-        let share = |rows| split::rows(env.shape, rows, env.core);
+    pub(crate) fn step(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        (own, others): (u32, u32),
+    ) -> Outcome {
+        let core = cx.core;
+        let share = |rows| split::rows(core.shape, rows, core.id);
         match self.phase {
             Phase::Select => {
-                self.partition = select(cx.fabric, tp::selector(Operator::Combine, env.core))?;
+                self.partition = select(cx.fabric, tp::selector(Operator::Combine, core.id))?;
                 self.go(Phase::Put { row: share(others).start })
             }
             Phase::Put { row } if row >= share(others).end => {
@@ -62,8 +66,8 @@ impl Add {
                 self.go(Phase::Announce(Announcement::new(Operator::Combine, self.partition, told)))
             }
             Phase::Put { row } => {
-                let y = cx.operands.result(env.shape, own.saturating_add(row))?;
-                cx.fabric.put(peer(env), tp::result(env.shape, env.rank, self.partition, row), y, &[])?;
+                let y = cx.operands.result(core.shape, own.saturating_add(row))?;
+                cx.fabric.put(peer(core), tp::result(core.shape, core.rank, self.partition, row), y, &[])?;
                 self.go(Phase::Put { row: row + 1 })
             }
             Phase::Announce(ref mut announcement) => {

@@ -14,7 +14,7 @@ use crate::layout::state::{Operator, Partition};
 use crate::layout::{outputs, tp};
 use crate::place::{Place, Tensor};
 use crate::protocol::kit::{
-    self, Cx, Due, Outcome, Types, copy_data, copy_scale, copy_triple, count_of, split_words, write_words,
+    self, Context, Due, Outcome, copy_data, copy_scale, copy_triple, count_of, split_words, write_words,
 };
 use crate::units::RankId;
 
@@ -76,25 +76,25 @@ impl Gather {
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let env = cx.env;
+    pub(crate) fn step(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let core = cx.core;
         match self.phase {
             Phase::Announce(ref mut announcement) => {
-                let progress = announcement.step(cx, env.shape.rows_max(env.rank), None)?;
+                let progress = announcement.step(cx, core.shape.rows_max(core.rank), None)?;
                 if progress != Progress::Done {
                     return Ok(progress);
                 }
                 self.heard = announcement.heard();
-                let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-                env.work
+                let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+                core.work
                     .slots
                     .clone()
-                    .try_for_each(|slot| count_of(env, counts, slot).map(|count| *count = 0))?;
-                let at = PeerRow { row: self.heard.first, slot: env.work.slots.start, token: 0 };
+                    .try_for_each(|slot| count_of(core, counts, slot).map(|count| *count = 0))?;
+                let at = PeerRow { row: self.heard.first, slot: core.work.slots.start, token: 0 };
                 self.go(Phase::CopyOut { at, part: Part::Triple })
             }
             Phase::CopyOut { at, .. } if at.row >= self.heard.end => {
-                self.go(Phase::Counts { slot: env.work.slots.start, rows: self.heard.first })
+                self.go(Phase::Counts { slot: core.work.slots.start, rows: self.heard.first })
             }
             Phase::CopyOut { at, part } => self.copy_out(cx, at, part),
             Phase::Counts { slot, rows } => self.counts(cx, slot, rows),
@@ -105,7 +105,7 @@ impl Gather {
             }
             Phase::RecvCounts => {
                 let [first, second] =
-                    if env.tp_rank.0 == 0 { [self.own, self.heard.end] } else { [self.heard.end, self.own] };
+                    if core.tp_rank.0 == 0 { [self.own, self.heard.end] } else { [self.heard.end, self.own] };
                 let at = outputs::element(Tensor::TpRecvCounts, 0);
                 write_words(cx.fabric, at, [first, second].into_iter())?;
                 self.go(Phase::Done)
@@ -114,10 +114,15 @@ impl Gather {
         }
     }
 
-    fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>, mut at: PeerRow, part: Part) -> Outcome {
-        let env = cx.env;
-        let shape = env.shape;
-        let record = tp::record(shape, env.rank, self.partition, at.row);
+    fn copy_out(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        mut at: PeerRow,
+        part: Part,
+    ) -> Outcome {
+        let core = cx.core;
+        let shape = core.shape;
+        let record = tp::record(shape, core.rank, self.partition, at.row);
         // Both totals are within the capacity, so the sum does not overflow.
         let row = self.own.saturating_add(at.row);
         let has_scale = shape.row_format().scale.is_some();
@@ -142,34 +147,39 @@ impl Gather {
     }
 
     /// Copies the triple at `from` and counts the row. Returns what the next row must follow.
-    fn take_triple(&self, cx: &mut Cx<'_, impl Types>, at: PeerRow, from: Place) -> Result<PeerRow> {
-        let env = cx.env;
+    fn take_triple(
+        &self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        at: PeerRow,
+        from: Place,
+    ) -> Result<PeerRow> {
+        let core = cx.core;
         let row = self.own.saturating_add(at.row);
-        let triple = Triple::from_bytes(env.shape, cx.fabric.bytes(from, Triple::BYTES)?)
+        let triple = Triple::from_bytes(core.shape, cx.fabric.bytes(from, Triple::BYTES)?)
             .map_err(|seen| ProtocolError::Triple { row, seen })?;
         // With one expert per rank, a slot is a source.
         let slot = triple.source.0;
-        if slot < at.slot || slot >= env.work.slots.end {
+        if slot < at.slot || slot >= core.work.slots.end {
             return Err(ProtocolError::Triple { row, seen: triple.words() });
         }
         let due = Due { row, token: if slot > at.slot { 0 } else { at.token } };
-        let token = copy_triple(env, cx.fabric, from, RankId(slot), due)?;
-        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
-        *count_of(env, counts, slot)? += 1;
+        let token = copy_triple(core, cx.fabric, from, RankId(slot), due)?;
+        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        *count_of(core, counts, slot)? += 1;
         Ok(PeerRow { slot, token, ..at })
     }
 
-    fn counts(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, rows: u32) -> Outcome {
-        let env = cx.env;
-        let own = &env.work.slots;
+    fn counts(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, slot: u32, rows: u32) -> Outcome {
+        let core = cx.core;
+        let own = &core.work.slots;
         if slot >= own.end {
             // The last core's stretch ends with the peer's last row.
-            let is_last = env.core.0 + 1 == env.shape.aiv_num();
+            let is_last = core.id.0 + 1 == core.shape.aiv_num();
             return self.go(if is_last { Phase::TokenNums } else { Phase::Done });
         }
         let now = kit::chunk_of(own, slot);
         let end = now.end;
-        let at = outputs::element(Tensor::EpRecvCounts, env.shape.ep_world_size() + slot);
+        let at = outputs::element(Tensor::EpRecvCounts, core.shape.ep_world_size() + slot);
         let rows = kit::write_sums(cx, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })
     }

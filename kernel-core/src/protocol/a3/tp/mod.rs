@@ -15,7 +15,7 @@ pub(crate) use gather::Gather;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
-use crate::protocol::kit::{Bound, Cx, Outcome, Types, copy_of};
+use crate::protocol::kit::{Context, Core, Outcome, copy_of};
 use crate::sync::flag;
 use crate::units::RankId;
 use core::ops::Range;
@@ -70,8 +70,8 @@ pub(crate) const fn built() -> Result<()> {
 }
 
 /// Returns the other rank of the TP domain.
-pub(crate) fn peer<V>(env: Bound<'_, V>) -> RankId {
-    RankId(env.tp_rank.0 ^ 1)
+pub(crate) fn peer(core: Core<'_>) -> RankId {
+    RankId(core.tp_rank.0 ^ 1)
 }
 
 impl Announcement {
@@ -89,9 +89,15 @@ impl Announcement {
     ///
     /// # Errors
     /// The peer has announced other rows, or the fabric refuses.
-    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, max: u64, expected: Option<Rows>) -> Outcome {
-        let (core, peer) = (cx.env.core, peer(cx.env));
-        let slot = tp::slot(self.kind, self.partition, core);
+    pub(crate) fn step(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        max: u64,
+        expected: Option<Rows>,
+    ) -> Outcome {
+        let id = cx.core.id;
+        let peer = peer(cx.core);
+        let slot = tp::slot(self.kind, self.partition, id);
         match self.phase {
             Phase::PutFirst => {
                 cx.fabric.put(peer, tp::first_row(slot), &self.told.first.to_le_bytes(), &[])?;
@@ -102,7 +108,7 @@ impl Announcement {
                 self.go(Phase::Await)
             }
             Phase::Await => {
-                let rows = match flag::count(cx.fabric, slot, Wait::new(Flag::Tp, peer, &[core.0]))? {
+                let rows = match flag::count(cx.fabric, slot, Wait::new(Flag::Tp, peer, &[id.0]))? {
                     Ok(rows) => rows,
                     Err(wait) => return Ok(Progress::Pending(wait)),
                 };
@@ -111,7 +117,7 @@ impl Announcement {
                 let fits = |heard: &Rows| {
                     u64::from(heard.end) <= max && expected.is_none_or(|expected| expected == *heard)
                 };
-                let wrong = ProtocolError::TpRows { core, first, rows, max };
+                let wrong = ProtocolError::TpRows { core: id, first, rows, max };
                 self.heard = heard.filter(fits).ok_or(wrong)?;
                 self.go(Phase::Clear)
             }

@@ -17,10 +17,10 @@
 mod receive;
 mod send;
 
-use crate::fabric::Progress;
+use crate::fabric::{Fabric, Progress};
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
-use crate::protocol::kit::{self, Bound, Cx, Env, Exchange, Outcome, Part, Round, Types};
+use crate::protocol::kit::{self, Context, Core, Exchange, Outcome, Part, Round};
 use crate::sync::barrier::Meeting;
 
 /// The dispatch of one core.
@@ -78,7 +78,7 @@ impl Dispatch {
 
     /// Advances the operator by one step.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => {
                 kit::select(cx, &mut self.round)?;
@@ -90,10 +90,10 @@ impl Dispatch {
                     if let Part::Exchange(_) = ended {
                         receive::forget(cx)?;
                     }
-                    self.go(self.after(cx.env, ended))
+                    self.go(self.after(cx.core, ended))
                 }
                 // It has just arrived, and sends its records before it awaits the others.
-                Progress::Stepped if *part == Part::Meet(Meeting::Barrier) && !counts_first(cx.env) => {
+                Progress::Stepped if *part == Part::Meet(Meeting::Barrier) && !counts_first(cx.core) => {
                     self.go(first_record())
                 }
                 progress => Ok(progress),
@@ -108,25 +108,25 @@ impl Dispatch {
     }
 
     /// Returns the phase that follows a part.
-    fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
+    fn after(&self, core: Core<'_>, part: Part) -> Phase {
         match part {
-            Part::Meet(_) if counts_first(env) => Phase::Part(Part::publish(env)),
-            Part::Meet(_) => Phase::Part(Part::expand_idx(env)),
-            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env))),
-            Part::Exchange(_) => Phase::Look { slot: env.work.slots.start },
+            Part::Meet(_) if counts_first(core) => Phase::Part(Part::publish(core)),
+            Part::Meet(_) => Phase::Part(Part::expand_idx(core)),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(core))),
+            Part::Exchange(_) => Phase::Look { slot: core.work.slots.start },
             // `TokenFlag`s are not used here.
             Part::Publish { .. } | Part::PublishTokens { .. } => first_record(),
         }
     }
 }
 
-machine! { Dispatch(self): Phase::Part(part) => part.phase(), Phase::CopyOut { field, .. } => field.name() }
+machine! { Dispatch of V2 (self): Phase::Part(part) => part.phase(), Phase::CopyOut { field, .. } => field.name() }
 
 fn first_record() -> Phase {
     Phase::Send { at: Cursor::default() }
 }
 
 /// Returns whether the core publishes counts, and so waits at the barrier first.
-fn counts_first<V>(env: Bound<'_, V>) -> bool {
-    !env.work.destinations.is_empty()
+fn counts_first(core: Core<'_>) -> bool {
+    !core.work.destinations.is_empty()
 }

@@ -14,7 +14,7 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
 use crate::place::Place;
 use crate::placement::Home;
-use crate::protocol::kit::{self, Bound, Cx, Due, Outcome, Scratch, Types, internal, split_words, take};
+use crate::protocol::kit::{self, Context, Core, Due, Outcome, Scratch, internal, split_words, take};
 use crate::sync::flag;
 use crate::units::RankId;
 
@@ -27,9 +27,9 @@ struct Left<'u> {
 
 impl<'u> Left<'u> {
     #[inline(always)]
-    fn new<V>(env: Bound<'_, V>, scratch: &'u mut Scratch<'_>) -> Result<Self> {
-        let n = (env.work.slots.end - env.work.slots.start) as usize;
-        let (_, mut table) = split_words(scratch.words, &env.work.sends)?;
+    fn new(core: Core<'_>, scratch: &'u mut Scratch<'_>) -> Result<Self> {
+        let n = (core.work.slots.end - core.work.slots.start) as usize;
+        let (_, mut table) = split_words(scratch.words, &core.work.sends)?;
         let (counts, copied) = (take(&mut table, n)?, take(&mut table, n)?);
         Ok(Self { counts, copied, tokens: take(&mut table, n)? })
     }
@@ -38,17 +38,17 @@ impl<'u> Left<'u> {
 const OUTSIDE: ProtocolError = internal("slot outside the share");
 
 /// Resets the progress at the start of a round.
-pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<()> {
-    let Left { copied, tokens, .. } = Left::new(cx.env, &mut cx.scratch)?;
+pub(super) fn forget(cx: &mut Context<'_, impl Fabric + ?Sized>) -> Result<()> {
+    let Left { copied, tokens, .. } = Left::new(cx.core, &mut cx.scratch)?;
     copied.fill(0);
     tokens.fill(0);
     Ok(())
 }
 
 impl Dispatch {
-    pub(super) fn look(&mut self, cx: &mut Cx<'_, impl Types>, from: u32) -> Outcome {
-        let own = &cx.env.work.slots;
-        let left = Left::new(cx.env, &mut cx.scratch)?;
+    pub(super) fn look(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, from: u32) -> Outcome {
+        let own = &cx.core.work.slots;
+        let left = Left::new(cx.core, &mut cx.scratch)?;
         let mut missing = None;
         for slot in (from..own.end).chain(own.start..from) {
             let i = (slot - own.start) as usize;
@@ -58,7 +58,7 @@ impl Dispatch {
             if record >= count {
                 continue;
             }
-            match self.missing_block(cx.env, cx.fabric, slot, record)? {
+            match self.missing_block(cx.core, cx.fabric, slot, record)? {
                 Some(wait) => missing = missing.or(Some(wait)),
                 None => {
                     let before = left.counts.iter().take(i).fold(record, |sum, &n| sum.saturating_add(n));
@@ -75,16 +75,16 @@ impl Dispatch {
 
     /// Returns a block of a record that has not arrived; `None` if all have. The last block is checked first: it usually
     /// arrives last, so one read suffices.
-    fn missing_block<F: Fabric + ?Sized, V>(
+    fn missing_block<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &F,
         slot: u32,
         record: u32,
     ) -> Result<Option<Wait>> {
-        let (Home { local_expert, .. }, source) = ends(env, slot);
-        let at = self.record_of(env, slot, record);
-        for block in (0..block::count(env.shape)).rev() {
+        let (Home { local_expert, .. }, source) = ends(core, slot);
+        let at = self.record_of(core, slot, record);
+        for block in (0..block::count(core.shape)).rev() {
             let awaited = Wait::new(Flag::Block, source, &[local_expert, record, block]);
             let missing = flag::missing(fabric, block::flag(at, block), awaited)?;
             if missing.is_some() {
@@ -97,20 +97,20 @@ impl Dispatch {
     /// Copies a field of a record to `row` of the outputs, or clears the flag of a block; the last one completes the record.
     pub(super) fn copy_out(
         &mut self,
-        cx: &mut Cx<'_, impl Types>,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
         (slot, record, row): (u32, u32, u32),
         field: Field,
     ) -> Outcome {
-        let (env, shape, own) = (cx.env, cx.env.shape, &cx.env.work.slots);
-        let at = self.record_of(env, slot, record);
-        let Left { copied, tokens, .. } = Left::new(env, &mut cx.scratch)?;
+        let (core, shape, own) = (cx.core, cx.core.shape, &cx.core.work.slots);
+        let at = self.record_of(core, slot, record);
+        let Left { copied, tokens, .. } = Left::new(core, &mut cx.scratch)?;
         let i = (slot - own.start) as usize;
         let field = match field {
             Field::Triple => {
                 let first = tokens.get_mut(i).ok_or(OUTSIDE)?;
-                let (_, source) = ends(env, slot);
+                let (_, source) = ends(core, slot);
                 let due = Due { row, token: *first };
-                *first = kit::copy_triple(env, cx.fabric, triple_of(shape, at), source, due)?;
+                *first = kit::copy_triple(core, cx.fabric, triple_of(shape, at), source, due)?;
                 Field::Data { block: 0 }
             }
             Field::Data { block } => {
@@ -143,14 +143,14 @@ impl Dispatch {
         self.go(Phase::CopyOut { slot, record, row, field })
     }
 
-    fn record_of<V>(&self, env: Bound<'_, V>, slot: u32, record: u32) -> Place {
-        let (home, source) = ends(env, slot);
-        dispatch_record(env.shape, self.round.partition, home, source, record)
+    fn record_of(&self, core: Core<'_>, slot: u32, record: u32) -> Place {
+        let (home, source) = ends(core, slot);
+        dispatch_record(core.shape, self.round.partition, home, source, record)
     }
 }
 
 /// Returns the expert and the source of a slot's records.
-fn ends<V>(env: Bound<'_, V>, slot: u32) -> (Home, RankId) {
-    let (local_expert, source) = env.shape.by_ranks(slot);
-    (Home { rank: env.rank, local_expert }, RankId(source))
+fn ends(core: Core<'_>, slot: u32) -> (Home, RankId) {
+    let (local_expert, source) = core.shape.by_ranks(slot);
+    (Home { rank: core.rank, local_expert }, RankId(source))
 }

@@ -8,20 +8,20 @@ use crate::layout::record::sent_bytes;
 use crate::place::Place;
 use crate::plan::experts::{Cursor, ExpertSends};
 use crate::plan::route::{Send, Sends};
-use crate::protocol::kit::{self, Bound, Cx, Outcome, Part, Types, split_words};
+use crate::protocol::kit::{self, Context, Core, Outcome, Part, split_words};
 use crate::sync::barrier::Meeting;
 use crate::sync::flag;
 use core::ops::Range;
 
 impl Dispatch {
-    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, at: Cursor) -> Outcome {
-        let (env, share) = (cx.env, &cx.env.work.sends);
+    pub(super) fn send(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, at: Cursor) -> Outcome {
+        let (core, share) = (cx.core, &cx.core.work.sends);
         let (slots, _) = split_words(cx.scratch.words, share)?;
-        let sends = Sends::new(env.shape, env.rank, env.choices.order, share);
-        let sends = ExpertSends { sends, slots, experts: &env.work.experts };
+        let sends = Sends::new(core.shape, core.rank, core.choices.order, share);
+        let sends = ExpertSends { sends, slots, experts: &core.work.experts };
         self.go(match sends.next(cx.inputs, at) {
             Some((send, next)) => Phase::Put { send, block: 0, next },
-            None if counts_first(env) => Phase::Part(Part::expand_idx(env)),
+            None if counts_first(core) => Phase::Part(Part::expand_idx(core)),
             None => Phase::Part(Part::Meet(Meeting::Barrier)),
         })
     }
@@ -29,30 +29,34 @@ impl Dispatch {
     /// Puts a block straight from the row and the tail after it, without a copy.
     pub(super) fn put(
         &mut self,
-        cx: &mut Cx<'_, impl Types>,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
         (send, block, next): (Send, u32, Cursor),
     ) -> Outcome {
-        let (row, tail) = kit::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
-        let stream = block::stream(block, sent_bytes(cx.env.shape));
+        let (row, tail) = kit::record(cx.core, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
+        let stream = block::stream(block, sent_bytes(cx.core.shape));
         let (in_row, in_tail) = (part(row, 0, &stream), part(tail.as_bytes(), row.len(), &stream));
-        let at = block::block(self.record_at(cx.env, send), block);
+        let at = block::block(self.record_at(cx.core, send), block);
         cx.fabric.put(send.home.rank, at, in_row, in_tail)?;
         self.go(Phase::PublishBlock { send, block, next })
     }
 
     pub(super) fn publish_block(
         &mut self,
-        cx: &mut Cx<'_, impl Types>,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
         (send, block, next): (Send, u32, Cursor),
     ) -> Outcome {
-        cx.fabric.publish(send.home.rank, block::flag(self.record_at(cx.env, send), block), flag::ARRIVED)?;
+        cx.fabric.publish(
+            send.home.rank,
+            block::flag(self.record_at(cx.core, send), block),
+            flag::ARRIVED,
+        )?;
         let block = block + 1;
-        let more = block < block::count(cx.env.shape);
+        let more = block < block::count(cx.core.shape);
         self.go(if more { Phase::Put { send, block, next } } else { Phase::Send { at: next } })
     }
 
-    fn record_at<V>(&self, env: Bound<'_, V>, send: Send) -> Place {
-        dispatch_record(env.shape, self.round.partition, send.home, env.rank, send.slot)
+    fn record_at(&self, core: Core<'_>, send: Send) -> Place {
+        dispatch_record(core.shape, self.round.partition, send.home, core.rank, send.slot)
     }
 }
 

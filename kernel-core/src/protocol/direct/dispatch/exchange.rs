@@ -7,8 +7,8 @@ use crate::place::Place;
 use crate::plan::{route, split};
 use crate::protocol::direct::ranks;
 use crate::protocol::kit::{
-    Bound, CHUNK, Cx, Exchange, Outcome, Part, SHORT_WORDS, Types, await_run, bytes_of, internal,
-    rows_within, slots_of, split_words,
+    CHUNK, Context, Core, Exchange, Outcome, Part, SHORT_WORDS, await_run, bytes_of, internal, rows_within,
+    slots_of, split_words,
 };
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
@@ -16,135 +16,148 @@ use crate::units::{CoreId, RankId, div_ceil, div_rem};
 use core::ops::Range;
 
 /// Returns the number of effects for each rank: one for each piece of a table, and one for its word.
-fn pieces_and_word<V>(env: Bound<'_, V>) -> u32 {
-    div_ceil(env.shape.local_expert_num().into(), CHUNK.into()) as u32 + 1
+fn pieces_and_word(core: Core<'_>) -> u32 {
+    div_ceil(core.shape.local_expert_num().into(), CHUNK.into()) as u32 + 1
 }
 
 /// Returns the numbers of the effects for the ranks of this core's share, `each` for one rank.
-pub(super) fn effects<V>(env: Bound<'_, V>, each: u32) -> Range<u32> {
-    let own = ranks(env);
+pub(super) fn effects(core: Core<'_>, each: u32) -> Range<u32> {
+    let own = ranks(core);
     own.start * each..own.end * each
 }
 
 impl Dispatch {
     /// Clears the words of the previous dispatch, which used the other partition.
-    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
-        let now = cx.env.run_of(&effects(cx.env, CLEARS), next);
+    pub(super) fn clear(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: u32) -> Outcome {
+        let now = cx.core.run_of(&effects(cx.core, CLEARS), next);
         if now.is_empty() {
-            return self.go(Phase::PublishCounts { next: effects(cx.env, pieces_and_word(cx.env)).start });
+            return self.go(Phase::PublishCounts { next: effects(cx.core, pieces_and_word(cx.core)).start });
         }
         let (next, partition) = (now.end, self.round.partition.flipped());
         for effect in now {
             let (source, word) = div_rem(effect, CLEARS);
             let word = Direct::ALL.get(word as usize).ok_or(internal("no such word"))?;
-            cx.fabric.store(word.word(cx.env.shape, partition, RankId(source)), 0)?;
+            cx.fabric.store(word.word(cx.core.shape, partition, RankId(source)), 0)?;
         }
         self.go(Phase::Clear { next })
     }
 
     /// Puts the counts that [`kit::select`](crate::protocol::a3::kit::select) computed for the whole rank.
-    pub(super) fn publish_counts(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
-        let (env, partition) = (cx.env, self.round.partition);
-        let (_, send_status) = split_words(cx.scratch.words, &env.work.sends)?;
-        let each = pieces_and_word(env);
-        let now = env.run_of(&effects(env, each), next);
+    pub(super) fn publish_counts(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        next: u32,
+    ) -> Outcome {
+        let (core, partition) = (cx.core, self.round.partition);
+        let (_, send_status) = split_words(cx.scratch.words, &core.work.sends)?;
+        let each = pieces_and_word(core);
+        let now = core.run_of(&effects(core, each), next);
         if now.is_empty() {
             // The counts are no longer needed; their memory now holds sums.
-            sums_of(env, send_status)?.1.fill(0);
-            return self.go(Phase::Part(Part::expand_idx(env)));
+            sums_of(core, send_status)?.1.fill(0);
+            return self.go(Phase::Part(Part::expand_idx(core)));
         }
         let next = now.end;
         for effect in now {
             let (to, piece) = div_rem(effect, each);
             let to = RankId(to);
             if piece + 1 < each {
-                let first = route::destination_of(env.shape, to, 0) as usize;
-                let own = first..first + env.shape.local_experts(to) as usize;
+                let first = route::destination_of(core.shape, to, 0) as usize;
+                let own = first..first + core.shape.local_experts(to) as usize;
                 let counts = send_status.get(own).ok_or(SHORT_WORDS)?;
-                put(cx.fabric, to, Direct::Counts.entry(env.shape, partition, env.rank, 0), (counts, piece))?;
+                put(
+                    cx.fabric,
+                    to,
+                    Direct::Counts.entry(core.shape, partition, core.rank, 0),
+                    (counts, piece),
+                )?;
             } else {
-                cx.fabric.publish(to, Direct::Counts.word(env.shape, partition, env.rank), flag::ARRIVED)?;
+                cx.fabric.publish(
+                    to,
+                    Direct::Counts.word(core.shape, partition, core.rank),
+                    flag::ARRIVED,
+                )?;
             }
         }
         self.go(Phase::PublishCounts { next })
     }
 
     /// Adds up the counts of the own sources, by local expert.
-    pub(super) fn await_counts(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
-        let (env, own) = (cx.env, ranks(cx.env));
-        let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
-        let (_, sums) = sums_of(env, table)?;
-        let run = env.run_of(&own, first);
+    pub(super) fn await_counts(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, first: u32) -> Outcome {
+        let (core, own) = (cx.core, ranks(cx.core));
+        let (_, table) = split_words(cx.scratch.words, &core.work.sends)?;
+        let (_, sums) = sums_of(core, table)?;
+        let run = core.run_of(&own, first);
         if run.is_empty() {
-            return self.go(match (env.shape.aiv_num(), own.is_empty()) {
+            return self.go(match (core.shape.aiv_num(), own.is_empty()) {
                 (1, _) => Phase::Sums,
                 (_, true) => Phase::ArriveWithSums,
                 (_, false) => Phase::PutSums { piece: 0 },
             });
         }
         let reached = await_run(run.start, run.map(RankId), |source| {
-            let wait = self.missing(env, cx.fabric, Direct::Counts, source)?;
+            let wait = self.missing(core, cx.fabric, Direct::Counts, source)?;
             if wait.is_none() {
-                self.add_counts(env, cx.fabric, source, sums)?;
+                self.add_counts(core, cx.fabric, source, sums)?;
             }
             Ok(wait)
         })?;
         reached.then(|source| self.go(Phase::Await { source }))
     }
 
-    pub(super) fn put_sums(&mut self, cx: &mut Cx<'_, impl Types>, piece: u32) -> Outcome {
-        let (_, table) = split_words(cx.scratch.words, &cx.env.work.sends)?;
-        let (_, sums) = sums_of(cx.env, table)?;
-        put(cx.fabric, cx.env.rank, core_sums(cx.env.shape, cx.env.core), (sums, piece))?;
+    pub(super) fn put_sums(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, piece: u32) -> Outcome {
+        let (_, table) = split_words(cx.scratch.words, &cx.core.work.sends)?;
+        let (_, sums) = sums_of(cx.core, table)?;
+        put(cx.fabric, cx.core.rank, core_sums(cx.core.shape, cx.core.id), (sums, piece))?;
         let is_last = (piece + 1) * CHUNK >= sums.len() as u32;
         self.go(if is_last { Phase::ArriveWithSums } else { Phase::PutSums { piece: piece + 1 } })
     }
 
     /// Computes from all cores' sums where the rows of the own sources begin, expert by expert, and where the rows of the
     /// own slots do; and stores the counts of those slots.
-    pub(super) fn sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let (env, shape) = (cx.env, cx.env.shape);
+    pub(super) fn sums(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
+        let (core, shape) = (cx.core, cx.core.shape);
         let (cores, ranks) = (shape.aiv_num(), shape.ep_world_size());
-        if let Some(core) = barrier::missing(cx.fabric, cores, env.core, self.round.epoch)? {
-            return Ok(Progress::Pending(Wait::barrier(core)));
+        if let Some(late) = barrier::missing(cx.fabric, cores, core.id, self.round.epoch)? {
+            return Ok(Progress::Pending(Wait::barrier(late)));
         }
         let mut of_cores: [&[[u8; 4]]; CORES_MAX] = [&[]; CORES_MAX];
         let with_sources = cores.min(ranks);
-        for (of_core, core) in of_cores.iter_mut().zip((0..with_sources).map(CoreId)) {
-            if core != env.core {
-                let len = u64::from(shape.local_experts(env.rank)) * 4;
-                *of_core = cx.fabric.bytes(core_sums(shape, core), len)?.as_chunks().0;
+        for (of_core, other) in of_cores.iter_mut().zip((0..with_sources).map(CoreId)) {
+            if other != core.id {
+                let len = u64::from(shape.local_experts(core.rank)) * 4;
+                *of_core = cx.fabric.bytes(core_sums(shape, other), len)?.as_chunks().0;
             }
         }
-        let slots = &env.work.slots;
+        let slots = &core.work.slots;
         let (expert, source) = shape.by_ranks(slots.start);
         let before = split::even_owner(ranks, cores, source);
-        let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
-        let (counts, firsts) = sums_of(env, table)?;
+        let (_, table) = split_words(cx.scratch.words, &core.work.sends)?;
+        let (counts, firsts) = sums_of(core, table)?;
         let (mut rows, mut of_expert) = (0u64, 0);
         for (local_expert, first) in (0..).zip(firsts) {
             let (own, start) = (*first, rows);
-            for (core, of_core) in (0..with_sources).zip(&of_cores) {
-                if core == env.core.0 {
+            for (other, of_core) in (0..with_sources).zip(&of_cores) {
+                if other == core.id.0 {
                     *first = u32::try_from(rows).unwrap_or(u32::MAX);
                 }
-                if (local_expert, core) == (expert, before) {
+                if (local_expert, other) == (expert, before) {
                     (self.round.first_row, of_expert) = (rows as u32, (rows - start) as u32);
                 }
                 let told = of_core.get(local_expert as usize).map_or(0, |&sum| u32::from_le_bytes(sum));
-                rows += u64::from(if core == env.core.0 { own } else { told });
+                rows += u64::from(if other == core.id.0 { own } else { told });
             }
         }
-        rows_within(rows, shape.rows_max(env.rank))?;
+        rows_within(rows, shape.rows_max(core.rank))?;
         self.round.total = rows as u32;
         // The sources of that core that precede the first own one.
         for source in split::ranks(shape, CoreId(before)).start..source {
-            let count = self.counts_of(env, cx.fabric, RankId(source))?.nth(expert as usize).unwrap_or(0);
+            let count = self.counts_of(core, cx.fabric, RankId(source))?.nth(expert as usize).unwrap_or(0);
             self.round.first_row = self.round.first_row.saturating_add(count);
             of_expert = of_expert.saturating_add(count);
         }
-        for (index, slot) in slots_of(shape, first_slots(env)).enumerate() {
-            let of_source = self.counts_of(env, cx.fabric, slot.source)?.skip(slot.local_expert as usize);
+        for (index, slot) in slots_of(shape, first_slots(core)).enumerate() {
+            let of_source = self.counts_of(core, cx.fabric, slot.source)?.skip(slot.local_expert as usize);
             // `step_by` would panic where there are no ranks.
             let mut at = index;
             for told in of_source {
@@ -153,32 +166,46 @@ impl Dispatch {
                 at += ranks as usize;
             }
         }
-        self.go(Phase::Grant { next: effects(env, pieces_and_word(env)).start, of_expert })
+        self.go(Phase::Grant { next: effects(core, pieces_and_word(core)).start, of_expert })
     }
 
     /// Grants rows. Their places may be overwritten now: the previous rows have been read, since this rank has reached this
     /// dispatch. Where experts overwrite, results have been read too: every rank has ended its combine before it sent the
     /// counts that have arrived here.
-    pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, of_expert: u32) -> Outcome {
-        let (env, partition) = (cx.env, self.round.partition);
-        let each = pieces_and_word(env);
-        let now = env.run_of(&effects(env, each), next);
+    pub(super) fn grant(
+        &mut self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        next: u32,
+        of_expert: u32,
+    ) -> Outcome {
+        let (core, partition) = (cx.core, self.round.partition);
+        let each = pieces_and_word(core);
+        let now = core.run_of(&effects(core, each), next);
         if now.is_empty() {
-            return self.go(Phase::Part(Part::Exchange(Exchange::of_counts(env, &self.round, of_expert))));
+            return self.go(Phase::Part(Part::Exchange(Exchange::of_counts(core, &self.round, of_expert))));
         }
-        let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
-        let (_, firsts) = sums_of(env, table)?;
+        let (_, table) = split_words(cx.scratch.words, &core.work.sends)?;
+        let (_, firsts) = sums_of(core, table)?;
         let next = now.end;
         for effect in now {
             let (to, piece) = div_rem(effect, each);
             let to = RankId(to);
             if piece + 1 < each {
-                put(cx.fabric, to, Direct::Grants.entry(env.shape, partition, env.rank, 0), (firsts, piece))?;
+                put(
+                    cx.fabric,
+                    to,
+                    Direct::Grants.entry(core.shape, partition, core.rank, 0),
+                    (firsts, piece),
+                )?;
                 if piece + 2 == each {
-                    self.add_counts(env, cx.fabric, to, firsts)?;
+                    self.add_counts(core, cx.fabric, to, firsts)?;
                 }
             } else {
-                cx.fabric.publish(to, Direct::Grants.word(env.shape, partition, env.rank), flag::ARRIVED)?;
+                cx.fabric.publish(
+                    to,
+                    Direct::Grants.word(core.shape, partition, core.rank),
+                    flag::ARRIVED,
+                )?;
             }
         }
         self.go(Phase::Grant { next, of_expert })
@@ -186,15 +213,15 @@ impl Dispatch {
 
     /// Returns the counts of `source` for each local expert, after a check of all of them. The caller must have seen the word,
     /// or passed a barrier after a core that did.
-    fn counts_of<F: Fabric + ?Sized, V>(
+    fn counts_of<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &F,
         source: RankId,
     ) -> Result<impl Iterator<Item = u32>> {
-        let at = Direct::Counts.entry(env.shape, self.round.partition, source, 0);
-        let told = fabric.bytes(at, u64::from(env.shape.local_experts(env.rank)) * 4)?.as_chunks().0;
-        let max = env.shape.rows_from(source, env.rank);
+        let at = Direct::Counts.entry(core.shape, self.round.partition, source, 0);
+        let told = fabric.bytes(at, u64::from(core.shape.local_experts(core.rank)) * 4)?.as_chunks().0;
+        let max = core.shape.rows_from(source, core.rank);
         let counts = told.iter().map(|&told| u32::from_le_bytes(told));
         if let Some((local_expert, seen)) = (0..).zip(counts.clone()).find(|&(_, seen)| seen > max) {
             return Err(ProtocolError::Count { source, local_expert, seen, max });
@@ -202,14 +229,14 @@ impl Dispatch {
         Ok(counts)
     }
 
-    fn add_counts<F: Fabric + ?Sized, V>(
+    fn add_counts<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &F,
         source: RankId,
         sums: &mut [u32],
     ) -> Result<()> {
-        for (sum, count) in sums.iter_mut().zip(self.counts_of(env, fabric, source)?) {
+        for (sum, count) in sums.iter_mut().zip(self.counts_of(core, fabric, source)?) {
             *sum = sum.saturating_add(count);
         }
         Ok(())
@@ -217,16 +244,16 @@ impl Dispatch {
 }
 
 /// Splits the table into the counts of the own slots and one entry for each local expert.
-fn sums_of<'t, V>(env: Bound<'_, V>, table: &'t mut [u32]) -> Result<(&'t mut [u32], &'t mut [u32])> {
-    let (counts, rest) = table.split_at_mut_checked(env.work.slots.len()).ok_or(SHORT_WORDS)?;
-    let sums = rest.get_mut(..env.shape.local_experts(env.rank) as usize).ok_or(SHORT_WORDS)?;
+fn sums_of<'t>(core: Core<'_>, table: &'t mut [u32]) -> Result<(&'t mut [u32], &'t mut [u32])> {
+    let (counts, rest) = table.split_at_mut_checked(core.work.slots.len()).ok_or(SHORT_WORDS)?;
+    let sums = rest.get_mut(..core.shape.local_experts(core.rank) as usize).ok_or(SHORT_WORDS)?;
     Ok((counts, sums))
 }
 
 /// Returns the first own slot of each source that has one.
-pub(super) fn first_slots<V>(env: Bound<'_, V>) -> Range<u32> {
-    let Range { start, end } = env.work.slots;
-    start..end.min(start.saturating_add(env.shape.ep_world_size()))
+pub(super) fn first_slots(core: Core<'_>) -> Range<u32> {
+    let Range { start, end } = core.work.slots;
+    start..end.min(start.saturating_add(core.shape.ep_world_size()))
 }
 
 /// Puts a piece of a table that begins at `at`. A rank of fewer experts than others lacks the last pieces.

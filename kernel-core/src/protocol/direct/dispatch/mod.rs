@@ -21,7 +21,7 @@ use crate::layout::direct::{Area, INFO};
 use crate::layout::state::Direct;
 use crate::place::Place;
 use crate::plan::counts::ShareSum;
-use crate::protocol::kit::{self, Bound, Cursor, Cx, Env, Outcome, Part, Round, Types};
+use crate::protocol::kit::{self, Context, Core, Cursor, Outcome, Part, Round};
 use crate::sync::{barrier, flag};
 use crate::units::RankId;
 
@@ -100,18 +100,18 @@ impl Dispatch {
 
     /// Advances the operator by one step.
     #[inline(always)]
-    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => {
                 kit::select(cx, &mut self.round)?;
-                self.go(Phase::Clear { next: exchange::effects(cx.env, CLEARS).start })
+                self.go(Phase::Clear { next: exchange::effects(cx.core, CLEARS).start })
             }
             Phase::Clear { next } => self.clear(cx, next),
             Phase::PublishCounts { next } => self.publish_counts(cx, next),
             Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {
                 Progress::Done => {
                     let ended = *part;
-                    self.go(self.after(cx.env, ended))
+                    self.go(self.after(cx.core, ended))
                 }
                 progress => Ok(progress),
             },
@@ -119,7 +119,7 @@ impl Dispatch {
             Phase::PutSums { piece } => self.put_sums(cx, piece),
             Phase::ArriveWithSums => {
                 let epoch = &mut self.round.epoch;
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, epoch, ShareSum::default())?;
+                barrier::arrive(cx.fabric, cx.core.rank, cx.core.id, epoch, ShareSum::default())?;
                 self.go(Phase::Sums)
             }
             Phase::Sums => self.sums(cx),
@@ -137,22 +137,22 @@ impl Dispatch {
     }
 
     /// Returns the phase that follows a part.
-    fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
+    fn after(&self, core: Core<'_>, part: Part) -> Phase {
         match part {
-            Part::ExpandIdx { .. } => Phase::Await { source: ranks(env).start },
+            Part::ExpandIdx { .. } => Phase::Await { source: ranks(core).start },
             Part::Exchange(_) => Phase::Send { next: 0 },
             // Other layouts use the two parts that publish.
             Part::Meet(_) | Part::Publish { .. } | Part::PublishTokens { .. } => {
-                Phase::PublishTokens { to: ranks(env).start }
+                Phase::PublishTokens { to: ranks(core).start }
             }
         }
     }
 
     /// Returns the wait for this word of `source`, unless it has arrived.
     #[inline(always)]
-    fn missing<F: Fabric + ?Sized, V>(
+    fn missing<F: Fabric + ?Sized>(
         &self,
-        env: Bound<'_, V>,
+        core: Core<'_>,
         fabric: &F,
         what: Direct,
         source: RankId,
@@ -162,13 +162,13 @@ impl Dispatch {
             Direct::Grants => Flag::Grant,
             Direct::TokenFlags => Flag::Tokens,
         };
-        let at = what.word(env.shape, self.round.partition, source);
+        let at = what.word(core.shape, self.round.partition, source);
         flag::missing(fabric, at, Wait::new(flag, source, &[]))
     }
 
-    fn area<V>(&self, env: Bound<'_, V>) -> Area {
-        env.choices.receive.area(self.round.partition)
+    fn area(&self, core: Core<'_>) -> Area {
+        core.choices.receive.area(self.round.partition)
     }
 }
 
-machine! { Dispatch(self): Phase::Part(part) => part.phase() }
+machine! { Dispatch of Direct (self): Phase::Part(part) => part.phase() }

@@ -13,15 +13,15 @@ mod relays;
 mod returns;
 mod tokens;
 
+use super::Now;
 use super::course::Course;
 use super::issue::Issued;
-use super::{Bound, Cx, Env, Now};
-use crate::fabric::{ProtocolError, Result};
+use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
 use crate::protocol::Operands;
-use crate::protocol::kit::{Outcome, SHORT_WORDS, Types, given, take};
+use crate::protocol::kit::{Context, Core, Outcome, SHORT_WORDS, given, take};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor, nth_piece};
 
@@ -45,7 +45,7 @@ pub struct Combine {
 }
 
 /// The context of a role of combine.
-type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
+type Turn<'s, F> = super::Turn<'s, F, Words<'s>>;
 
 /// A core's scratch words.
 struct Words<'u> {
@@ -56,15 +56,15 @@ struct Words<'u> {
 }
 
 impl Words<'_> {
-    fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32])> {
-        let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
+    fn followed(&mut self, core: Now<'_>, server: u32) -> Result<(&mut u32, &mut [u32])> {
+        let len = 1 + (core.work.tokens.end - core.work.tokens.start) as usize;
         let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
         stream.and_then(<[u32]>::split_first_mut).ok_or(SHORT_WORDS)
     }
 
-    fn stream<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut [u32; HEAD], &mut [u32])> {
-        let len = HEAD + bitmap_words(env.shape);
-        let start = (server - env.work.streams.start) as usize * len;
+    fn stream(&mut self, core: Now<'_>, server: u32) -> Result<(&mut [u32; HEAD], &mut [u32])> {
+        let len = HEAD + bitmap_words(core.shape);
+        let start = (server - core.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
         stream.and_then(<[u32]>::split_first_chunk_mut).ok_or(SHORT_WORDS)
     }
@@ -72,9 +72,9 @@ impl Words<'_> {
 
 // Inlined for the same reason as `split_bytes`.
 #[inline(always)]
-fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
-    let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
-    let followed = take(&mut words, env.shape.servers() as usize * (1 + tokens))?;
+fn split_words<'u>(core: Core<'_>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
+    let tokens = (core.work.tokens.end - core.work.tokens.start) as usize;
+    let followed = take(&mut words, core.shape.servers() as usize * (1 + tokens))?;
     Ok(Words { followed, streams: words })
 }
 
@@ -97,26 +97,26 @@ impl Combine {
     }
 
     /// Advances the operator by one step.
-    pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
+    pub(crate) fn advance<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>) -> Outcome {
         let Self { course, returns, relays, tokens } = self;
         if course.begins() {
-            let env = cx.env;
-            returns.begin(env, cx.operands.relayed_rows(env.shape, env.rank)?);
-            let words = split_words(env, cx.scratch.words)?;
+            let core = cx.core;
+            returns.begin(core, cx.operands.relayed_rows(core.shape, core.rank)?);
+            let words = split_words(core, cx.scratch.words)?;
             words.followed.fill(0);
             words.streams.fill(0);
-            tokens.token = env.work.tokens.start;
-            relays.issued = Issued::begin(env, cx.fabric)?;
+            tokens.token = core.work.tokens.start;
+            relays.issued = Issued::begin(core, cx.fabric)?;
         }
         course.advance(cx, split_words, |role, cx| match role {
             0 => returns.step(cx),
-            1 => relays.step(cx, returns.missing(cx.env)),
+            1 => relays.step(cx, returns.missing(cx.core)),
             _ => tokens.step(cx),
         })
     }
 }
 
-machine! { Combine }
+machine! { Combine of Hierarchy }
 
 /// A row to return.
 struct Row<'a> {

@@ -7,9 +7,8 @@ use super::super::{Buffers, Now, row_of, sum};
 use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::relay;
-use crate::protocol::kit::{Outcome, Types, room};
+use crate::protocol::kit::{Outcome, room};
 use crate::units::Token;
-use crate::vector::Vector;
 
 /// The role of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,26 +26,26 @@ impl Relays {
     }
 
     /// Advances the role. `missing` is the wait for near ranks that may still return rows; without it no more rows come.
-    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>, missing: Option<Wait>) -> Outcome {
-        let Turn { env, fabric, words, buffers, .. } = cx;
-        let (env, fabric) = (*env, &mut **fabric);
-        let streams = env.work.streams.clone();
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>, missing: Option<Wait>) -> Outcome {
+        let Turn { core, fabric, words, buffers, .. } = cx;
+        let (core, fabric) = (*core, &mut **fabric);
+        let streams = core.work.streams.clone();
         // `clamp` would panic where the ends are in the wrong order.
         let begin = self.server.max(streams.start).min(streams.end);
         let mut all_ended = true;
         for server in (begin..streams.end).chain(streams.start..begin) {
-            let ([sent, first], bitmap) = words.stream(env, server)?;
-            if server == env.work.server || *sent == ENDED {
+            let ([sent, first], bitmap) = words.stream(core, server)?;
+            if server == core.work.server || *sent == ENDED {
                 continue;
             }
             all_ended = false;
-            if let Some((token, pairs)) = summable(env, fabric, server, (bitmap, *first), missing.is_none())?
+            if let Some((token, pairs)) = summable(core, fabric, server, (bitmap, *first), missing.is_none())?
             {
-                send(env, fabric, buffers, server, *sent, (token, pairs))?;
+                send(core, fabric, buffers, server, *sent, (token, pairs))?;
                 (*sent, *first) = (*sent + 1, token.0 + 1);
                 mark_sent(bitmap, token);
             } else if missing.is_none() {
-                match issue::end(env, fabric, (server, *sent), self.ending)? {
+                match issue::end(core, fabric, (server, *sent), self.ending)? {
                     Some(step) => {
                         (self.server, self.ending) = (server, step);
                         return Ok(Progress::Stepped);
@@ -61,25 +60,25 @@ impl Relays {
         }
         match missing {
             Some(wait) if !all_ended => Ok(Progress::Pending(wait)),
-            _ => self.issued.step(env, fabric),
+            _ => self.issued.step(core, fabric),
         }
     }
 }
 
 /// Returns a token that has not been sent and whose rows have all arrived: the next one from `first` on, so that the flags of
 /// those before it, which lie far apart, are not read again for each token.
-fn summable<F: Fabric + ?Sized, V>(
-    env: Now<'_, V>,
+fn summable<F: Fabric + ?Sized>(
+    core: Now<'_>,
     fabric: &F,
     server: u32,
     (bitmap, first): (&[u32], u32),
     all_returned: bool,
 ) -> Result<Option<(Token, u32)>> {
-    let max = relay::pairs_max(env.shape);
-    for token in unsent(env, server, bitmap, first) {
+    let max = relay::pairs_max(core.shape);
+    for token in unsent(core, server, bitmap, first) {
         let flag =
-            |position| env.epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
-        let wrong = |position, seen, min, max| wrong(env, (server, token, position), seen, min, max);
+            |position| core.epoch.number(fabric, relay::combine_slot(core.shape, server, token, position));
+        let wrong = |position, seen, min, max| wrong(core, (server, token, position), seen, min, max);
         let Some(pairs) = flag(0)? else {
             // Without its first row a token is never sent. The owner misses it, too, but cannot name it.
             if all_returned
@@ -111,21 +110,21 @@ fn summable<F: Fabric + ?Sized, V>(
 }
 
 /// Returns the tokens of this rank's namesake on `server` whose sums have not left, from `first` on and then those before it.
-fn unsent<V>(env: Now<'_, V>, server: u32, bitmap: &[u32], first: u32) -> impl Iterator<Item = Token> {
+fn unsent(core: Now<'_>, server: u32, bitmap: &[u32], first: u32) -> impl Iterator<Item = Token> {
     let was_sent =
         |token: &u32| bitmap.get(*token as usize >> 5).is_some_and(|word| word >> (token & 31) & 1 == 1);
-    let tokens = env.shape.bs(env.shape.relay(env.rank, server));
+    let tokens = core.shape.bs(core.shape.relay(core.rank, server));
     (first..tokens).chain(0..first.min(tokens)).filter(move |token| !was_sent(token)).map(Token)
 }
 
-fn wrong<V>(
-    env: Now<'_, V>,
+fn wrong(
+    core: Now<'_>,
     (server, token, position): (u32, Token, u32),
     seen: u32,
     min: u32,
     max: u32,
 ) -> ProtocolError {
-    let source = env.shape.relay(env.rank, server);
+    let source = core.shape.relay(core.rank, server);
     ProtocolError::Part { source, token: token.0, position, seen, min, max }
 }
 
@@ -135,17 +134,17 @@ fn mark_sent(bitmap: &mut [u32], token: Token) {
     }
 }
 
-fn send<F: Fabric + ?Sized, V: Vector>(
-    env: Now<'_, V>,
+fn send<F: Fabric + ?Sized>(
+    core: Now<'_>,
     fabric: &mut F,
     buffers: &mut Buffers<'_>,
     server: u32,
     record: u32,
     (token, pairs): (Token, u32),
 ) -> Result<()> {
-    let message = room(buffers.send, relay::partial_bytes(env.shape))?;
-    let out = row_of(message, env.shape.result_bytes())?;
-    sum::partial(env, fabric, (server, token, pairs), buffers.sums, out)?;
-    write_front(message, env.epoch, token.0, pairs);
-    issue::record(env, fabric, (server, record), message)
+    let message = room(buffers.send, relay::partial_bytes(core.shape))?;
+    let out = row_of(message, core.shape.result_bytes())?;
+    sum::partial(core, fabric, (server, token, pairs), buffers.sums, out)?;
+    write_front(message, core.epoch, token.0, pairs);
+    issue::record(core, fabric, (server, record), message)
 }

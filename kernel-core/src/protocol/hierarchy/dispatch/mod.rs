@@ -14,11 +14,11 @@ mod send;
 
 use super::course::Course;
 use super::issue::Issued;
-use super::{Bound, Cx, Env};
-use crate::fabric::Result;
+
+use crate::fabric::{Fabric, Result};
 use crate::layout::state::Operator;
 use crate::plan::route;
-use crate::protocol::kit::{Outcome, SHORT_WORDS, Types, take};
+use crate::protocol::kit::{Context, Core, Outcome, SHORT_WORDS, take};
 
 /// Replaces the number of forwarded records or tokens of a stream once the stream has ended.
 const ENDED: u32 = u32::MAX;
@@ -33,7 +33,7 @@ pub struct Dispatch {
 }
 
 /// The context of a role of dispatch.
-type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
+type Turn<'s, F> = super::Turn<'s, F, Words<'s>>;
 
 /// A core's scratch words.
 struct Words<'u> {
@@ -56,10 +56,10 @@ fn word(words: &mut [u32], number: u32) -> Result<&mut u32> {
 
 // Inlined for the same reason as `split_bytes`.
 #[inline(always)]
-fn split_words<'u, V>(env: Bound<'_, V>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
-    let servers = env.shape.servers() as usize;
-    let slots = take(&mut words, route::share_len(&env.work.pairs) as usize)?;
-    let sent = take(&mut words, route::destinations(env.shape) as usize)?;
+fn split_words<'u>(core: Core<'_>, mut words: &'u mut [u32]) -> Result<Words<'u>> {
+    let servers = core.shape.servers() as usize;
+    let slots = take(&mut words, route::share_len(&core.work.sends) as usize)?;
+    let sent = take(&mut words, route::destinations(core.shape) as usize)?;
     let records = take(&mut words, servers)?;
     Ok(Words { slots, sent, records, taken: take(&mut words, servers)?, rows: words })
 }
@@ -83,16 +83,16 @@ impl Dispatch {
     }
 
     /// Advances the operator by one step.
-    pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
+    pub(crate) fn advance<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>) -> Outcome {
         let Self { course, send, forward, receive } = self;
         if course.begins() {
-            let env = cx.env;
-            let words = split_words(env, cx.scratch.words)?;
-            route::walk(env.shape, env.rank, cx.inputs, &env.work.pairs, words.sent, words.slots);
+            let core = cx.core;
+            let words = split_words(core, cx.scratch.words)?;
+            route::walk(core.shape, core.rank, cx.inputs, &core.work.sends, words.sent, words.slots);
             words.records.fill(0);
             words.taken.fill(0);
             words.rows.fill(0);
-            send.issued = Issued::begin(env, cx.fabric)?;
+            send.issued = Issued::begin(core, cx.fabric)?;
         }
         course.advance(cx, split_words, |role, cx| match role {
             0 => send.step(cx),
@@ -102,4 +102,4 @@ impl Dispatch {
     }
 }
 
-machine! { Dispatch }
+machine! { Dispatch of Hierarchy }

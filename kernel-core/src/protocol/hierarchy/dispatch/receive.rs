@@ -3,14 +3,14 @@
 //! A core reads the counts of all slots in order, since its share begins after the rows of earlier shares. Rows of a slot
 //! are copied as soon as the counts of it and of all earlier slots have arrived.
 
-use super::super::{Bound, Now};
+use super::super::Now;
 use super::Turn;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
 use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::{Place, Tensor};
-use crate::protocol::kit::{self, Due, Outcome, Types, copy_data, rows_within};
+use crate::protocol::kit::{self, Core, Due, Outcome, copy_data, rows_within};
 use crate::shape::{Shape, TokenNums};
 use crate::units::RankId;
 
@@ -52,13 +52,13 @@ impl Receive {
         Self { slot: 0, before: 0, before_expert: 0, rows: 0, phase: Phase::Count }
     }
 
-    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
-        let Turn { env, fabric, .. } = cx;
-        let (env, fabric) = (*env, &mut **fabric);
-        if self.slot >= env.work.slots.end || env.work.slots.is_empty() {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
+        let Turn { core, fabric, .. } = cx;
+        let (core, fabric) = (*core, &mut **fabric);
+        if self.slot >= core.work.slots.end || core.work.slots.is_empty() {
             return Ok(Progress::Done);
         }
-        let shape = env.shape;
+        let shape = core.shape;
         let (local_expert, source) = self.slot_of(shape);
         let is_last = source.0 + 1 == shape.ep_world_size();
         // A field that follows row `i`.
@@ -67,7 +67,7 @@ impl Receive {
             behind(slot, ROW + shape.payload_bytes() + field)
         };
         self.phase = match self.phase {
-            Phase::Count => return self.count(env, fabric),
+            Phase::Count => return self.count(core, fabric),
             Phase::Entry => {
                 let sum = self.before + self.rows;
                 fabric.write(outputs::element(Tensor::EpRecvCounts, self.slot), &sum.to_le_bytes())?;
@@ -101,7 +101,7 @@ impl Receive {
             }
             Phase::Info { i, token } => {
                 let due = Due { row: self.before + i, token };
-                let token = copy_info(*env, fabric, tail(i, Tail::TRIPLE), source, due)?;
+                let token = copy_info(*core, fabric, tail(i, Tail::TRIPLE), source, due)?;
                 Phase::Weight { i, token }
             }
             Phase::Weight { i, token } => {
@@ -114,18 +114,18 @@ impl Receive {
     }
 
     /// Takes the count of an own slot, or all that have arrived of the slots before them.
-    fn count<F: Fabric + ?Sized, V>(&mut self, env: Now<'_, V>, fabric: &F) -> Outcome {
-        let (shape, first) = (env.shape, self.slot);
+    fn count<F: Fabric + ?Sized>(&mut self, core: Now<'_>, fabric: &F) -> Outcome {
+        let (shape, first) = (core.shape, self.slot);
         loop {
             let (local_expert, source) = self.slot_of(shape);
-            let at = relay::count(shape, env.epoch.partition(), local_expert, source);
-            let Some(rows) = env.epoch.number(fabric, at)? else {
-                let relay = shape.relay(source, env.work.server);
+            let at = relay::count(shape, core.epoch.partition(), local_expert, source);
+            let Some(rows) = core.epoch.number(fabric, at)? else {
+                let relay = shape.relay(source, core.work.server);
                 let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
                 return Ok(if self.slot == first { Progress::Pending(awaited) } else { Progress::Stepped });
             };
-            self.take(*env, local_expert, source, rows)?;
-            if env.work.slots.contains(&self.slot) {
+            self.take(*core, local_expert, source, rows)?;
+            if core.work.slots.contains(&self.slot) {
                 self.phase = Phase::Entry;
                 return Ok(Progress::Stepped);
             }
@@ -139,12 +139,12 @@ impl Receive {
         (local_expert, RankId(source))
     }
 
-    fn take<V>(&mut self, env: Bound<'_, V>, local_expert: u32, source: RankId, rows: u32) -> Result<()> {
-        let max = env.shape.bs(source);
+    fn take(&mut self, core: Core<'_>, local_expert: u32, source: RankId, rows: u32) -> Result<()> {
+        let max = core.shape.bs(source);
         if rows > max {
             return Err(ProtocolError::Count { source, local_expert, seen: rows, max });
         }
-        rows_within(u64::from(self.before) + u64::from(rows), env.shape.rows_max(env.rank))?;
+        rows_within(u64::from(self.before) + u64::from(rows), core.shape.rows_max(core.rank))?;
         if source.0 == 0 {
             self.before_expert = self.before;
         }
@@ -160,8 +160,8 @@ impl Receive {
 
 /// Copies the triple at `at` to the outputs, if it is the one that is `due`: from `source`, and not before the least token.
 /// Returns the least token that may follow.
-fn copy_info<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
+fn copy_info<F: Fabric + ?Sized>(
+    core: Core<'_>,
     fabric: &mut F,
     at: Place,
     source: RankId,
@@ -170,7 +170,7 @@ fn copy_info<F: Fabric + ?Sized, V>(
     let row = due.row;
     let bytes = kit::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
     let (from, token, _) =
-        relay::read_triple(env.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
+        relay::read_triple(core.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
     if from != source || token.0 < due.token {
         let seen = [from.0.cast_signed(), token.0.cast_signed(), 0];
         return Err(ProtocolError::Triple { row, seen });

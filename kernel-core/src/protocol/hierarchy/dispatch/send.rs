@@ -1,17 +1,16 @@
 //! The role of a sender: own tokens go to other servers one by one, followed by the ends of the streams and `expand_idx`.
 
 use super::super::issue::{self, Issued};
+use super::super::row_of;
 use super::super::stream::write_front;
-use super::super::{Bound, row_of};
 use super::{Turn, word};
-use crate::fabric::{Progress, Result};
+use crate::fabric::{Fabric, Progress, Result};
 use crate::inputs::Inputs;
 use crate::layout::relay;
 use crate::placement::Home;
 use crate::plan::relay as plan;
-use crate::protocol::kit::{self, Outcome, SHORT_BYTES, Staged, Types, room};
+use crate::protocol::kit::{self, Core, Outcome, SHORT_BYTES, Staged, room};
 use crate::units::Token;
-use crate::vector::Vector;
 
 /// The role of a sender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,16 +42,16 @@ impl Send {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
     }
 
-    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
-        let (env, inputs) = (cx.env, cx.inputs);
-        let others = |from| env.work.streams.clone().filter(move |&s| s >= from && s != env.work.server);
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
+        let (core, inputs) = (cx.core, cx.inputs);
+        let others = |from| core.work.streams.clone().filter(move |&s| s >= from && s != core.work.server);
         self.phase = match self.phase {
             Phase::Record { token, server } => {
                 let needs =
-                    |token, server| plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server) > 0;
+                    |token, server| plan::pairs(core.shape, inputs.ids(core.shape, Token(token)), server) > 0;
                 let of = |token, from| others(from).map(move |server| (token, server));
-                let rest = (token + 1..env.shape.bs(env.rank)).flat_map(|token| of(token, 0));
-                let own = of(token, server).take_while(|_| token < env.shape.bs(env.rank));
+                let rest = (token + 1..core.shape.bs(core.rank)).flat_map(|token| of(token, 0));
+                let own = of(token, server).take_while(|_| token < core.shape.bs(core.rank));
                 match own.chain(rest).find(|&(token, server)| needs(token, server)) {
                     Some((token, server)) => {
                         self.record(cx, (token, server))?;
@@ -64,19 +63,19 @@ impl Send {
             Phase::End { server, step } => match others(server).next() {
                 Some(server) => {
                     let records = *word(cx.words.records, server)?;
-                    match issue::end(env, cx.fabric, (server, records), step)? {
+                    match issue::end(core, cx.fabric, (server, records), step)? {
                         Some(step) => Phase::End { server, step },
                         None => Phase::End { server: server + 1, step: 0 },
                     }
                 }
                 None => Phase::Ring,
             },
-            Phase::Ring => match self.issued.step(env, cx.fabric)? {
-                Progress::Done => Phase::ExpandIdx { pair: env.work.pairs.moe.start },
+            Phase::Ring => match self.issued.step(core, cx.fabric)? {
+                Progress::Done => Phase::ExpandIdx { pair: core.work.sends.moe.start },
                 progress => return Ok(progress),
             },
             Phase::ExpandIdx { pair } => {
-                match kit::expand_idx(cx.fabric, &env.work.pairs.moe, cx.words.slots, pair)? {
+                match kit::expand_idx(cx.fabric, &core.work.sends.moe, cx.words.slots, pair)? {
                     Some(pair) => Phase::ExpandIdx { pair },
                     None => Phase::Ended,
                 }
@@ -86,45 +85,45 @@ impl Send {
         Ok(Progress::Stepped)
     }
 
-    fn record(&mut self, cx: &mut Turn<'_, impl Types>, (token, server): (u32, u32)) -> Result<()> {
-        let Turn { env, fabric, inputs, words, buffers, .. } = cx;
-        let (env, buffer) = (*env, &mut *buffers.send);
-        let pairs = plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server);
-        write_record(*env, inputs, &mut self.staged, buffer, Token(token))?;
-        write_front(buffer, env.epoch, token, pairs);
+    fn record(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>, (token, server): (u32, u32)) -> Result<()> {
+        let Turn { core, fabric, inputs, words, buffers, .. } = cx;
+        let (core, buffer) = (*core, &mut *buffers.send);
+        let pairs = plan::pairs(core.shape, inputs.ids(core.shape, Token(token)), server);
+        write_record(*core, inputs, &mut self.staged, buffer, Token(token))?;
+        write_front(buffer, core.epoch, token, pairs);
         let record = word(words.records, server)?;
-        let message = room(buffer, relay::token_bytes(env.shape))?;
-        issue::record(env, *fabric, (server, *record), message)?;
+        let message = room(buffer, relay::token_bytes(core.shape))?;
+        issue::record(core, *fabric, (server, *record), message)?;
         *record += 1;
         Ok(())
     }
 }
 
 /// Writes row, scale, ids and weights of a token into `record`.
-pub(super) fn write_record<V: Vector>(
-    env: Bound<'_, V>,
+pub(super) fn write_record(
+    core: Core<'_>,
     inputs: &Inputs<'_>,
     staged: &mut Option<Staged>,
     record: &mut [u8],
     token: Token,
 ) -> Result<()> {
-    let shape = env.shape;
+    let shape = core.shape;
     let row = row_of(record, shape.payload_bytes())?;
     // A hierarchy has no smooth scales, so a token is the same for all experts.
-    let any = Home { rank: env.rank, local_expert: 0 };
-    let scale = kit::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
-    write_lists(env, inputs, record, token, scale)
+    let any = Home { rank: core.rank, local_expert: 0 };
+    let scale = kit::write_payload(shape, core.vector, inputs, row, staged, (token, any))?;
+    write_lists(core, inputs, record, token, scale)
 }
 
 /// Writes scale, ids and weights of a token into `record`.
-pub(super) fn write_lists<V>(
-    env: Bound<'_, V>,
+pub(super) fn write_lists(
+    core: Core<'_>,
     inputs: &Inputs<'_>,
     record: &mut [u8],
     token: Token,
     scale: f32,
 ) -> Result<()> {
-    let shape = env.shape;
+    let shape = core.shape;
     let field = |from: u64, to: u64| from as usize..to as usize;
     let (ids, weights) = (relay::record_ids(shape), relay::record_weights(shape));
     let to = record.get_mut(field(relay::record_scale(shape), ids)).and_then(<[u8]>::first_chunk_mut);

@@ -86,7 +86,7 @@ pub(in crate::tests::model) fn core_begin(world: &mut World, args: &mut Args) ->
 /// Lets a machine go on; or take one step and note what it waits for.
 fn go_on(
     machine: &mut Machine,
-    mut cx: Context<'_, Env<Unit>, dyn Fabric + '_>,
+    mut cx: Context<'_, dyn Fabric + '_>,
     awaited: Option<&mut Vec<Awaited>>,
     steps: u32,
 ) -> Came {
@@ -189,9 +189,14 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
         let operands = if operands_at.is_null() { Operands::default() } else { rust_operands(&of_twin) };
         let scratch =
             KernelScratch { words: &mut twins.words[..words_len], row: &mut twins.bytes[..bytes_len] };
-        let (env, inputs) = (&twin.env, &rust_inputs(&inputs));
-        let cx = Context { shape: &of, env, fabric, inputs, operands: &operands, scratch };
-        came = go_on(&mut twin.machine, cx, awaits.then_some(&mut awaited), steps);
+        let (inputs, operands) = (&rust_inputs(&inputs), &operands);
+        came = match twin.env.on(&of) {
+            Ok(core) => {
+                let cx = Context { core, fabric, inputs, operands, scratch };
+                go_on(&mut twin.machine, cx, awaits.then_some(&mut awaited), steps)
+            }
+            Err(error) => (0, Err(error)),
+        };
         asked = (by_table.calls(), by_table.prefetched());
         *phase = phase_after(*phase, &came);
     }

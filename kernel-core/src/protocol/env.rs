@@ -1,0 +1,131 @@
+//! The constants of a core, as a driver makes them.
+
+use super::kit::{Constants, Core, Family};
+use super::{Choices, Receive};
+use crate::fabric::{Capabilities, ProtocolError};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId};
+use crate::vector::Vector;
+use core::fmt;
+
+/// The reason why a core cannot take part in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The shape has no such core.
+    NoCore {
+        /// The EP rank, which must be below [`ep_world_size`](Shape::ep_world_size).
+        rank: RankId,
+        /// The core, which must be below [`aiv_num`](Shape::aiv_num).
+        core: CoreId,
+    },
+    /// This build lacks the machines for this shape and these choices.
+    LeftOut {
+        /// The feature of this crate that has them.
+        feature: &'static str,
+    },
+    /// A group of this shape cannot receive rows in this mode ([`Receive::suits`]).
+    Receive(Receive),
+    /// The memory lacks calls that the machine makes.
+    Capabilities {
+        /// The missing calls.
+        missing: Capabilities,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCore { rank, core } => write!(f, "the shape has no core {core} of rank {rank}"),
+            Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
+            Self::Receive(receive) if receive.overwrites() => f.write_str(
+                "this shape has no direct placement with rows as long as results, or its window is too small for it",
+            ),
+            Self::Receive(receive) if receive.is_direct() => {
+                f.write_str("this shape has no direct placement, or its window is too small for it")
+            }
+            Self::Receive(_) => f.write_str("this shape does not receive rows in place"),
+            Self::Capabilities { missing } => {
+                f.write_str("the memory has no ")?;
+                let mut and = "";
+                for (name, _) in missing.iter_names() {
+                    write!(f, "{and}{name}")?;
+                    and = " and ";
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl core::error::Error for Refused {}
+
+/// The constants of a core over a group's life, and its vector unit. They determine the machines that the core runs.
+#[derive(Clone, Debug)]
+pub struct Env<V> {
+    constants: Constants,
+    vector: V,
+}
+
+impl<V> Env<V> {
+    /// Creates the constants of `core` of EP rank `rank`, which makes these `choices` on a memory with these
+    /// `capabilities`, and uses `vector` for work on rows.
+    ///
+    /// # Errors
+    /// The shape has no such core, does not allow the choices, or the memory lacks a call that one of the machines would
+    /// make ([`Choices::needs`]).
+    pub fn new(
+        shape: &Shape,
+        (rank, core): (RankId, CoreId),
+        choices: Choices,
+        capabilities: Capabilities,
+        vector: V,
+    ) -> Result<Self, Refused> {
+        if rank.0 >= shape.ep_world_size() || core.0 >= shape.aiv_num() {
+            return Err(Refused::NoCore { rank, core });
+        }
+        choices.check(shape, capabilities)?;
+        Ok(Self { constants: Constants::new(shape, rank, core, choices), vector })
+    }
+
+    /// Sets the rank's number in its TP domain to `tp_rank`. Only A3 has such domains.
+    #[must_use]
+    pub fn with_tp_rank(mut self, tp_rank: RankId) -> Self {
+        self.constants.tp_rank = tp_rank;
+        self
+    }
+
+    /// Lets `vector` work on rows from now on.
+    pub fn set_vector(&mut self, vector: V) {
+        self.vector = vector;
+    }
+
+    /// Limits each step to one effect, so that a model checker can explore every order of effects. Steps of A2 machines
+    /// never have more than one.
+    #[must_use]
+    pub fn one_by_one(mut self) -> Self {
+        self.constants.run = 1;
+        self
+    }
+
+    /// Returns the maximum number of effects of one step.
+    #[must_use]
+    pub const fn effects_max(&self) -> u32 {
+        self.constants.run
+    }
+
+    pub(super) const fn family(&self) -> Family {
+        self.constants.family
+    }
+}
+
+impl<V: Vector> Env<V> {
+    /// Returns the core on its shape, for a step or for all steps of a group: what is checked here, no step checks again.
+    ///
+    /// # Errors
+    /// The constants were made for another shape.
+    #[inline(always)]
+    pub fn on<'s>(&'s self, shape: &'s Shape) -> Result<Core<'s>, ProtocolError> {
+        Core::new(shape, &self.constants, &self.vector)
+    }
+}

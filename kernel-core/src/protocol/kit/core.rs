@@ -1,0 +1,189 @@
+//! A core, as all machines see it.
+
+use crate::fabric::{Flag, ProtocolError, Result, Wait};
+use crate::plan::split::{self, DispatchShare};
+use crate::plan::{relay, split::Work as PairWork};
+use crate::protocol::{Choices, Flags};
+use crate::shape::{Product, Protocol, Shape};
+use crate::sync::barrier::CoreRef;
+use crate::units::{CoreId, RankId};
+use crate::vector::Vector;
+use core::fmt;
+use core::ops::{Deref, Range};
+
+/// The maximum number of effects of one kind (rows put or delivered, words published or cleared) in one step of A3. The
+/// overhead of a step is that of half a dozen words.
+const RUN: u32 = 16;
+
+/// The families of machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// A3, with rows copied out or received in place.
+    A3,
+    /// fullmesh_v2.
+    V2,
+    /// Direct placement.
+    Direct,
+    /// The A2 full mesh.
+    A2,
+    /// The A2 hierarchy.
+    Hierarchy,
+}
+
+impl Family {
+    /// Returns the family whose machines a group runs.
+    const fn of(shape: &Shape, choices: &Choices) -> Self {
+        match shape.protocol() {
+            Protocol::FullmeshV1 if choices.receive.is_direct() => Self::Direct,
+            Protocol::FullmeshV1 => Self::A3,
+            Protocol::FullmeshV2 => Self::V2,
+            Protocol::Fullmesh => Self::A2,
+            Protocol::Hierarchy => Self::Hierarchy,
+        }
+    }
+}
+
+/// The constants of a core over a group's life.
+#[derive(Clone, Debug)]
+pub struct Constants {
+    pub(crate) fingerprint: u64,
+    pub(crate) family: Family,
+    pub(crate) rank: RankId,
+    pub(crate) tp_rank: RankId,
+    pub(crate) id: CoreId,
+    pub(crate) choices: Choices,
+    pub(crate) work: Work,
+    /// The maximum number of effects of a step.
+    pub(crate) run: u32,
+}
+
+impl Constants {
+    /// Creates the constants of core `id` of `rank`.
+    pub(crate) fn new(shape: &Shape, rank: RankId, id: CoreId, choices: Choices) -> Self {
+        let family = Family::of(shape, &choices);
+        Self {
+            fingerprint: shape.fingerprint(),
+            family,
+            rank,
+            tp_rank: RankId(0),
+            id,
+            choices,
+            work: Work::of(shape, rank, id),
+            run: match family {
+                Family::A3 | Family::V2 | Family::Direct => RUN,
+                Family::A2 | Family::Hierarchy => 1,
+            },
+        }
+    }
+
+    /// Returns the part of `own` from `first` on that one step handles.
+    pub(crate) fn run_of(&self, own: &Range<u32>, first: u32) -> Range<u32> {
+        first..own.end.min(first + self.run)
+    }
+}
+
+/// The work of one core in both operators, except for the rows it returns, which only dispatch determines. A family ignores
+/// what it does not split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// The pairs that it sends in dispatch, and whose `expand_idx` it writes; on A2 those of its tokens. With fullmesh_v2 it
+    /// sends only the shared ones of these, and `experts` for the rest.
+    pub(crate) sends: DispatchShare,
+    /// With fullmesh_v2 the MoE experts to which it sends all records of its rank; else none.
+    pub(crate) experts: Range<u32>,
+    /// The destinations, shared-expert ranks then MoE experts, to which it publishes.
+    pub(crate) destinations: Range<u32>,
+    /// The dispatch slots that it awaits, and copies out unless rows are split; their entries of `ep_recv_counts`.
+    pub(crate) slots: Range<u32>,
+    /// The tokens that it waits for and sums in combine.
+    pub(crate) tokens: Range<u32>,
+    /// The ranks to which it sends, and whose words or windows it awaits (direct placement, A2 full mesh).
+    pub(crate) ranks: Range<u32>,
+    /// The entries of `expert_token_nums` that it writes (A2 full mesh).
+    pub(crate) token_nums: Range<u32>,
+    /// The number of the own server, and of the rank on it (hierarchy).
+    pub(crate) server: u32,
+    pub(crate) number: u32,
+    /// The servers whose streams it issues (hierarchy).
+    pub(crate) streams: Range<u32>,
+    /// The (server, expert) pairs that it forwards in dispatch (hierarchy).
+    pub(crate) forwards: Range<u32>,
+}
+
+impl Work {
+    /// Returns the work of core `id` of `rank`.
+    fn of(shape: &Shape, rank: RankId, id: CoreId) -> Self {
+        let PairWork { sends, experts, destinations, slots, tokens } = split::work(shape, rank, id);
+        let of_tokens = DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 };
+        let (server, number) = match shape.protocol() {
+            Protocol::Hierarchy => shape.server_of(rank),
+            _ => (0, 0),
+        };
+        Self {
+            sends: if shape.protocol().product() == Product::A2 { of_tokens } else { sends },
+            experts,
+            destinations,
+            slots,
+            tokens,
+            ranks: split::ranks(shape, id),
+            token_nums: split::even(shape.local_expert_num(), shape.aiv_num(), id.0),
+            server,
+            number,
+            streams: relay::streams(shape, id),
+            forwards: relay::forwards(shape, id),
+        }
+    }
+}
+
+/// A core in a step: its constants, the shape that they were made for, and its vector unit.
+#[derive(Clone, Copy)]
+pub struct Core<'s> {
+    pub(crate) shape: &'s Shape,
+    constants: &'s Constants,
+    pub(crate) vector: &'s dyn Vector,
+}
+
+impl<'s> Core<'s> {
+    /// Refuses constants that were made for another shape.
+    pub(crate) fn new(shape: &'s Shape, constants: &'s Constants, vector: &'s dyn Vector) -> Result<Self> {
+        check(shape, constants.fingerprint)?;
+        Ok(Self { shape, constants, vector })
+    }
+}
+
+/// Checks that what has this fingerprint was made for `shape`.
+#[inline(always)]
+pub(crate) fn check(shape: &Shape, fingerprint: u64) -> Result<()> {
+    if shape.fingerprint() != fingerprint {
+        return Err(ProtocolError::OtherShape { made_for: fingerprint, given: shape.fingerprint() });
+    }
+    Ok(())
+}
+
+impl Deref for Core<'_> {
+    type Target = Constants;
+
+    #[inline(always)]
+    fn deref(&self) -> &Constants {
+        self.constants
+    }
+}
+
+impl fmt::Debug for Core<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.constants.fmt(f)
+    }
+}
+
+impl Core<'_> {
+    pub(crate) fn core_ref(&self) -> CoreRef {
+        CoreRef { rank: self.rank, core: self.id, cores: self.shape.aiv_num() }
+    }
+
+    /// Returns the wait of a core that lacks a count (A3).
+    pub(crate) fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
+        let is_apart = self.choices.flags == Flags::Separate || self.family == Family::V2;
+        let flag = if is_apart { Flag::Count } else { Flag::Dispatch };
+        Wait::new(flag, source, &[local_expert])
+    }
+}
