@@ -94,13 +94,13 @@ impl<'a> Visit<'a> for Used {
     }
 }
 
-/// Hands the parsed sources below `folder` on, with the names of their modules. Rooms for tests, and what stands for protocols
-/// that a build leaves out, are not in the program.
+/// Hands the parsed sources below `folder` on, with the names of their modules. Rooms for tests are not in the
+/// program.
 fn sources(folder: &Path, each: &mut impl FnMut(String, &syn::File)) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let path = entry.path();
         let name = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if ["reference", "sim", "testing", "tests", "left_out"].contains(&name(&path).as_str()) {
+        if ["reference", "sim", "testing", "tests"].contains(&name(&path).as_str()) {
             continue;
         }
         if path.is_dir() {

@@ -1,6 +1,7 @@
 //! The choices of a group, and the ones that a shape allows.
 
 use super::Refused;
+use super::kit::Family;
 use crate::fabric::Capabilities;
 use crate::layout::affine::Mode;
 use crate::layout::direct::{self, Area};
@@ -173,14 +174,17 @@ impl Choices {
     /// # Errors
     /// The shape does not allow the choice, this build lacks the machines, or the memory lacks a call that they would make.
     pub fn check(self, shape: &Shape, capabilities: Capabilities) -> Result<(), Refused> {
+        self.family(shape, capabilities).map(|_| ())
+    }
+
+    /// Returns the family of the group's machines, checked like [`check`](Self::check).
+    pub(super) fn family(self, shape: &Shape, capabilities: Capabilities) -> Result<Family, Refused> {
         if !self.receive.suits(shape) {
             return Err(Refused::Receive(self.receive));
         }
-        if let Some(feature) = left_out(shape, self) {
-            return Err(Refused::LeftOut { feature });
-        }
+        let family = Family::of(shape, &self).map_err(|feature| Refused::LeftOut { feature })?;
         let missing = self.needs(shape).difference(capabilities);
-        if missing.is_empty() { Ok(()) } else { Err(Refused::Capabilities { missing }) }
+        if missing.is_empty() { Ok(family) } else { Err(Refused::Capabilities { missing }) }
     }
 
     /// Returns the optional calls that machines make under these choices.
@@ -277,16 +281,4 @@ impl Receive {
         let fits = || direct::required_bytes(shape, self.areas(), self.overwrites()) <= shape.window_bytes();
         !self.is_direct() || matches!(self.areas(), 1..=2) && fits()
     }
-}
-
-/// Returns the feature that a group would need and that this build lacks.
-fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
-    let (built, feature) = match (shape.protocol(), choices.receive) {
-        (Protocol::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
-        (Protocol::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
-        (Protocol::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
-        (_, receive) if receive.is_direct() => (cfg!(feature = "direct"), "direct"),
-        _ => (cfg!(feature = "tp") || shape.tp_world_size() == 1, "tp"),
-    };
-    (!built).then_some(feature)
 }

@@ -84,8 +84,8 @@ impl<V> Env<V> {
         if rank.0 >= shape.ep_world_size() || core.0 >= shape.aiv_num() {
             return Err(Refused::NoCore { rank, core });
         }
-        choices.check(shape, capabilities)?;
-        Ok(Self { constants: Constants::new(shape, rank, core, choices), vector })
+        let family = choices.family(shape, capabilities)?;
+        Ok(Self { constants: Constants::new(shape, family, rank, core, choices), vector })
     }
 
     /// Sets the rank's number in its TP domain to `tp_rank`. Only A3 has such domains.

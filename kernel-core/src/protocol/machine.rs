@@ -1,7 +1,15 @@
 //! The machine of any protocol.
 
+#[cfg(feature = "a2")]
+use super::a2;
+#[cfg(feature = "a3-v2")]
+use super::a3_v2;
+#[cfg(feature = "direct")]
+use super::direct;
+#[cfg(feature = "hierarchy")]
+use super::hierarchy;
 use super::kit::Family;
-use super::{Context, Env, Operator, Scratch, a2, a3, a3_v2, direct, hierarchy};
+use super::{Context, Env, Operator, Scratch, a3};
 use crate::fabric::{Awaited, Fabric, Progress, ProtocolError, Result, Watch};
 
 /// One core's machine of one operator, of any protocol. A plain value: it can be copied, compared and hashed.
@@ -13,18 +21,25 @@ pub enum Machine {
     /// Combine of A3, also of fullmesh_v2.
     A3Combine(a3::Combine),
     /// Dispatch of fullmesh_v2.
+    #[cfg(feature = "a3-v2")]
     V2Dispatch(a3_v2::Dispatch),
     /// Dispatch with direct placement.
+    #[cfg(feature = "direct")]
     DirectDispatch(direct::Dispatch),
     /// Pull combine.
+    #[cfg(feature = "direct")]
     DirectCombine(direct::Combine),
     /// Dispatch of the A2 full mesh.
+    #[cfg(feature = "a2")]
     A2Dispatch(a2::Dispatch),
     /// Combine of the A2 full mesh.
+    #[cfg(feature = "a2")]
     A2Combine(a2::Combine),
     /// Dispatch of the A2 hierarchy.
+    #[cfg(feature = "hierarchy")]
     HierarchyDispatch(hierarchy::Dispatch),
     /// Combine of the A2 hierarchy.
+    #[cfg(feature = "hierarchy")]
     HierarchyCombine(hierarchy::Combine),
 }
 
@@ -34,13 +49,22 @@ impl Machine {
     pub const fn begin<V>(operator: Operator, env: &Env<V>) -> Self {
         match (operator, env.family()) {
             (Operator::Dispatch, Family::A3) => Self::A3Dispatch(a3::Dispatch::new()),
+            #[cfg(feature = "a3-v2")]
             (Operator::Dispatch, Family::V2) => Self::V2Dispatch(a3_v2::Dispatch::new()),
-            (Operator::Combine, Family::A3 | Family::V2) => Self::A3Combine(a3::Combine::new()),
+            (Operator::Combine, Family::A3) => Self::A3Combine(a3::Combine::new()),
+            #[cfg(feature = "a3-v2")]
+            (Operator::Combine, Family::V2) => Self::A3Combine(a3::Combine::new()),
+            #[cfg(feature = "direct")]
             (Operator::Dispatch, Family::Direct) => Self::DirectDispatch(direct::Dispatch::new()),
+            #[cfg(feature = "direct")]
             (Operator::Combine, Family::Direct) => Self::DirectCombine(direct::Combine::new()),
+            #[cfg(feature = "a2")]
             (Operator::Dispatch, Family::A2) => Self::A2Dispatch(a2::Dispatch::new()),
+            #[cfg(feature = "a2")]
             (Operator::Combine, Family::A2) => Self::A2Combine(a2::Combine::new()),
+            #[cfg(feature = "hierarchy")]
             (Operator::Dispatch, Family::Hierarchy) => Self::HierarchyDispatch(hierarchy::Dispatch::new()),
+            #[cfg(feature = "hierarchy")]
             (Operator::Combine, Family::Hierarchy) => Self::HierarchyCombine(hierarchy::Combine::new()),
         }
     }
@@ -52,12 +76,19 @@ impl Machine {
         match self {
             Self::A3Dispatch(machine) => machine.phase(),
             Self::A3Combine(machine) => machine.phase(),
+            #[cfg(feature = "a3-v2")]
             Self::V2Dispatch(machine) => machine.phase(),
+            #[cfg(feature = "direct")]
             Self::DirectDispatch(machine) => machine.phase(),
+            #[cfg(feature = "direct")]
             Self::DirectCombine(machine) => machine.phase(),
+            #[cfg(feature = "a2")]
             Self::A2Dispatch(machine) => machine.phase(),
+            #[cfg(feature = "a2")]
             Self::A2Combine(machine) => machine.phase(),
+            #[cfg(feature = "hierarchy")]
             Self::HierarchyDispatch(machine) => machine.phase(),
+            #[cfg(feature = "hierarchy")]
             Self::HierarchyCombine(machine) => machine.phase(),
         }
     }
@@ -104,18 +135,28 @@ impl Machine {
     ) -> Result<Option<Progress>, ProtocolError> {
         match (self, cx.core.family) {
             (Self::A3Dispatch(machine), Family::A3) => drive(steps, done, || machine.advance(cx)),
-            (Self::A3Combine(machine), Family::A3 | Family::V2) => drive(steps, done, || machine.advance(cx)),
+            (Self::A3Combine(machine), Family::A3) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "a3-v2")]
+            (Self::A3Combine(machine), Family::V2) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "a3-v2")]
             (Self::V2Dispatch(machine), Family::V2) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "direct")]
             (Self::DirectDispatch(machine), Family::Direct) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "direct")]
             (Self::DirectCombine(machine), Family::Direct) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "a2")]
             (Self::A2Dispatch(machine), Family::A2) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "a2")]
             (Self::A2Combine(machine), Family::A2) => drive(steps, done, || machine.advance(cx)),
+            #[cfg(feature = "hierarchy")]
             (Self::HierarchyDispatch(machine), Family::Hierarchy) => {
                 drive(steps, done, || machine.advance(cx))
             }
+            #[cfg(feature = "hierarchy")]
             (Self::HierarchyCombine(machine), Family::Hierarchy) => {
                 drive(steps, done, || machine.advance(cx))
             }
+            #[allow(unreachable_patterns, reason = "a build may have one family")]
             _ => Err(ProtocolError::OtherMachine),
         }
     }

@@ -31,23 +31,18 @@
 #[macro_use]
 mod kit;
 
-// All left-out protocols share one stand-in.
-#[allow(clippy::duplicate_mod)]
-#[cfg_attr(not(feature = "a2"), path = "left_out.rs")]
+#[cfg(feature = "a2")]
 pub mod a2;
 pub mod a3;
-#[allow(clippy::duplicate_mod)]
-#[cfg_attr(not(feature = "a3-v2"), path = "left_out.rs")]
+#[cfg(feature = "a3-v2")]
 pub mod a3_v2;
 mod choices;
 mod env;
 
-#[allow(clippy::duplicate_mod)]
-#[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
+#[cfg(feature = "direct")]
 pub mod direct;
 mod handshake;
-#[allow(clippy::duplicate_mod)]
-#[cfg_attr(not(feature = "hierarchy"), path = "left_out.rs")]
+#[cfg(feature = "hierarchy")]
 pub mod hierarchy;
 mod machine;
 
@@ -128,8 +123,13 @@ impl<'a> Operands<'a> {
 pub fn scratch_words(shape: &Shape) -> usize {
     match shape.protocol() {
         Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::scratch_words(shape),
+        #[cfg(feature = "a2")]
         Protocol::Fullmesh => a2::scratch_words(shape),
+        #[cfg(feature = "hierarchy")]
         Protocol::Hierarchy => hierarchy::scratch_words(shape),
+        // This build has no machine for it.
+        #[cfg(not(all(feature = "a2", feature = "hierarchy")))]
+        _ => 0,
     }
 }
 
@@ -138,8 +138,13 @@ pub fn scratch_words(shape: &Shape) -> usize {
 pub fn scratch_bytes(shape: &Shape) -> usize {
     match shape.protocol() {
         Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::scratch_bytes(shape),
+        #[cfg(feature = "a2")]
         Protocol::Fullmesh => a2::scratch_bytes(shape),
+        #[cfg(feature = "hierarchy")]
         Protocol::Hierarchy => hierarchy::scratch_bytes(shape),
+        // This build has no machine for it.
+        #[cfg(not(all(feature = "a2", feature = "hierarchy")))]
+        _ => 0,
     }
 }
 

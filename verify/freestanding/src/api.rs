@@ -30,7 +30,7 @@ use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Flags, Machine, Operands, Operator, Receive,
-    Scratch, Stage, a2, a3, a3_v2, direct, hierarchy,
+    Scratch, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Release, RowElement, Shape,

@@ -15,30 +15,50 @@ use core::ops::{Deref, Range};
 /// overhead of a step is that of half a dozen words.
 const RUN: u32 = 16;
 
-/// The families of machines.
+/// The families of machines that this build has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     /// A3, with rows copied out or received in place.
     A3,
     /// fullmesh_v2.
+    #[cfg(feature = "a3-v2")]
     V2,
     /// Direct placement.
+    #[cfg(feature = "direct")]
     Direct,
     /// The A2 full mesh.
+    #[cfg(feature = "a2")]
     A2,
     /// The A2 hierarchy.
+    #[cfg(feature = "hierarchy")]
     Hierarchy,
 }
 
 impl Family {
     /// Returns the family whose machines a group runs.
-    const fn of(shape: &Shape, choices: &Choices) -> Self {
+    ///
+    /// # Errors
+    /// The feature that has the machines, if this build lacks it.
+    pub(crate) const fn of(shape: &Shape, choices: &Choices) -> Result<Self, &'static str> {
         match shape.protocol() {
-            Protocol::FullmeshV1 if choices.receive.is_direct() => Self::Direct,
-            Protocol::FullmeshV1 => Self::A3,
-            Protocol::FullmeshV2 => Self::V2,
-            Protocol::Fullmesh => Self::A2,
-            Protocol::Hierarchy => Self::Hierarchy,
+            #[cfg(feature = "a2")]
+            Protocol::Fullmesh => Ok(Self::A2),
+            #[cfg(not(feature = "a2"))]
+            Protocol::Fullmesh => Err("a2"),
+            #[cfg(feature = "hierarchy")]
+            Protocol::Hierarchy => Ok(Self::Hierarchy),
+            #[cfg(not(feature = "hierarchy"))]
+            Protocol::Hierarchy => Err("hierarchy"),
+            #[cfg(not(feature = "a3-v2"))]
+            Protocol::FullmeshV2 => Err("a3-v2"),
+            #[cfg(feature = "direct")]
+            Protocol::FullmeshV1 if choices.receive.is_direct() => Ok(Self::Direct),
+            #[cfg(not(feature = "direct"))]
+            Protocol::FullmeshV1 if choices.receive.is_direct() => Err("direct"),
+            _ if cfg!(not(feature = "tp")) && shape.tp_world_size() > 1 => Err("tp"),
+            #[cfg(feature = "a3-v2")]
+            Protocol::FullmeshV2 => Ok(Self::V2),
+            Protocol::FullmeshV1 => Ok(Self::A3),
         }
     }
 }
@@ -59,8 +79,7 @@ pub struct Constants {
 
 impl Constants {
     /// Creates the constants of core `id` of `rank`.
-    pub(crate) fn new(shape: &Shape, rank: RankId, id: CoreId, choices: Choices) -> Self {
-        let family = Family::of(shape, &choices);
+    pub(crate) fn new(shape: &Shape, family: Family, rank: RankId, id: CoreId, choices: Choices) -> Self {
         Self {
             fingerprint: shape.fingerprint(),
             family,
@@ -69,10 +88,7 @@ impl Constants {
             id,
             choices,
             work: Work::of(shape, rank, id),
-            run: match family {
-                Family::A3 | Family::V2 | Family::Direct => RUN,
-                Family::A2 | Family::Hierarchy => 1,
-            },
+            run: if shape.protocol().product() == Product::A3 { RUN } else { 1 },
         }
     }
 
@@ -182,7 +198,7 @@ impl Core<'_> {
 
     /// Returns the wait of a core that lacks a count (A3).
     pub(crate) fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
-        let is_apart = self.choices.flags == Flags::Separate || self.family == Family::V2;
+        let is_apart = self.choices.flags == Flags::Separate || self.shape.protocol() == Protocol::FullmeshV2;
         let flag = if is_apart { Flag::Count } else { Flag::Dispatch };
         Wait::new(flag, source, &[local_expert])
     }

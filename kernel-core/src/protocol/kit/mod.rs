@@ -21,7 +21,7 @@ macro_rules! go {
 /// Implements the interface of a single machine of these families. Phases that are parts are given with the names of their
 /// phases.
 macro_rules! machine {
-    ($machine:ident of $($family:ident)|+ ($this:ident): $($part:pat => $name:expr),*) => {
+    ($machine:ident of $($(#[$built:meta])? $family:ident),+ ($this:ident): $($part:pat => $name:expr),*) => {
         impl $machine {
             /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
             #[must_use]
@@ -34,9 +34,9 @@ macro_rules! machine {
         }
 
         go! { $machine }
-        machine! { $machine of $($family)|+ }
+        machine! { $machine of $($(#[$built])? $family),+ }
     };
-    ($machine:ident of $($family:ident)|+) => {
+    ($machine:ident of $($(#[$built:meta])? $family:ident),+) => {
         impl $machine {
             /// Advances the operator by one step, which has at most one effect that others can see, or with A3 several of
             /// one kind.
@@ -50,7 +50,8 @@ macro_rules! machine {
                 cx: &mut $crate::protocol::Context<'_, F>,
             ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
                 match cx.core.family {
-                    $($crate::protocol::kit::Family::$family)|+ => self.advance(cx),
+                    $($(#[$built])? $crate::protocol::kit::Family::$family => self.advance(cx),)+
+                    #[allow(unreachable_patterns, reason = "a build may have one family")]
                     _ => Err($crate::fabric::ProtocolError::OtherMachine),
                 }
             }

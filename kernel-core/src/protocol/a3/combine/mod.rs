@@ -94,7 +94,7 @@ impl Combine {
     }
 }
 
-machine! { Combine of A3 | V2 (self):
+machine! { Combine of A3, #[cfg(feature = "a3-v2")] V2 (self):
     Phase::Lend { add, .. } => add.phase(),
     Phase::Write { output, .. } => output.name()
 }
