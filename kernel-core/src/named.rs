@@ -50,3 +50,53 @@ macro_rules! phase_names {
         }
     };
 }
+
+/// Declares the phases of a machine, or of a part of one, whose name then stands in front of theirs: each phase with those that
+/// may follow it. From these lines come the names in traces, the check of every transition in tests, and the page of the
+/// documents that lists them (`docs/internals/phases.md`).
+///
+/// If the type of the part is given, it gets a method `phase` with the name of its phase; that of the phase `within` is the
+/// part's within.
+macro_rules! phases {
+    ($(#[$about:meta])* enum $phase:ident { $($body:tt)* }) => {
+        phases! { @ "" $(#[$about])* enum $phase { $($body)* } }
+    };
+    ($(#[$about:meta])* enum $phase:ident of $part:literal in $of:ident $(within $within:ident)? { $($body:tt)* }) => {
+        phases! { @ $part $(#[$about])* enum $phase { $($body)* } }
+
+        impl $of {
+            pub(crate) const fn phase(&self) -> &'static str {
+                $(if let $phase::$within(part) = &self.phase {
+                    return part.phase();
+                })?
+                self.phase.name()
+            }
+        }
+    };
+    (@ $part:literal $(#[$about:meta])* enum $phase:ident { $(
+        $(#[$doc:meta])*
+        $name:ident $({ $($field:ident: $type:ty),* })? $(($inner:ty))? => $($next:ident)|*,
+    )* }) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        $(#[$about])*
+        enum $phase {
+            $($(#[$doc])* $name $({ $($field: $type),* })? $(($inner))?,)*
+        }
+
+        impl $phase {
+            const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => concat!($part, stringify!($name)),)*
+                }
+            }
+
+            /// Checks that `next` may follow.
+            #[cfg(test)]
+            fn follow(&self, next: &Self) {
+                const LEGAL: $crate::testing::phases::Table =
+                    &[$((concat!($part, stringify!($name)), &[$(concat!($part, stringify!($next))),*])),*];
+                $crate::testing::phases::take(module_path!(), LEGAL, self.name(), next.name());
+            }
+        }
+    };
+}

@@ -8,7 +8,7 @@ use crate::layout::outputs::ep_recv_counts_bytes;
 use crate::place::{Place, Tensor};
 use crate::protocol::kit::{Context, Scratch};
 use crate::protocol::{Choices, Env, Machine, Operands, Operator};
-use crate::shape::{Config, Protocol, Shape};
+use crate::shape::{Config, Op, Protocol, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
 use crate::sim::flight::{Flight, FlightId, FlightKind};
@@ -16,9 +16,11 @@ use crate::sim::seeded::{self, Seeded};
 use crate::sim::storage::{Dense, group_sizes};
 use crate::sim::{self};
 use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
+use crate::testing::{golden, phases};
 use crate::units::{CoreId, RankId};
 use crate::vector::Portable;
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
@@ -477,4 +479,75 @@ fn machines_of_another_protocol_are_refused() {
             }
         }
     }
+}
+
+/// Shapes of every family whose cores go through all of their phases: with one core and with several, with idle ones, and
+/// with more rows and words than a step takes.
+fn shapes_for_all_phases() -> Vec<Shape> {
+    let mut all = Vec::new();
+    for (cores, bs, quant_mode, norm) in [(1, 2, 2, 0), (2, 20, 0, 1), (3, 5, 2, 1), (6, 1, 0, 0)] {
+        let pair = Domain { r: 2, e: 4, s: 0, rs: 0, k: 2, h: 8, bs, cores };
+        let op = if norm == 1 { Op::CombineAddRmsNorm } else { Op::Combine };
+        let a3 = Config { quant_mode, op, ..pair.config() };
+        let a2 = Config { quant_mode, ..pair.config() };
+        let few = Domain { bs: bs.min(5), ..pair };
+        let servers = Config {
+            comm_alg: Protocol::Hierarchy,
+            server_ranks: 2,
+            ep_world_size: 4,
+            quant_mode,
+            ..few.config()
+        };
+        all.push(shape_of(&a3));
+        all.push(shape_of(&Config { quant_mode, ..Domain { r: 3, s: 1, rs: 1, ..pair }.config() }));
+        // A record has several blocks.
+        all.push(shape_of(&Config { comm_alg: Protocol::FullmeshV2, h: 512, ..a3 }));
+        all.push(shape_of(&Config {
+            tp_world_size: 2,
+            ..Config { quant_mode, ..Domain { e: 2, ..pair }.config() }
+        }));
+        all.push(shape_of(&Config { comm_alg: Protocol::Fullmesh, ..a2 }));
+        all.push(shape_of(&servers));
+    }
+    // A table of one entry for each local expert takes several writes.
+    let pair = Domain { r: 2, e: 130, s: 0, rs: 0, k: 2, h: 8, bs: 2, cores: 2 };
+    all.push(shape_of(&pair.config()));
+    all
+}
+
+/// Lets a group dispatch and combine twice.
+fn run(shape: &Shape, choices: Choices, seed: u64) {
+    let mut dice = Dice(seed);
+    let tp = shape.tp_world_size();
+    let members = 0..shape.ep_world_size() * tp;
+    let tensors = members.map(|n| Tensors::random(shape, RankId(n / tp), &mut dice)).collect();
+    let mut scene = Scene { tensors, told: RefCell::default(), events: RefCell::default() };
+    let noted = Noted { weak: Seeded::new(seeded::Memory::Weak, seed), landed: Vec::new() };
+    let memory = sim::Memory::new(shape, Dense::new(group_sizes(shape)), noted);
+    let mut cluster = Cluster::new(shape, choices, memory, schedule("DC", 2));
+    cluster.one_by_one = if seed == 0 { |_| true } else { |_| false };
+    cluster.run(&mut scene).unwrap();
+}
+
+/// Transitions of machines stand beside their phases, and steps of tests that are not among them fail. Here every declared one
+/// is taken, and the page that lists them is as committed.
+#[test]
+fn every_declared_transition_is_taken() {
+    let seen = phases::seen_in(|| {
+        for shape in shapes_for_all_phases() {
+            for choices in Choices::all(&shape) {
+                (0..3).for_each(|seed| run(&shape, choices, seed));
+            }
+        }
+    });
+    let mut page = String::from(phases::HEAD);
+    for (module, machine) in &seen {
+        for &(phase, next) in machine.legal {
+            for &next in next {
+                assert!(machine.taken.contains(&[phase, next]), "{module}: {phase} -> {next} is never taken");
+            }
+        }
+        machine.list(module, &mut page);
+    }
+    golden::check("../../../docs/internals/phases.md", &page);
 }

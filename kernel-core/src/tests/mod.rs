@@ -3,4 +3,5 @@
 pub(crate) mod domain;
 pub(crate) mod golden;
 pub(crate) mod group;
+pub(crate) mod phases;
 pub(crate) mod random;

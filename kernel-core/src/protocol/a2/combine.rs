@@ -32,29 +32,28 @@ pub struct Combine {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Take the half and count the rows.
-    Select,
-    /// Write the next result of this core's share into the window to its owner.
-    Reorder { row: u32, end: u32 },
-    /// Write the last flags of the windows to the ranks of this core's share and have them sent.
-    Send(Send),
-    /// Await the window of the next rank of this core's share.
-    Rows { source: u32 },
-    /// Await all cores: then the windows of all ranks have arrived.
-    Barrier(Meeting),
-    /// Sum the rows of a token into `x_out`.
-    Sum { token: Token },
-    /// Await all cores: then all have summed.
-    Summed(Meeting),
-    /// Clear the flags in the windows of this core's share.
-    Clear(Clear),
-    /// The operator has ended.
-    Done,
+phases! {
+    enum Phase {
+        /// Take the half and count the rows.
+        Select => Reorder,
+        /// Write the next result of this core's share into the window to its owner.
+        Reorder { row: u32, end: u32 } => Reorder | Send,
+        /// Write the last flags of the windows to the ranks of this core's share and have them sent.
+        Send(Send) => Rows,
+        /// Await the window of the next rank of this core's share.
+        Rows { source: u32 } => Rows | Barrier,
+        /// Await all cores: then the windows of all ranks have arrived.
+        Barrier(Meeting) => Sum,
+        /// Sum the rows of a token into `x_out`.
+        Sum { token: Token } => Sum | Summed,
+        /// Await all cores: then all have summed.
+        Summed(Meeting) => Clear,
+        /// Clear the flags in the windows of this core's share.
+        Clear(Clear) => Done,
+        /// The operator has ended.
+        Done =>,
+    }
 }
-
-phase_names! { Phase: Select Reorder Send Rows Barrier Sum Summed Clear Done }
 
 impl Combine {
     /// Creates a core's combine in its first phase.

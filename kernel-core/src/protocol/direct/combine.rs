@@ -37,25 +37,24 @@ pub struct Combine {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Take the partition and the area of the results.
-    Select,
-    /// Announce the own results to the next ranks of this core's share.
-    Ready { to: u32 },
-    /// Await the words of the ranks of a token's experts, from column `k` on.
-    Await { token: Token, k: u32 },
-    /// Write the outputs of a token, its sum first.
-    Write { token: Token, output: Output },
-    /// Await all cores: then all own tokens are summed.
-    Meet(Meeting),
-    /// Await and clear the words of the next ranks of this core's share.
-    Clear { source: u32 },
-    /// The operator has ended.
-    Done,
+phases! {
+    enum Phase {
+        /// Take the partition and the area of the results.
+        Select => Ready,
+        /// Announce the own results to the next ranks of this core's share.
+        Ready { to: u32 } => Ready | Await,
+        /// Await the words of the ranks of a token's experts, from column `k` on.
+        Await { token: Token, k: u32 } => Await | Write | Meet | Clear,
+        /// Write the outputs of a token, its sum first.
+        Write { token: Token, output: Output } => Await | Write,
+        /// Await all cores: then all own tokens are summed.
+        Meet(Meeting) => Clear,
+        /// Await and clear the words of the next ranks of this core's share.
+        Clear { source: u32 } => Clear | Done,
+        /// The operator has ended.
+        Done =>,
+    }
 }
-
-phase_names! { Phase: Select Ready Await Write Meet Clear Done }
 
 impl Combine {
     /// Creates a core's combine in its first phase.

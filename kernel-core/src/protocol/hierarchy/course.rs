@@ -14,19 +14,20 @@ pub(super) struct Course {
     turn: u8,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Take the epoch.
-    Select,
-    /// Announce this operator to near ranks (core 0 only).
-    Enter { near: u32 },
-    /// The roles move.
-    Work,
-    /// The operator has ended.
-    Done,
+phases! {
+    enum Phase {
+        /// Take the epoch.
+        Select => Enter | Work,
+        /// Announce this operator to near ranks (core 0 only).
+        Enter { near: u32 } => Enter | Work,
+        /// The roles move.
+        Work => Done,
+        /// The operator has ended.
+        Done =>,
+    }
 }
 
-phase_names! { Phase: Select Enter Work Done }
+go! { Course }
 
 impl Course {
     pub(super) const fn new(kind: Operator) -> Self {
@@ -63,13 +64,13 @@ impl Course {
         match self.phase {
             Phase::Select => {
                 self.epoch = Epoch::begin(self.epoch.kind, fabric, core.id)?;
-                self.phase = if core.id.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
+                self.go(if core.id.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work })
             }
             Phase::Enter { near } if near < core.shape.server_ranks() => {
                 Now { core, epoch: self.epoch }.enter(fabric, near)?;
-                self.phase = Phase::Enter { near: near + 1 };
+                self.go(Phase::Enter { near: near + 1 })
             }
-            Phase::Enter { .. } => self.phase = Phase::Work,
+            Phase::Enter { .. } => self.go(Phase::Work),
             Phase::Work => {
                 let (words, buffers) = (split(core, scratch.words)?, split_bytes(core.shape, scratch.row)?);
                 let now = Now { core, epoch: self.epoch };
@@ -78,11 +79,10 @@ impl Course {
                 if progress != Progress::Done {
                     return Ok(progress);
                 }
-                self.phase = Phase::Done;
+                self.go(Phase::Done)
             }
-            Phase::Done => return Ok(Progress::Done),
+            Phase::Done => Ok(Progress::Done),
         }
-        Ok(Progress::Stepped)
     }
 }
 

@@ -26,22 +26,22 @@ pub(crate) struct Exchange {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Await and clear the status words of the next slots of this core's share.
-    Await { slot: u32 },
-    /// Send the sum of the share's counts to the other cores.
-    ArriveWithSums,
-    /// Await the sums of all cores.
-    Sums,
-    /// Write `ep_recv_counts` from `slot` on, up to the limit of one write; `rows` rows of all experts and `of_expert` rows
-    /// of this one precede it.
-    Counts { slot: u32, rows: u32, of_expert: u32 },
-    /// Write the entries of the experts that end within those slots.
-    TokenNums { slot: u32, rows: u32, of_expert: u32 },
+phases! {
+    enum Phase of "Exchange." in Exchange {
+        /// Await and clear the status words of the next slots of this core's share.
+        Await { slot: u32 } => Await | ArriveWithSums | Sums,
+        /// Send the sum of the share's counts to the other cores.
+        ArriveWithSums => Sums,
+        /// Await the sums of all cores.
+        Sums => Counts,
+        /// Write `ep_recv_counts` from `slot` on, up to the limit of one write; `rows` rows of all experts and `of_expert` rows
+        /// of this one precede it.
+        Counts { slot: u32, rows: u32, of_expert: u32 } => Counts | TokenNums,
+        /// Write the entries of the experts that end within those slots.
+        TokenNums { slot: u32, rows: u32, of_expert: u32 } => Counts,
+    }
 }
 
-phase_names! { Phase of "Exchange." in Exchange: Await ArriveWithSums Sums Counts TokenNums }
 go! { Exchange }
 
 impl Exchange {

@@ -11,6 +11,8 @@ macro_rules! go {
         impl $of {
             #[inline(always)]
             fn go(&mut self, phase: Phase) -> $crate::protocol::Outcome {
+                #[cfg(test)]
+                self.phase.follow(&phase);
                 self.phase = phase;
                 Ok($crate::fabric::Progress::Stepped)
             }

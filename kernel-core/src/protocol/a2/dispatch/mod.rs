@@ -30,41 +30,37 @@ pub struct Dispatch {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Take the half and count the rows for each expert.
-    Select,
-    /// Write the next pair of this core's tokens into the window to its rank.
-    Reorder { next: u32 },
-    /// Write counts and FLAG1 of the window to a rank of this core's share.
-    Head { to: u32 },
-    /// Write the last flags of these windows and have them sent.
-    Send(Send),
-    /// Write this core's share of `expand_idx`.
-    ExpandIdx { pair: u32 },
-    /// Await FLAG1 of the next rank of this core's share.
-    Counts { source: u32 },
-    /// Await its FLAG2, after `rows` rows.
-    Rows { source: u32, rows: u32 },
-    /// Await all cores: then the windows of all ranks have arrived.
-    Barrier(Meeting),
-    /// Read the counts of the next one of all ranks.
-    Matrix { source: u32 },
-    /// Write this core's share of `ep_recv_counts`.
-    RecvCounts { slot: u32 },
-    /// Write this core's share of `expert_token_nums`.
-    TokenNums { local_expert: u32 },
-    /// Copy out a field of a row.
-    CopyOut { at: Row, field: Field },
-    /// Clear the flags in the windows of this core's share.
-    Clear(Clear),
-    /// The operator has ended.
-    Done,
-}
-
-phase_names! { Phase:
-    Select Reorder Head Send ExpandIdx Counts Rows Barrier Matrix RecvCounts TokenNums CopyOut Clear
-    Done
+phases! {
+    enum Phase {
+        /// Take the half and count the rows for each expert.
+        Select => Reorder,
+        /// Write the next pair of this core's tokens into the window to its rank.
+        Reorder { next: u32 } => Reorder | Head,
+        /// Write counts and FLAG1 of the window to a rank of this core's share.
+        Head { to: u32 } => Head | Send,
+        /// Write the last flags of these windows and have them sent.
+        Send(Send) => ExpandIdx,
+        /// Write this core's share of `expand_idx`.
+        ExpandIdx { pair: u32 } => ExpandIdx | Counts,
+        /// Await FLAG1 of the next rank of this core's share.
+        Counts { source: u32 } => Rows | Barrier,
+        /// Await its FLAG2, after `rows` rows.
+        Rows { source: u32, rows: u32 } => Counts,
+        /// Await all cores: then the windows of all ranks have arrived.
+        Barrier(Meeting) => Matrix,
+        /// Read the counts of the next one of all ranks.
+        Matrix { source: u32 } => Matrix | RecvCounts,
+        /// Write this core's share of `ep_recv_counts`.
+        RecvCounts { slot: u32 } => RecvCounts | TokenNums,
+        /// Write this core's share of `expert_token_nums`.
+        TokenNums { local_expert: u32 } => TokenNums | CopyOut,
+        /// Copy out a field of a row.
+        CopyOut { at: Row, field: Field } => CopyOut | Clear,
+        /// Clear the flags in the windows of this core's share.
+        Clear(Clear) => Done,
+        /// The operator has ended.
+        Done =>,
+    }
 }
 
 /// A received row: the `index`-th from `source` for an expert.

@@ -34,27 +34,26 @@ pub struct Combine {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Take the partition and count the rows.
-    Select,
-    /// TP = 2: exchange results with the peer, which has `others` rows; this rank returns `rows`.
-    Lend { add: Add, rows: u32, others: u32 },
-    /// Put the `item`-th row of this core's share at its owner.
-    Put { item: u32 },
-    /// Publish the flag of that row, whose source is `triple`.
-    Publish { item: u32, triple: Triple },
-    /// Await the flags of a token, from column `k` on.
-    Await { token: Token, k: u32 },
-    /// Clear them, from column `k` on.
-    Clear { token: Token, k: u32 },
-    /// Write the outputs of the token, its sum first.
-    Write { token: Token, output: Output },
-    /// The operator has ended.
-    Done,
+phases! {
+    enum Phase {
+        /// Take the partition and count the rows.
+        Select => Lend | Put,
+        /// TP = 2: exchange results with the peer, which has `others` rows; this rank returns `rows`.
+        Lend { add: Add, rows: u32, others: u32 } => Put,
+        /// Put the `item`-th row of this core's share at its owner.
+        Put { item: u32 } => Put | Publish | Await,
+        /// Publish the flag of that row, whose source is `triple`.
+        Publish { item: u32, triple: Triple } => Put,
+        /// Await the flags of a token, from column `k` on.
+        Await { token: Token, k: u32 } => Await | Clear | Done,
+        /// Clear them, from column `k` on.
+        Clear { token: Token, k: u32 } => Clear | Write,
+        /// Write the outputs of the token, its sum first.
+        Write { token: Token, output: Output } => Await | Write,
+        /// The operator has ended.
+        Done =>,
+    }
 }
-
-phase_names! { Phase: Select Lend Put Publish Await Clear Write Done }
 
 impl Combine {
     /// Creates a core's combine in its first phase.

@@ -33,29 +33,28 @@ pub struct Dispatch {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// The tag has its own byte: every step and every poll begins with reading it.
-#[repr(u8)]
-enum Phase {
-    /// Take the partition and plan the sends.
-    Select,
-    /// Put the records of the next pairs of this core's share.
-    Send { next: u32 },
-    /// A part that all layouts share.
-    Part(Part),
-    /// Take the partition of the TP domain.
-    SelectTp,
-    /// Await and clear the `TokenFlag` of a slot whose records go to `row` and the rows after it.
-    AwaitTokens { slot: u32, row: u32 },
-    /// Copy a field of the record at the cursor, and of some after it.
-    CopyOut { at: Cursor, field: Field },
-    /// TP = 2: lend the peer the own rows, gather the peer's.
-    Gather(Gather),
-    /// The operator has ended.
-    Done,
+phases! {
+    // The tag has its own byte: every step and every poll begins with reading it.
+    #[repr(u8)]
+    enum Phase {
+        /// Take the partition and plan the sends.
+        Select => Send | Part | SelectTp,
+        /// Put the records of the next pairs of this core's share.
+        Send { next: u32 } => Send | Part,
+        /// A part that all layouts share.
+        Part(Part) => Send | Part | AwaitTokens | CopyOut,
+        /// Take the partition of the TP domain.
+        SelectTp => Send | Part,
+        /// Await and clear the `TokenFlag` of a slot whose records go to `row` and the rows after it.
+        AwaitTokens { slot: u32, row: u32 } => CopyOut | Gather | Done,
+        /// Copy a field of the record at the cursor, and of some after it.
+        CopyOut { at: Cursor, field: Field } => AwaitTokens | CopyOut | Gather | Done,
+        /// TP = 2: lend the peer the own rows, gather the peer's.
+        Gather(Gather) => Done,
+        /// The operator has ended.
+        Done =>,
+    }
 }
-
-phase_names! { Phase: Select Send Part SelectTp AwaitTokens CopyOut Gather Done }
 
 /// The fields of a record, in the order in which they are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

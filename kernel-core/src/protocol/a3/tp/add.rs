@@ -19,19 +19,19 @@ pub(crate) struct Add {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Take the partition.
-    Select,
-    /// Put the result of row `row` of the peer's.
-    Put { row: u32 },
-    /// Announce them, and await the peer's results for the own share of the own rows.
-    Announce(Announcement),
-    /// The results are here.
-    Done,
+phases! {
+    enum Phase of "Lend." in Add within Announce {
+        /// Take the partition.
+        Select => Put,
+        /// Put the result of row `row` of the peer's.
+        Put { row: u32 } => Put | Announce,
+        /// Announce them, and await the peer's results for the own share of the own rows.
+        Announce(Announcement) => Done,
+        /// The results are here.
+        Done =>,
+    }
 }
 
-phase_names! { Phase of "Lend." in Add: Select Put Announce Done; Announce }
 go! { Add }
 
 impl Add {

@@ -29,23 +29,23 @@ pub(crate) struct Gather {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Announce the own rows, and await those of the peer's core.
-    Announce(Announcement),
-    /// Copy a part of a row of the peer's.
-    CopyOut { at: PeerRow, part: Part },
-    /// Write the peer's half of `ep_recv_counts` from `slot` on; `rows` rows precede it.
-    Counts { slot: u32, rows: u32 },
-    /// Write `expert_token_nums`, of both peers' rows (last core only).
-    TokenNums,
-    /// Write `tp_recv_counts` (last core only).
-    RecvCounts,
-    /// All rows have arrived.
-    Done,
+phases! {
+    enum Phase of "Gather." in Gather within Announce {
+        /// Announce the own rows, and await those of the peer's core.
+        Announce(Announcement) => CopyOut,
+        /// Copy a part of a row of the peer's.
+        CopyOut { at: PeerRow, part: Part } => CopyOut | Counts,
+        /// Write the peer's half of `ep_recv_counts` from `slot` on; `rows` rows precede it.
+        Counts { slot: u32, rows: u32 } => Counts | TokenNums | Done,
+        /// Write `expert_token_nums`, of both peers' rows (last core only).
+        TokenNums => RecvCounts,
+        /// Write `tp_recv_counts` (last core only).
+        RecvCounts => Done,
+        /// All rows have arrived.
+        Done =>,
+    }
 }
 
-phase_names! { Phase of "Gather." in Gather: Announce CopyOut Counts TokenNums RecvCounts Done; Announce }
 go! { Gather }
 
 /// A row of the peer's. Sources and, within a source, tokens rise.

@@ -45,19 +45,19 @@ pub(crate) struct Announcement {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Put the number of the first row.
-    PutFirst,
-    /// Publish the slot of the peer's core.
-    Tell,
-    /// Await the own slot.
-    Await,
-    /// Clear it.
-    Clear,
+phases! {
+    enum Phase of "Announce." in Announcement {
+        /// Put the number of the first row.
+        PutFirst => Tell,
+        /// Publish the slot of the peer's core.
+        Tell => Await,
+        /// Await the own slot.
+        Await => Clear,
+        /// Clear it.
+        Clear =>,
+    }
 }
 
-phase_names! { Phase of "Announce." in Announcement: PutFirst Tell Await Clear }
 go! { Announcement }
 
 /// Refuses features that this build lacks, so that the compiler drops the code after the call.

@@ -30,29 +30,28 @@ pub struct Dispatch {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// The tag has its own byte: every step and every poll begins with reading it.
-#[repr(u8)]
-enum Phase {
-    /// Take the partition and plan the sends.
-    Select,
-    /// A part that all layouts share.
-    Part(Part),
-    /// Find the next record.
-    Send { at: Cursor },
-    /// Put a block of it.
-    Put { send: Send, block: u32, next: Cursor },
-    /// Publish that block's flag.
-    PublishBlock { send: Send, block: u32, next: Cursor },
-    /// Find a record of which all blocks have arrived, from `slot` on, cyclically.
-    Look { slot: u32 },
-    /// Copy record number `record` of `slot` to `row` of the outputs.
-    CopyOut { slot: u32, record: u32, row: u32, field: Field },
-    /// The operator has ended.
-    Done,
+phases! {
+    // The tag has its own byte: every step and every poll begins with reading it.
+    #[repr(u8)]
+    enum Phase {
+        /// Take the partition and plan the sends.
+        Select => Part,
+        /// A part that all layouts share.
+        Part(Part) => Part | Send | Look,
+        /// Find the next record.
+        Send { at: Cursor } => Part | Put,
+        /// Put a block of it.
+        Put { send: Send, block: u32, next: Cursor } => PublishBlock,
+        /// Publish that block's flag.
+        PublishBlock { send: Send, block: u32, next: Cursor } => Send | Put,
+        /// Find a record of which all blocks have arrived, from `slot` on, cyclically.
+        Look { slot: u32 } => CopyOut | Done,
+        /// Copy record number `record` of `slot` to `row` of the outputs.
+        CopyOut { slot: u32, record: u32, row: u32, field: Field } => Look | CopyOut,
+        /// The operator has ended.
+        Done =>,
+    }
 }
-
-phase_names! { Phase: Select Part Send Put PublishBlock Look CopyOut Done }
 
 /// What is done with a record that has arrived, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

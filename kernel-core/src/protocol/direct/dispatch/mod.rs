@@ -35,52 +35,48 @@ pub struct Dispatch {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// The tag has its own byte: every step and every poll begins with reading it.
-#[repr(u8)]
-enum Phase {
-    /// Take the partition and plan the sends.
-    Select,
-    /// Clear the words of the previous dispatch, for the next sources of this core's share.
-    Clear { next: u32 },
-    /// Put the counts for the next ranks of this core's share, and publish their words.
-    PublishCounts { next: u32 },
-    /// A part that all layouts share. After its barrier all rows of this rank have landed.
-    Part(Part),
-    /// Await the counts of the next sources of this core's share.
-    Await { source: u32 },
-    /// Put a piece of the sums of the share's counts where the other cores read them.
-    PutSums { piece: u32 },
-    /// Announce the sums to the other cores.
-    ArriveWithSums,
-    /// Await the sums of all cores.
-    Sums,
-    /// Put grants for the next sources of this core's share, and publish their words; `of_expert` rows precede the first
-    /// own slot of the local expert that it belongs to.
-    Grant { next: u32, of_expert: u32 },
-    /// Put the rows of the next pairs of this core's share where they were granted, each followed by its scale and triple.
-    Send { next: u32 },
-    /// Put scale and triple of the row that was put last, for pair `item`.
-    SendInfo { item: u32, info: Info },
-    /// Write this core's share of `sent_rows`.
-    SentRows { index: u32 },
-    /// Publish the `TokenFlag`s for the next ranks of this core's share.
-    PublishTokens { to: u32 },
-    /// Await the `TokenFlag`s of the sources of this core's slots, from that of `slot` on.
-    AwaitTokens { slot: u32 },
-    /// Write the triples of the rows from the cursor on, up to the limit of one write.
-    Triples { at: Cursor },
-    /// Write the scales of those rows.
-    Scales { at: Cursor },
-    /// Write the start of the rows and of the results (first core only).
-    Table,
-    /// The operator has ended.
-    Done,
-}
-
-phase_names! { Phase:
-    Select Clear PublishCounts Part Await PutSums ArriveWithSums Sums Grant Send SendInfo SentRows PublishTokens
-    AwaitTokens Triples Scales Table Done
+phases! {
+    // The tag has its own byte: every step and every poll begins with reading it.
+    #[repr(u8)]
+    enum Phase {
+        /// Take the partition and plan the sends.
+        Select => Clear,
+        /// Clear the words of the previous dispatch, for the next sources of this core's share.
+        Clear { next: u32 } => Clear | PublishCounts,
+        /// Put the counts for the next ranks of this core's share, and publish their words.
+        PublishCounts { next: u32 } => PublishCounts | Part,
+        /// A part that all layouts share. After its barrier all rows of this rank have landed.
+        Part(Part) => Await | Send | PublishTokens,
+        /// Await the counts of the next sources of this core's share.
+        Await { source: u32 } => Await | PutSums | ArriveWithSums | Sums,
+        /// Put a piece of the sums of the share's counts where the other cores read them.
+        PutSums { piece: u32 } => PutSums | ArriveWithSums,
+        /// Announce the sums to the other cores.
+        ArriveWithSums => Sums,
+        /// Await the sums of all cores.
+        Sums => Grant,
+        /// Put grants for the next sources of this core's share, and publish their words; `of_expert` rows precede the first
+        /// own slot of the local expert that it belongs to.
+        Grant { next: u32, of_expert: u32 } => Part | Grant,
+        /// Put the rows of the next pairs of this core's share where they were granted, each followed by its scale and triple.
+        Send { next: u32 } => Send | SendInfo | SentRows,
+        /// Put scale and triple of the row that was put last, for pair `item`.
+        SendInfo { item: u32, info: Info } => Send,
+        /// Write this core's share of `sent_rows`.
+        SentRows { index: u32 } => Part | SentRows,
+        /// Publish the `TokenFlag`s for the next ranks of this core's share.
+        PublishTokens { to: u32 } => PublishTokens | AwaitTokens,
+        /// Await the `TokenFlag`s of the sources of this core's slots, from that of `slot` on.
+        AwaitTokens { slot: u32 } => AwaitTokens | Triples,
+        /// Write the triples of the rows from the cursor on, up to the limit of one write.
+        Triples { at: Cursor } => Triples | Scales | Table | Done,
+        /// Write the scales of those rows.
+        Scales { at: Cursor } => Triples,
+        /// Write the start of the rows and of the results (first core only).
+        Table => Done,
+        /// The operator has ended.
+        Done =>,
+    }
 }
 
 /// Scale and triple of a row that has been put.

@@ -18,23 +18,24 @@ pub(super) struct Returns {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Await the near ranks that still read their near areas.
-    Entered,
-    /// Put the next row.
-    Put,
-    /// Publish its flag.
-    Flag,
-    /// Wait until all flags have landed.
-    Quiet,
-    /// Announce the end of the rows to a near rank.
-    RowsDone { near: u32 },
-    /// Await the announcements of all cores of near ranks, of which `heard` have arrived.
-    Hear { heard: u32 },
+phases! {
+    enum Phase of "Return." in Returns {
+        /// Await the near ranks that still read their near areas.
+        Entered => Put,
+        /// Put the next row.
+        Put => Flag | Quiet,
+        /// Publish its flag.
+        Flag => Put,
+        /// Wait until all flags have landed.
+        Quiet => RowsDone,
+        /// Announce the end of the rows to a near rank.
+        RowsDone { near: u32 } => RowsDone | Hear,
+        /// Await the announcements of all cores of near ranks, of which `heard` have arrived.
+        Hear { heard: u32 } => Hear,
+    }
 }
 
-phase_names! { Phase of "Return." in Returns: Entered Put Flag Quiet RowsDone Hear }
+go! { Returns }
 
 impl Returns {
     pub(super) const fn new() -> Self {
@@ -48,7 +49,7 @@ impl Returns {
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
         let Turn { core, fabric, operands, .. } = cx;
         let (core, fabric) = (*core, &mut **fabric);
-        self.phase = match self.phase {
+        let next = match self.phase {
             Phase::Entered => match core.outside(fabric)? {
                 Some(wait) => return Ok(Progress::Pending(wait)),
                 None => Phase::Put,
@@ -94,7 +95,7 @@ impl Returns {
                 Phase::Hear { heard }
             }
         };
-        Ok(Progress::Stepped)
+        self.go(next)
     }
 
     /// Returns the next announcement to await from near ranks that may still return rows, if there is one.

@@ -21,21 +21,22 @@ pub(super) struct Forwards {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Await the near ranks that still read their near areas.
-    Entered,
-    /// Find a complete record, first in the stream from `server`.
-    Find { server: u32 },
-    /// Forward the row at that position of the record that is held.
-    Row { server: u32, token: Token, position: u32 },
-    /// Publish the number of rows for that expert of the own server.
-    Count { server: u32, near_expert: u32 },
-    /// The role has ended.
-    Ended,
+phases! {
+    enum Phase of "Forward." in Forwards {
+        /// Await the near ranks that still read their near areas.
+        Entered => Find,
+        /// Find a complete record, first in the stream from `server`.
+        Find { server: u32 } => Find | Row | Count | Ended,
+        /// Forward the row at that position of the record that is held.
+        Row { server: u32, token: Token, position: u32 } => Find | Row,
+        /// Publish the number of rows for that expert of the own server.
+        Count { server: u32, near_expert: u32 } => Find | Count,
+        /// The role has ended.
+        Ended =>,
+    }
 }
 
-phase_names! { Phase of "Forward." in Forwards: Entered Find Row Count Ended }
+go! { Forwards }
 
 impl Forwards {
     pub(super) const fn new() -> Self {
@@ -44,7 +45,7 @@ impl Forwards {
 
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
         let core = cx.core;
-        self.phase = match self.phase {
+        let next = match self.phase {
             Phase::Entered => match core.outside(cx.fabric)? {
                 Some(wait) => return Ok(Progress::Pending(wait)),
                 None => Phase::Find { server: 0 },
@@ -70,7 +71,7 @@ impl Forwards {
             }
             Phase::Ended => return Ok(Progress::Done),
         };
-        Ok(Progress::Stepped)
+        self.go(next)
     }
 }
 

@@ -27,25 +27,26 @@ pub(super) struct Receive {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Await the count of the slot.
-    Count,
-    /// Write its entry of `ep_recv_counts`.
-    Entry,
-    /// Write the expert's entry of `expert_token_nums`, after its last source.
-    Nums,
-    /// Copy row `i` of the slot.
-    X { i: u32, token: u32 },
-    /// Copy its scale.
-    Scale { i: u32, token: u32 },
-    /// Copy its source: a token that is at least `token`.
-    Info { i: u32, token: u32 },
-    /// Copy its weight.
-    Weight { i: u32, token: u32 },
+phases! {
+    enum Phase of "Receive." in Receive {
+        /// Await the count of the slot.
+        Count => Entry,
+        /// Write its entry of `ep_recv_counts`.
+        Entry => Nums | X,
+        /// Write the expert's entry of `expert_token_nums`, after its last source.
+        Nums => X,
+        /// Copy row `i` of the slot.
+        X { i: u32, token: u32 } => Count | Scale | Info,
+        /// Copy its scale.
+        Scale { i: u32, token: u32 } => Info,
+        /// Copy its source: a token that is at least `token`.
+        Info { i: u32, token: u32 } => Weight,
+        /// Copy its weight.
+        Weight { i: u32, token: u32 } => X,
+    }
 }
 
-phase_names! { Phase of "Receive." in Receive: Count Entry Nums X Scale Info Weight }
+go! { Receive }
 
 impl Receive {
     pub(super) const fn new() -> Self {
@@ -66,7 +67,7 @@ impl Receive {
             let slot = relay::dispatch_slot(shape, local_expert, source, i);
             behind(slot, ROW + shape.payload_bytes() + field)
         };
-        self.phase = match self.phase {
+        let next = match self.phase {
             Phase::Count => return self.count(core, fabric),
             Phase::Entry => {
                 let sum = self.before + self.rows;
@@ -85,7 +86,7 @@ impl Receive {
             }
             Phase::X { i, .. } if i >= self.rows => {
                 self.next_slot();
-                return Ok(Progress::Stepped);
+                return self.go(Phase::Count);
             }
             Phase::X { i, token } => {
                 let at = behind(relay::dispatch_slot(shape, local_expert, source, i), ROW);
@@ -110,7 +111,7 @@ impl Receive {
                 Phase::X { i: i + 1, token }
             }
         };
-        Ok(Progress::Stepped)
+        self.go(next)
     }
 
     /// Takes the count of an own slot, or all that have arrived of the slots before them.
@@ -126,8 +127,7 @@ impl Receive {
             };
             self.take(*core, local_expert, source, rows)?;
             if core.work.slots.contains(&self.slot) {
-                self.phase = Phase::Entry;
-                return Ok(Progress::Stepped);
+                return self.go(Phase::Entry);
             }
             self.next_slot();
         }
@@ -154,7 +154,7 @@ impl Receive {
 
     fn next_slot(&mut self) {
         let before = self.before + self.rows;
-        *self = Self { slot: self.slot + 1, before, rows: 0, phase: Phase::Count, ..*self };
+        *self = Self { slot: self.slot + 1, before, rows: 0, ..*self };
     }
 }
 

@@ -21,21 +21,22 @@ pub(super) struct Send {
     pub(super) issued: Issued,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Phase {
-    /// Send a token to a server of this core's share, or to the next server that needs it.
-    Record { token: u32, server: u32 },
-    /// End the stream to a server.
-    End { server: u32, step: u32 },
-    /// Ring the agent's doorbell.
-    Ring,
-    /// Write a part of `expand_idx`.
-    ExpandIdx { pair: u32 },
-    /// The role has ended.
-    Ended,
+phases! {
+    enum Phase of "Send." in Send {
+        /// Send a token to a server of this core's share, or to the next server that needs it.
+        Record { token: u32, server: u32 } => Record | End,
+        /// End the stream to a server.
+        End { server: u32, step: u32 } => End | Ring,
+        /// Ring the agent's doorbell.
+        Ring => ExpandIdx,
+        /// Write a part of `expand_idx`.
+        ExpandIdx { pair: u32 } => ExpandIdx | Ended,
+        /// The role has ended.
+        Ended =>,
+    }
 }
 
-phase_names! { Phase of "Send." in Send: Record End Ring ExpandIdx Ended }
+go! { Send }
 
 impl Send {
     pub(super) const fn new() -> Self {
@@ -45,7 +46,7 @@ impl Send {
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
         let (core, inputs) = (cx.core, cx.inputs);
         let others = |from| core.work.streams.clone().filter(move |&s| s >= from && s != core.work.server);
-        self.phase = match self.phase {
+        let next = match self.phase {
             Phase::Record { token, server } => {
                 let needs =
                     |token, server| plan::pairs(core.shape, inputs.ids(core.shape, Token(token)), server) > 0;
@@ -82,7 +83,7 @@ impl Send {
             }
             Phase::Ended => return Ok(Progress::Done),
         };
-        Ok(Progress::Stepped)
+        self.go(next)
     }
 
     fn record(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>, (token, server): (u32, u32)) -> Result<()> {
