@@ -1,16 +1,18 @@
 //! Where things lie, as affine maps: an offset is a base plus, for each index, the index times a stride. For generators of
-//! kernels, which need numbers when a kernel is specialised. Base and strides are asked of the functions that machines use;
-//! a test proves each map on every index. [`areas`](super::map::areas) are the same as rows of equal slots.
+//! kernels, which need numbers when a kernel is specialised. Base and strides are those of the [table](super::table); a test
+//! holds each map against the functions that machines use, on every index. [`areas`](super::map::areas) are the same as rows
+//! of equal slots.
 //!
 //! What no map tells is a table of one batch: which row has which slot, position or record ([`plan`](crate::plan)).
 
 use super::map::Field;
-use super::state::{self, Direct, Operator, Partition};
-use super::{a2_message, a2_window, block, data, direct, map, outputs, relay, tp};
+use super::quantity::{Kind, Memory};
+use super::state::{self, Direct, Partition};
+use super::table::{Row, TABLE};
+use super::{a2_window, direct, map, outputs, relay, tp};
 use crate::place::{Place, Region, Tensor};
-use crate::placement::Home;
-use crate::shape::{CORES_MAX, Protocol, Shape};
-use crate::units::{CoreId, RankId, Token};
+use crate::shape::{Protocol, Shape};
+use crate::units::{CoreId, RankId};
 
 /// What a group chooses that decides where things lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -244,10 +246,6 @@ pub fn maps(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Map
 const HALF: Partition = Partition::P0;
 const WINDOWS: &[Named] = &[Named::WindowsIn, Named::WindowsOut];
 
-const fn half(partition: u32) -> Partition {
-    if partition == 0 { Partition::P0 } else { Partition::P1 }
-}
-
 const fn at(offset: u64) -> Place {
     Place::window(offset)
 }
@@ -256,28 +254,34 @@ impl Named {
     /// Where it lies on `rank`, if it does.
     #[must_use]
     pub fn map(self, shape: &Shape, mode: Mode, rank: RankId) -> Option<Map> {
-        self.ask(shape, mode, rank, |indices, bytes, place| {
-            let Place { region, offset: base } = place([0; INDICES_MAX]);
-            let mut dims = [Dim { index: Index::Partition, extent: 1, stride: 0 }; INDICES_MAX];
-            for (n, (dim, &(index, extent))) in dims.iter_mut().zip(indices).enumerate() {
-                let mut one = [0; INDICES_MAX];
-                one.iter_mut().skip(n).take(1).for_each(|index| *index = 1);
-                *dim = Dim { index, extent, stride: place(one).offset.wrapping_sub(base).cast_signed() };
-            }
-            Map { named: self, region, base, bytes, dims, used: indices.len() }
-        })
+        self.map_in(&Memory { shape, mode, rank })
     }
 
-    /// What the layout says of these indices: what [`Map::offset`] must say, too.
+    /// Where it lies in a memory, if it does.
+    pub(super) fn map_in(self, memory: &Memory<'_>) -> Option<Map> {
+        let Memory { shape, mode, rank } = *memory;
+        let has_tensor = |tensor| outputs::capacity(shape, rank, tensor) > 0;
+        if !self.is_of(Kind::of(shape, mode)) || !self.tensor().is_none_or(has_tensor) {
+            return None;
+        }
+        let row = self.row()?;
+        let mut dims = [Dim { index: Index::Partition, extent: 1, stride: 0 }; INDICES_MAX];
+        for (dim, axis) in dims.iter_mut().zip(row.axes) {
+            let stride = memory.value(&axis.stride).cast_signed();
+            *dim = Dim {
+                index: axis.index,
+                extent: memory.value(&axis.extent) as u32,
+                stride: if axis.falls { stride.wrapping_neg() } else { stride },
+            };
+        }
+        let (base, bytes) = (memory.value(&row.base), memory.value(&row.bytes));
+        Some(Map { named: self, region: row.region, base, bytes, dims, used: row.axes.len() })
+    }
+
+    /// Its row of the table.
     #[must_use]
-    pub fn place(
-        self,
-        shape: &Shape,
-        mode: Mode,
-        rank: RankId,
-        indices: [u32; INDICES_MAX],
-    ) -> Option<Place> {
-        self.ask(shape, mode, rank, |_, _, place| place(indices))
+    pub fn row(self) -> Option<&'static Row> {
+        TABLE.get(self as usize)
     }
 
     /// Inside which others it lies, at the same places of each slot; none if it has a region of its own.
@@ -357,10 +361,10 @@ impl Named {
         Tensor::ALL.into_iter().find(|tensor| tensor.name() == self.name())
     }
 
-    /// Whether a group of `shape` has it.
-    fn is_of(self, shape: &Shape, mode: Mode) -> bool {
-        let tp = shape.tp_world_size() > 1;
-        let (mesh, hierarchy) = match shape.protocol() {
+    /// Whether groups of this kind have it; an output, whether they may.
+    #[must_use]
+    pub fn is_of(self, Kind { protocol, has_tp: tp, mode }: Kind) -> bool {
+        let (mesh, hierarchy) = match protocol {
             Protocol::Fullmesh => (true, false),
             Protocol::Hierarchy => (false, true),
             Protocol::FullmeshV1 | Protocol::FullmeshV2 => (false, false),
@@ -388,181 +392,9 @@ impl Named {
             Self::NearSlots | Self::ReturnedSlots => hierarchy,
             Self::EndFlags | Self::RelayRecords => hierarchy && !streams,
             Self::StreamsIn | Self::StreamsOut | Self::TokenRecords | Self::SumRecords => streams,
-            Self::Blocks | Self::BlockFlags => shape.protocol() == Protocol::FullmeshV2,
+            Self::Blocks | Self::BlockFlags => protocol == Protocol::FullmeshV2,
             _ => true,
         }
-    }
-
-    /// Hands on the extents of its indices, the bytes at each place, and the place by its indices.
-    fn ask<T>(
-        self,
-        shape: &Shape,
-        mode: Mode,
-        rank: RankId,
-        told: impl FnOnce(&[(Index, u32)], u64, &dyn Fn([u32; INDICES_MAX]) -> Place) -> T,
-    ) -> Option<T> {
-        use Index::{Core, K, LocalExpert, Near, Owner, Peer, Position, Record, Row, Server, Slot, Source};
-        let tensor = self.tensor();
-        if !self.is_of(shape, mode) || tensor.is_some_and(|t| outputs::capacity(shape, rank, t) == 0) {
-            return None;
-        }
-        let entry_bytes = tensor.map_or(0, |tensor| outputs::entry_bytes(shape, tensor));
-        let entry = |n| tensor.map_or(at(0), |tensor| outputs::entry(shape, tensor, n));
-        let rs = shape.shared_expert_rank_num();
-        let (first, last) = if rank.0 < rs { (0, rs) } else { (rs, shape.ep_world_size()) };
-        let (local, most) = (shape.local_experts(rank), shape.rows_max(rank) as u32);
-        let (halves, area) = ((Index::Partition, 2), (Index::Area, mode.landings));
-        let (sources, experts) = ((Source, shape.ep_world_size()), (LocalExpert, local));
-        let (peers, servers) = ((Peer, shape.ep_world_size()), (Server, shape.servers()));
-        let (tokens, columns) = ((Index::Token, shape.bs_max()), (K, shape.combine_columns()));
-        let (cores, slots) = ((Core, shape.aiv_num()), (Slot, shape.bs_max()));
-        let (rows, all) = ((Row, most), (Row, most * shape.tp_world_size()));
-        let to_peer = shape.bs_max() * shape.k().min(shape.local_expert_num());
-        let (positions, lengths) = ((Position, to_peer), (Index::Rows, to_peer + 1));
-        let (blocks, entries) =
-            ((Index::Block, block::count(shape)), (LocalExpert, shape.local_expert_num()));
-        let parts =
-            |n| direct::Parts::of(shape, rank, direct::Area { number: n, overwritten: mode.overwritten });
-        let counter = |word: Place| Direct::Counts.word(shape, HALF, RankId(0)).offset.abs_diff(word.offset);
-        let (stream, length) = (relay::stream_start(shape, HALF, 0), relay::stream_bytes(shape));
-        // A record behind the last one would begin before its stream.
-        let gathered = |kind, n| at(relay::gathered(shape, (HALF, kind), 0, n).wrapping_sub(stream));
-        let (dispatch, combine) = (Operator::Dispatch, Operator::Combine);
-        let word = state::STATUS_SLOT;
-        Some(match self {
-            Self::DispatchStatus => told(&[halves, experts, sources], word, &|[p, e, s, ..]| {
-                state::dispatch_status(half(p), state::dispatch_slot(shape, e, RankId(s)))
-            }),
-            Self::DirectRecords => {
-                let tables = 8 * u64::from(shape.local_expert_num());
-                let used = counter(Direct::Counts.entry(shape, HALF, RankId(0), 0)) + tables;
-                told(&[halves, sources], used, &|[p, s, ..]| Direct::Counts.word(shape, half(p), RankId(s)))
-            }
-            Self::CombineStatus => told(&[halves, tokens, columns], word, &|[p, t, k, ..]| {
-                state::combine_status(half(p), state::combine_slot(shape, Token(t), k))
-            }),
-            Self::ResultsReady => {
-                told(&[halves, sources], word, &|[p, s, ..]| state::results_ready(half(p), RankId(s)))
-            }
-            Self::DispatchSelectors => told(&[cores], 8, &|[c, ..]| state::selector(dispatch, CoreId(c))),
-            Self::CombineSelectors => told(&[cores], 8, &|[c, ..]| state::selector(combine, CoreId(c))),
-            Self::Tasks => told(&[halves, peers], a2_message::TASK, &|[p, r, ..]| {
-                a2_message::task_word(half(p), RankId(r), 0)
-            }),
-            Self::Doorbell => told(&[], 8, &|_| a2_message::doorbell()),
-            Self::CoreWords => told(&[cores], 16, &|[c, ..]| state::core_word(CoreId(c), 0)),
-            Self::CoreSums => {
-                let owners = (Core, shape.aiv_num().min(shape.ep_world_size()));
-                let bytes = 4 * u64::from(shape.local_expert_num());
-                told(&[owners], bytes, &|[c, ..]| state::core_sums(shape, CoreId(c)))
-            }
-            Self::CombineRows => told(&[halves, tokens, columns], shape.result_bytes(), &|[p, t, k, ..]| {
-                data::combine_row(shape, half(p), Token(t), k)
-            }),
-            Self::DispatchRecords => {
-                let owners = (Owner, last - first);
-                let dims = [halves, owners, sources, experts, slots];
-                told(&dims, map::used_bytes(shape), &|[p, owner, s, local_expert, n]| {
-                    let home = Home { rank: RankId(first + owner), local_expert };
-                    data::dispatch_record(shape, half(p), home, RankId(s), n)
-                })
-            }
-            Self::Rows | Self::OverwrittenRows => {
-                told(&[area, rows], shape.payload_bytes(), &|[n, row, ..]| parts(n).row(row))
-            }
-            Self::Infos => told(&[area, rows], direct::INFO, &|[n, row, ..]| parts(n).info(row)),
-            Self::Results => told(&[area, rows], shape.row_bytes(), &|[n, row, ..]| parts(n).result(row)),
-            Self::WindowsIn => told(&[halves, peers], shape.rank_window(), &|[p, r, ..]| {
-                a2_window::window_in(shape, half(p), RankId(r), 0)
-            }),
-            Self::BufferChosen => told(&[], 8, &|_| a2_window::buffer_chosen(shape)),
-            Self::WindowsOut => told(&[halves, peers], shape.rank_window(), &|[p, r, ..]| {
-                a2_window::window_out(shape, half(p), RankId(r), 0)
-            }),
-            Self::TpDispatchSlots => {
-                told(&[halves, cores], 12, &|[p, c, ..]| tp::slot(dispatch, half(p), CoreId(c)))
-            }
-            Self::TpCombineSlots => {
-                told(&[halves, cores], 12, &|[p, c, ..]| tp::slot(combine, half(p), CoreId(c)))
-            }
-            Self::TpDispatchSelectors => told(&[cores], 8, &|[c, ..]| tp::selector(dispatch, CoreId(c))),
-            Self::TpCombineSelectors => told(&[cores], 8, &|[c, ..]| tp::selector(combine, CoreId(c))),
-            Self::TpRecords => told(&[halves, rows], map::used_bytes(shape), &|[p, row, ..]| {
-                tp::record(shape, rank, half(p), row)
-            }),
-            Self::TpResults => told(&[halves, rows], shape.row_bytes(), &|[p, row, ..]| {
-                tp::result(shape, rank, half(p), row)
-            }),
-            Self::Epochs => told(&[cores], 8, &|[c, ..]| relay::epoch(CoreId(c))),
-            Self::Entered => told(&[(Near, shape.server_ranks())], 8, &|[near, ..]| relay::entered(near)),
-            Self::RowsDone => {
-                let dims = [(Near, shape.server_ranks()), (Core, CORES_MAX as u32)];
-                told(&dims, 8, &|[near, c, ..]| relay::rows_done(near, CoreId(c)))
-            }
-            Self::EndFlags => {
-                told(&[halves, servers], 8, &|[p, server, ..]| relay::end_flag(half(p), server))
-            }
-            Self::Counts => told(&[halves, experts, sources], 8, &|[p, e, s, ..]| {
-                relay::count(shape, half(p), e, RankId(s))
-            }),
-            Self::RelayRecords => {
-                let used = relay::record_bytes(shape, dispatch).max(relay::record_bytes(shape, combine));
-                let dims = [halves, servers, (Record, shape.bs_max())];
-                told(&dims, used, &|[p, server, n, ..]| relay::record(shape, half(p), server, n))
-            }
-            Self::StreamsIn => told(&[halves, servers], length, &|[p, server, ..]| {
-                at(relay::stream_start(shape, half(p), server))
-            }),
-            Self::NearSlots => {
-                let used = relay::ROW + shape.longest_row_bytes() + relay::Tail::BYTES;
-                told(&[experts, sources, slots], used, &|[e, s, n, ..]| {
-                    relay::dispatch_slot(shape, e, RankId(s), n)
-                })
-            }
-            Self::StreamsOut => told(&[halves, servers], length, &|[p, server, ..]| {
-                Place::window_out(relay::stream_start(shape, half(p), server))
-            }),
-            Self::ReturnedSlots => {
-                let used = relay::ROW + shape.row_bytes() + relay::WEIGHT_BYTES;
-                let dims = [servers, tokens, (Position, relay::pairs_max(shape))];
-                told(&dims, used, &|[server, t, n, ..]| relay::combine_slot(shape, server, Token(t), n))
-            }
-            Self::Blocks => told(&[blocks], block::PAYLOAD, &|[n, ..]| block::block(at(0), n)),
-            Self::BlockFlags => told(&[blocks], 8, &|[n, ..]| block::flag(at(0), n)),
-            Self::CountTable | Self::GrantTable => {
-                let table = if self == Self::CountTable { Direct::Counts } else { Direct::Grants };
-                told(&[entries], 4, &|[e, ..]| at(counter(table.entry(shape, HALF, RankId(0), e))))
-            }
-            Self::SumTable => told(&[entries], 4, &|[e, ..]| at(4 * u64::from(e))),
-            Self::WindowCounts => told(&[experts], 4, &|[e, ..]| at(4 * u64::from(e))),
-            Self::WindowRecords => {
-                told(&[positions], shape.window_record(), &|[n, ..]| at(a2_window::record(shape, n)))
-            }
-            Self::DispatchFlags => {
-                told(&[lengths], 8, &|[n, ..]| at(a2_window::tail_flag(shape, dispatch, n)))
-            }
-            Self::WindowRows => {
-                told(&[positions], shape.row_bytes(), &|[n, ..]| at(a2_window::row(shape, n)))
-            }
-            Self::CombineFlags => told(&[lengths], 8, &|[n, ..]| at(a2_window::tail_flag(shape, combine, n))),
-            Self::TokenRecords | Self::SumRecords => {
-                let kind = if self == Self::TokenRecords { dispatch } else { combine };
-                told(&[(Record, shape.bs_max())], relay::record_bytes(shape, kind), &|[n, ..]| {
-                    gathered(kind, n)
-                })
-            }
-            Self::ExpandX | Self::DynamicScales | Self::AssistInfo | Self::RowTable | Self::ExpandScales => {
-                told(&[all], entry_bytes, &|[row, ..]| entry(row))
-            }
-            Self::ExpandIdx => {
-                told(&[tokens, (K, shape.k())], entry_bytes, &|[t, k, ..]| entry(t * shape.k() + k))
-            }
-            Self::ExpertTokenNums => told(&[experts], entry_bytes, &|[e, ..]| entry(e)),
-            Self::EpRecvCounts => told(&[experts, sources], entry_bytes, &|[e, s, ..]| {
-                entry(state::dispatch_slot(shape, e, RankId(s)))
-            }),
-            Self::XOut | Self::X | Self::Rstd | Self::Y => told(&[tokens], entry_bytes, &|[t, ..]| entry(t)),
-        })
     }
 }
 

@@ -3,10 +3,11 @@
 use super::a2_message::Task;
 use super::affine::{INDICES_MAX, Index, Map, Mode, maps};
 use super::map::{self, Area};
+use super::quantity::Memory;
 use super::record::Triple;
 use super::state::{Operator, Partition};
 use super::tests::assert_disjoint;
-use super::{a2_window, direct, outputs, relay};
+use super::{a2_window, direct, forward, outputs, relay};
 use crate::place::{Place, Region, Tensor};
 use crate::protocol::{Choices, Receive};
 use crate::shape::{BatchSizes, Config, Limits, Protocol, Shape};
@@ -208,17 +209,24 @@ fn areas_of_the_largest_shapes_are_disjoint_and_in_their_regions() {
     }
 }
 
-/// Bytes of the memory in which a map lies: those of its region, of the output, or of a slot of what it lies inside.
+/// Bytes of the memory in which a map lies: those of its region, of the output, or of a slot of what it lies inside. The table
+/// says the same.
 fn room(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
     let slots = map.named.inside().iter().filter_map(|outer| outer.map(shape, mode, rank));
-    match (slots.map(|outer| outer.bytes).min(), map.region) {
-        (Some(slot), _) => slot,
-        (None, Region::Output(tensor)) => outputs::capacity(shape, rank, tensor),
-        (None, Region::State) => super::state::STATE_BYTES,
-        (None, Region::TpState) => super::tp::TP_STATE_BYTES,
-        (None, Region::TpWindow) => super::tp::window_bytes(shape, rank),
-        (None, Region::Window | Region::WindowOut) => shape.window_bytes(),
+    if let Some(slot) = slots.map(|outer| outer.bytes).min() {
+        return slot;
     }
+    let room = match map.region {
+        // The table has the counts alone, which the formulas of A2 follow with more.
+        Region::Output(Tensor::EpRecvCounts) => outputs::ep_recv_counts_bytes(shape, rank),
+        Region::Output(tensor) => outputs::capacity(shape, rank, tensor),
+        Region::State => super::state::STATE_BYTES,
+        Region::TpState => super::tp::TP_STATE_BYTES,
+        Region::TpWindow => super::tp::window_bytes(shape, rank),
+        Region::Window | Region::WindowOut => shape.window_bytes(),
+    };
+    assert_eq!(Memory { shape, mode, rank }.value(&map.region.room()), room, "{map:?}");
+    room
 }
 
 #[test]
@@ -232,7 +240,7 @@ fn every_place_of_the_largest_shapes_is_in_range_and_an_exact_number() {
                 // Other ranks of the same kind have the same map, their own offsets added.
                 let owner = rank.0.checked_sub(shape.shared_expert_rank_num()).unwrap_or(rank.0);
                 for indices in ends(&shape, rank, &map) {
-                    let place = map.named.place(&shape, mode, rank, indices).unwrap();
+                    let place = forward::place(map.named, &shape, mode, rank, indices);
                     assert_eq!(place.offset, map.offset(indices), "{indices:?} of {map:?}");
                     let is_other = map
                         .dims()

@@ -7,13 +7,20 @@ pub mod affine;
 pub mod block;
 pub mod data;
 pub mod direct;
+#[macro_use]
+pub mod expr;
+#[cfg(test)]
+mod forward;
+pub mod locate;
 pub mod map;
 pub mod outputs;
+pub mod quantity;
 pub mod record;
 pub mod relay;
 pub(crate) mod result;
 pub mod row_table;
 pub mod state;
+pub mod table;
 pub mod tp;
 
 // Where addresses have 32 bits there are no such windows.

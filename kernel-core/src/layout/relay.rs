@@ -45,17 +45,17 @@ use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
 /// The distance in bytes between words that different ranks write.
-const LINE: u64 = 64;
-const ENTERED: Offset = 32 * KIB;
-const ROWS_DONE: Offset = 64 * KIB;
-const END_FLAGS: Offset = 128 * KIB;
-const END_FLAGS_PARTITION: u64 = 64 * KIB;
-const COUNTS: Offset = 512 * KIB;
-const COUNTS_PARTITION: u64 = COUNT_WORDS * 8;
+pub(super) const LINE: u64 = 64;
+pub(super) const ENTERED: Offset = 32 * KIB;
+pub(super) const ROWS_DONE: Offset = 64 * KIB;
+pub(super) const END_FLAGS: Offset = 128 * KIB;
+pub(super) const END_FLAGS_PARTITION: u64 = 64 * KIB;
+pub(super) const COUNTS: Offset = 512 * KIB;
+pub(super) const COUNTS_PARTITION: u64 = COUNT_WORDS * 8;
 /// The length of the words area in bytes.
-const WORDS: u64 = 1024 * KIB;
+pub(super) const WORDS: u64 = 1024 * KIB;
 /// The start of the near area.
-const NEAR_AREA: Offset = WORDS + 2 * RELAY_AREA;
+pub(super) const NEAR_AREA: Offset = WORDS + 2 * RELAY_AREA;
 /// The maximum number of ranks of a server.
 const NEAR_MAX: u64 = crate::shape::sizes::SERVER_RANKS;
 /// The length of an end flag in bytes.
@@ -256,15 +256,20 @@ pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u3
 pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
     let inside = row.offset.checked_sub(near(shape, 0).offset + ROW)?;
     let split = |n, by| (div_floor(n, by), n - div_floor(n, by) * by);
-    let (number, rest) = split(inside, near_slot(shape.longest_row_bytes(), shape.k().into()));
+    let (number, rest) = split(inside, slot_pitch(shape));
     let (token, position) = split(number, pairs_max(shape).into());
     let (server, token) = split(token, shape.bs_max().into());
     let is_slot = rest == 0 && server < shape.servers().into() && row.region == Region::Window;
     is_slot.then_some((server as u32, Token(token as u32), position as u32))
 }
 
+/// Returns the bytes between two near slots.
+pub(super) const fn slot_pitch(shape: &Shape) -> u64 {
+    near_slot(shape.longest_row_bytes(), shape.k() as u64)
+}
+
 const fn near(shape: &Shape, number: u64) -> Place {
-    Place::window(NEAR_AREA + number * near_slot(shape.longest_row_bytes(), shape.k() as u64))
+    Place::window(NEAR_AREA + number * slot_pitch(shape))
 }
 
 /// The bytes after a forwarded row.

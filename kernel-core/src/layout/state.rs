@@ -47,7 +47,7 @@ pub const CORE_WORDS: Offset = 848 * KIB;
 /// The start of the sums that cores exchange with direct placement.
 pub const CORE_SUMS: Offset = 896 * KIB;
 /// The alignment of data that different ranks or cores write with direct placement.
-const LINE: u64 = 64;
+pub(super) const LINE: u64 = 64;
 
 const_assert!(PARTITION == 384 * KIB);
 const_assert!(RANKS_MAX as u64 * STATUS_SLOT <= COMBINE_STATUS);

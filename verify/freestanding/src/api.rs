@@ -11,7 +11,10 @@ use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
 use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use veriep_core::inputs::{self, ExpertMap, Inputs, Mask};
-use veriep_core::layout::affine::{Index, Named};
+use veriep_core::layout::affine::{Index, Map, Named};
+use veriep_core::layout::expr::Expr;
+use veriep_core::layout::locate::{Spot, locate};
+use veriep_core::layout::quantity::{Kind, Memory, Quantity};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
@@ -214,7 +217,22 @@ fn layouts(shape: &Shape) {
     keep(barrier::word(at, ShareSum::default()));
     let named = black_box(Named::Rows);
     keep((Named::name(named), named.inside(), named.is_area(), affine::Index::name(black_box(Index::Row))));
-    keep((Named::map(named, shape, mode(), rank), Named::place(named, shape, mode(), rank, [at; 5])));
+    keep((Named::map(named, shape, mode(), rank), Named::row(named), Region::room(black_box(Region::State))));
+    let memory = Memory { shape, mode: mode(), rank };
+    keep(named.is_of(Kind::of(shape, mode())));
+    let quantity = black_box(Quantity::Ranks);
+    keep((quantity.name(), quantity.definition(Kind::of(shape, mode())), Quantity::value(quantity, &memory)));
+    keep(Memory::value(&memory, &black_box(Region::Window).room()));
+    keep(Expr::value(&black_box(Region::Window).room(), &|quantity| Quantity::value(quantity, &memory)));
+    keep(Named::find(named, &memory, any().into()));
+    if let Some(spot) = locate(&memory, Place::window(any().into())) {
+        keep((
+            Map::find(&spot.map, at, any().into()),
+            Spot::index(&spot, affine::Index::Row),
+            Spot::field(&spot, &memory),
+        ));
+        say(&spot);
+    }
     keep_all(Named::fields(named, shape, mode()));
     keep_all(map::record_fields(shape));
     keep_all(map::combine_fields(shape));

@@ -1,6 +1,9 @@
 //! Every map is compared with the layout at every index, and areas with values computed by hand.
 
 use super::*;
+use crate::layout::forward;
+use crate::layout::locate::{Spot, locate};
+use crate::layout::quantity::Quantity;
 use crate::layout::tests::any_config;
 use crate::plan::order::SendOrder;
 use crate::protocol::{Choices, Flags, Receive, Stage};
@@ -18,8 +21,9 @@ fn prove(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
         return 0;
     }
     loop {
-        let place = map.named.place(shape, mode, rank, indices).unwrap();
+        let place = forward::place(map.named, shape, mode, rank, indices);
         assert_eq!(place, Place { region: map.region, offset: map.offset(indices) }, "{map:?} {indices:?}");
+        come_back(&Memory { shape, mode, rank }, map, indices, place);
         seen += 1;
         let mut dims = map.dims().iter().zip(&mut indices).rev();
         let advanced = dims.find_map(|(dim, index)| {
@@ -30,6 +34,34 @@ fn prove(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
             return seen;
         }
     }
+}
+
+/// Looks up the first and the last byte of a slot by what lies there, and by the place alone.
+fn come_back(memory: &Memory<'_>, map: &Map, indices: [u32; INDICES_MAX], place: Place) {
+    let is_own = map
+        .dims()
+        .iter()
+        .zip(indices)
+        .all(|(dim, index)| dim.index != Index::Owner || index == memory.number());
+    if !is_own {
+        return;
+    }
+    for inside in [0, map.bytes - 1] {
+        let spot = Some(Spot { map: *map, indices, inside });
+        assert_eq!(map.named.find(memory, place.offset + inside), spot);
+        if map.named.inside().is_empty() && map.named != Named::ReturnedSlots {
+            assert_eq!(locate(memory, Place { offset: place.offset + inside, ..place }), spot);
+        }
+    }
+}
+
+/// Compares the formula of each quantity with the number that machines use; returns how many have one.
+fn defined(shape: &Shape, mode: Mode, rank: RankId) -> usize {
+    let memory = Memory { shape, mode, rank };
+    let formulas = Quantity::ALL.iter().filter_map(|of| Some((of, of.definition(Kind::of(shape, mode))?)));
+    formulas
+        .map(|(of, formula)| assert_eq!(memory.value(&formula), of.value(&memory), "{of:?} of {shape:?}"))
+        .count()
 }
 
 /// Returns all modes of a shape, on the first rank and on the last.
@@ -43,6 +75,7 @@ fn all(shape: &Shape) -> Vec<(Mode, RankId)> {
 fn proved(shape: &Shape) -> Vec<Named> {
     let mut names = Vec::new();
     for (mode, rank) in all(shape) {
+        assert!(defined(shape, mode, rank) > 20);
         for map in maps(shape, mode, rank) {
             assert!(prove(shape, mode, rank, &map) > 0 || map.dims().iter().any(|dim| dim.extent == 0));
             names.push(map.named);
