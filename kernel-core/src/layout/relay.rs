@@ -34,13 +34,15 @@
 //! Flags have the same places in every operator, and rows never lie there: records and slots keep their pitch for any
 //! content.
 
+use super::affine::{Index, Mode, Named};
 use super::map::Field;
+use super::quantity::Memory;
 use super::record::Triple;
 use super::state::{CORE_RECORD, Operator, Partition};
 use crate::place::{Place, Region};
 use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD, near_slot, relay_record, relay_stream};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
-use crate::units::{CoreId, Offset, RankId, Token, align_up, div_floor};
+use crate::units::{CoreId, Offset, RankId, Token, align_up};
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
@@ -224,10 +226,9 @@ pub const fn gathered_bytes(shape: &Shape, kind: Operator, records: u32) -> u64 
 /// Returns the server to which an agent sends the bytes at `at` in WindowsOut.
 #[must_use]
 pub fn gathered_for(shape: &Shape, at: Place) -> Option<u32> {
-    let inside = at.offset.checked_sub(WORDS)?;
-    let inside = if inside < RELAY_AREA { inside } else { inside - RELAY_AREA };
-    let server = div_floor(inside, stream_bytes(shape));
-    (at.region == Region::WindowOut && server < shape.servers().into()).then_some(server as u32)
+    let mode = Mode { streams: true, ..Mode::default() };
+    let stream = Named::StreamsOut.find(&Memory { shape, mode, rank: RankId(0) }, at.offset)?;
+    stream.index(Index::Server).filter(|_| at.region == Region::WindowOut)
 }
 
 /// Returns the start of the near area.
@@ -254,13 +255,11 @@ pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u3
 /// `row` is not in a slot.
 #[must_use]
 pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
-    let inside = row.offset.checked_sub(near(shape, 0).offset + ROW)?;
-    let split = |n, by| (div_floor(n, by), n - div_floor(n, by) * by);
-    let (number, rest) = split(inside, slot_pitch(shape));
-    let (token, position) = split(number, pairs_max(shape).into());
-    let (server, token) = split(token, shape.bs_max().into());
-    let is_slot = rest == 0 && server < shape.servers().into() && row.region == Region::Window;
-    is_slot.then_some((server as u32, Token(token as u32), position as u32))
+    let memory = Memory { shape, mode: Mode::default(), rank: RankId(0) };
+    let slot = Named::ReturnedSlots.find(&memory, row.offset)?;
+    let [server, token, position, ..] = slot.indices;
+    let is_row = slot.inside == ROW && row.region == Region::Window;
+    is_row.then_some((server, Token(token), position))
 }
 
 /// Returns the bytes between two near slots.

@@ -24,6 +24,8 @@
 //!   +24 + 4L  grants, L entries of 4 B: the first row for the receiver's rows at each expert of the source
 //! ```
 
+use super::affine::{Mode, Named};
+use super::quantity::Memory;
 use crate::place::{Place, Region};
 pub use crate::shape::sizes::{COMBINE_STATUS, DISPATCH_STATUS, STATUS_SLOT};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
@@ -74,8 +76,9 @@ impl Partition {
         self as u32
     }
 
-    /// Returns the other partition.
-    pub(crate) const fn flipped(self) -> Self {
+    /// Returns the other partition, which the next operator of the kind uses.
+    #[must_use]
+    pub const fn flipped(self) -> Self {
         match self {
             Self::P0 => Self::P1,
             Self::P1 => Self::P0,
@@ -163,12 +166,10 @@ impl Direct {
     /// Returns the message whose word is at `at`, if it is one of dispatch.
     #[must_use]
     pub fn of(shape: &Shape, at: Place) -> Option<Self> {
-        let inside = at.offset % PARTITION;
-        let is_status =
-            at.region == Region::State && at.offset < DISPATCH_SELECTORS && inside < DISPATCH_STATUS;
-        Self::ALL
-            .into_iter()
-            .find(|&word| is_status && inside.checked_rem(Self::pitch(shape)) == Some(word as u64 * 8))
+        let mode = Mode { landings: 1, ..Mode::default() };
+        let memory = Memory { shape, mode, rank: RankId(0) };
+        let record = Named::DirectRecords.find(&memory, at.offset).filter(|_| at.region == Region::State)?;
+        Self::ALL.into_iter().find(|&word| record.inside == word as u64 * 8)
     }
 }
 

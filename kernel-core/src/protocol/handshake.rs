@@ -2,6 +2,7 @@
 //! the first operator: a rank with other parameters would write where nobody expects it.
 
 use super::Choices;
+use crate::layout::affine::Named;
 use crate::layout::map::{self, Area};
 use crate::shape::{Shape, hash};
 use crate::units::RankId;
@@ -57,41 +58,42 @@ parameters! {
     "elastic_info": shape.fingerprint(),
 }
 
-const AREAS: [&str; 34] = [
-    "dispatch status",
-    "combine status",
-    "dispatch selectors",
-    "combine selectors",
-    "core words",
-    "combine rows",
-    "dispatch records",
-    "tp dispatch slots",
-    "tp combine slots",
-    "tp dispatch selectors",
-    "tp combine selectors",
-    "tp records",
-    "tp results",
-    "tasks",
-    "doorbell",
-    "buffer chosen",
-    "windows in",
-    "windows out",
-    "epochs",
-    "entered",
-    "rows done",
-    "end flags",
-    "counts",
-    "relay records",
-    "near slots",
-    "direct records",
-    "results ready",
-    "core sums",
-    "rows",
-    "overwritten rows",
-    "infos",
-    "results",
-    "streams in",
-    "streams out",
+/// Areas in the order of their numbers, which stays.
+const AREAS: [Named; 34] = [
+    Named::DispatchStatus,
+    Named::CombineStatus,
+    Named::DispatchSelectors,
+    Named::CombineSelectors,
+    Named::CoreWords,
+    Named::CombineRows,
+    Named::DispatchRecords,
+    Named::TpDispatchSlots,
+    Named::TpCombineSlots,
+    Named::TpDispatchSelectors,
+    Named::TpCombineSelectors,
+    Named::TpRecords,
+    Named::TpResults,
+    Named::Tasks,
+    Named::Doorbell,
+    Named::BufferChosen,
+    Named::WindowsIn,
+    Named::WindowsOut,
+    Named::Epochs,
+    Named::Entered,
+    Named::RowsDone,
+    Named::EndFlags,
+    Named::Counts,
+    Named::RelayRecords,
+    Named::NearSlots,
+    Named::DirectRecords,
+    Named::ResultsReady,
+    Named::CoreSums,
+    Named::Rows,
+    Named::OverwrittenRows,
+    Named::Infos,
+    Named::Results,
+    Named::StreamsIn,
+    Named::StreamsOut,
 ];
 
 /// A number for each parameter that all ranks must have alike, then one for each area of their memory: where it lies on the
@@ -108,7 +110,7 @@ impl Fingerprints {
         words.iter_mut().zip(parameters(shape, choices)).for_each(|(word, parameter)| *word = parameter);
         let mut add = |area: Area| {
             let words = words.iter_mut().skip(PARAMETERS.len());
-            if let Some((_, word)) = AREAS.iter().zip(words).find(|(name, _)| **name == area.name) {
+            if let Some((_, word)) = AREAS.iter().zip(words).find(|(named, _)| named.name() == area.name) {
                 *word = hash([*word, area.start.offset, area.count, area.stride, area.slot].into_iter());
             }
         };
@@ -133,8 +135,8 @@ impl Fingerprints {
     /// The first parameter, or else the first area, in which another rank differs.
     #[must_use]
     pub fn first_difference(&self, other: &Self) -> Option<&'static str> {
-        let names = PARAMETERS.iter().chain(&AREAS);
-        names.zip(self.0.iter().zip(&other.0)).find(|(_, (own, others))| own != others).map(|(name, _)| *name)
+        let names = PARAMETERS.into_iter().chain(AREAS.map(Named::name));
+        names.zip(self.0.iter().zip(&other.0)).find(|(_, (own, others))| own != others).map(|(name, _)| name)
     }
 
     /// One number for all of them.
@@ -320,13 +322,13 @@ mod tests {
             let all: Vec<Area> = map::areas(&shape, choices.mode(), RankId(0)).collect();
             let names: BTreeSet<_> = all.iter().map(|area| area.name).collect();
             let own = Fingerprints::new(&shape, choices);
-            for (word, name) in (PARAMETERS.len()..).zip(AREAS) {
+            for (word, name) in (PARAMETERS.len()..).zip(AREAS.map(Named::name)) {
                 assert_eq!(own.0[word] != 0, names.contains(name), "{name}");
                 let mut other = own;
                 other.0[word] ^= 1;
                 assert_eq!(own.first_difference(&other), Some(name));
             }
-            assert!(names.iter().all(|name| AREAS.contains(name)), "{names:?}");
+            assert!(names.iter().all(|name| AREAS.map(Named::name).contains(name)), "{names:?}");
             told.extend(names);
         }
         assert_eq!(told.len(), AREAS.len());
