@@ -35,6 +35,7 @@ mod named;
 pub mod conformance;
 pub mod fabric;
 pub mod inputs;
+#[macro_use]
 pub mod layout;
 pub mod place;
 pub mod placement;

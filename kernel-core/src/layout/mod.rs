@@ -19,6 +19,7 @@ pub mod record;
 pub mod relay;
 pub(crate) mod result;
 pub mod row_table;
+pub mod rules;
 pub mod state;
 pub mod table;
 pub mod tp;

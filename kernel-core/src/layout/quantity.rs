@@ -11,7 +11,7 @@ use super::{block, data, map, relay};
 use crate::shape::sizes::{
     BLOCK, BLOCK_PAYLOAD, HALF_TAIL, LANDING_INFO, SCALE_FIELD, SLOT_ALIGN, STREAM_END,
 };
-use crate::shape::{Protocol, Shape};
+use crate::shape::{Product, Protocol, Shape};
 use crate::units::{CoreId, RankId, align_up};
 
 named! {
@@ -35,12 +35,12 @@ named! {
         Capacity = "capacity",
         /// Tokens of this rank.
         Tokens = "tokens",
-        /// H.
-        Elements = "elements",
+        /// Elements of a row in the steps that the protocol demands: H, on A2 H / 8.
+        ElementSteps = "element_steps",
         /// `hccl_buffsize_mb`.
         WindowMib = "window_mib",
-        /// Bytes added per source rank.
-        PortOffset = "port_offset",
+        /// Packets of 512 bytes added per source rank.
+        PortSteps = "port_steps",
         /// Cores of a rank.
         Cores = "cores",
         /// Ranks of a server.
@@ -53,21 +53,27 @@ named! {
         RowsMax = "rows_max",
         /// Areas of direct placement.
         Areas = "areas",
-        /// Bytes of a row on its way to experts: H or 2 H.
-        Payload = "payload",
-        /// Bytes of its scale in a window of A2: 0 or 32.
-        WindowScale = "window_scale",
+        /// Whether rows travel to experts as int8 with a scale: 0 or 1.
+        Quantised = "quantised",
         /// Bytes of a result on its way back.
         ResultBytes = "result_bytes",
-        /// Bytes by which rows of combine lie further apart than aligned ones: 0 or 512.
+        /// Packets by which rows of combine lie further apart than aligned ones: 0 or 1.
         PortGap = "port_gap",
 
+        /// H.
+        Elements = "elements",
+        /// Bytes added per source rank.
+        PortOffset = "port_offset",
         /// Bytes of the window.
         WindowBytes = "window_bytes",
         /// Bytes of half of it.
         HalfWindow = "half_window",
         /// Bytes of a result.
         RowBytes = "row_bytes",
+        /// Bytes of a row on its way to experts.
+        Payload = "payload",
+        /// Bytes of its scale in a window of A2.
+        WindowScale = "window_scale",
         /// Bytes of the longest row.
         LongestRow = "longest_row",
         /// Bytes of a record as sent.
@@ -114,6 +120,16 @@ named! {
         NearSlot = "near_slot",
         /// Most pairs of a token on a server.
         Pairs = "pairs",
+    }
+}
+
+const STEP_A2: u64 = element_step(Protocol::Fullmesh);
+
+/// What divides H: flags of A2 follow whole rows and must be aligned words.
+pub(super) const fn element_step(protocol: Protocol) -> u64 {
+    match protocol.product() {
+        Product::A3 => 1,
+        Product::A2 => 8,
     }
 }
 
@@ -181,19 +197,22 @@ impl Quantity {
             Self::Columns => shape.combine_columns().into(),
             Self::Capacity => shape.bs_max().into(),
             Self::Tokens => shape.bs(rank).into(),
-            Self::Elements => shape.h().into(),
+            Self::ElementSteps => u64::from(shape.h()) / element_step(shape.protocol()),
             Self::WindowMib => shape.hccl_buffsize_mb().into(),
-            Self::PortOffset => shape.port_offset(),
+            Self::PortSteps => shape.port_offset() / SLOT_ALIGN,
             Self::Cores => shape.aiv_num().into(),
             Self::ServerRanks => shape.server_ranks().into(),
             Self::Servers => shape.servers().into(),
             Self::TpRanks => shape.tp_world_size().into(),
             Self::RowsMax => shape.rows_max(rank),
+            Self::Quantised => shape.row_format().scale.is_some().into(),
             Self::Areas => mode.landings.into(),
             Self::Payload => shape.payload_bytes(),
             Self::WindowScale => shape.window_record() - shape.payload_bytes(),
             Self::ResultBytes => shape.result_bytes(),
-            Self::PortGap => shape.combine_pitch() - align_up(shape.row_bytes(), SLOT_ALIGN),
+            Self::PortGap => (shape.combine_pitch() - align_up(shape.row_bytes(), SLOT_ALIGN)) / SLOT_ALIGN,
+            Self::Elements => shape.h().into(),
+            Self::PortOffset => shape.port_offset(),
             Self::WindowBytes => shape.window_bytes(),
             Self::HalfWindow => data::partition_start(shape, Partition::P1),
             Self::RowBytes => shape.row_bytes(),
@@ -232,9 +251,16 @@ impl Quantity {
     pub const fn definition(self, kind: Kind) -> Option<Expr<Self>> {
         let in_blocks = matches!(kind.protocol, Protocol::FullmeshV2);
         Some(match self {
+            Self::Elements if matches!(kind.protocol.product(), Product::A2) => {
+                expr!(Quantity: ElementSteps * {STEP_A2})
+            }
+            Self::Elements => expr!(Quantity: ElementSteps),
+            Self::PortOffset => expr!(Quantity: PortSteps * {SLOT_ALIGN}),
             Self::WindowBytes => expr!(Quantity: WindowMib * {1 << 20}),
             Self::HalfWindow => expr!(Quantity: WindowBytes / 2),
             Self::RowBytes => expr!(Quantity: Elements * 2),
+            Self::Payload => expr!(Quantity: (2 - Quantised) * Elements),
+            Self::WindowScale => expr!(Quantity: Quantised * {SCALE_FIELD}),
             Self::LongestRow => expr!(Quantity: max(Payload, RowBytes)),
             Self::SentBytes => {
                 expr!(Quantity: (up(Payload, 32)) + {SCALE_FIELD} + {Triple::BYTES})
@@ -247,7 +273,7 @@ impl Quantity {
             Self::RecordUsed => expr!(Quantity: SentBytes),
             Self::RecordPitch if in_blocks => expr!(Quantity: BlockCount * {BLOCK}),
             Self::RecordPitch => expr!(Quantity: up(SentBytes, SLOT_ALIGN)),
-            Self::CombinePitch => expr!(Quantity: (up(RowBytes, SLOT_ALIGN)) + PortGap),
+            Self::CombinePitch => expr!(Quantity: ((ceil(RowBytes, SLOT_ALIGN)) + PortGap) * {SLOT_ALIGN}),
             Self::CombineArea => expr!(Quantity: Capacity * Columns * CombinePitch),
             Self::SourceStride => expr!(Quantity: (LocalExperts * Capacity * RecordPitch) + PortOffset),
             Self::DirectPitch => expr!(Quantity: up((24 + (LocalExpertNum * 8)), LINE)),

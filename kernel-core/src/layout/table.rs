@@ -8,6 +8,7 @@
 //! [`maps`]: super::affine::maps
 
 use super::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
+use super::a2_window::FLAG1;
 use super::affine::{INDICES_MAX, Index, Named};
 use super::expr::Expr;
 use super::quantity::Quantity;
@@ -23,7 +24,7 @@ use super::state::{
 use crate::place::{Region, Tensor};
 use crate::shape::CORES_MAX;
 use crate::shape::sizes::{
-    BLOCK, BLOCK_PAYLOAD, FLAG_STEP, HALF_TAIL, LANDING_INFO, RELAY_AREA, WINDOW_HEAD,
+    BLOCK, BLOCK_PAYLOAD, FLAG_STEP, HALF_TAIL, LANDING_INFO, RELAY_AREA, SLOT_ALIGN, WINDOW_HEAD,
 };
 use static_assertions::const_assert;
 
@@ -250,6 +251,48 @@ impl Region {
                 Tensor::Rstd => expr!(Quantity: Tokens * 4),
                 Tensor::TpRecvCounts | Tensor::SentRows => expr!(Quantity: 0),
             },
+        }
+    }
+}
+
+impl Named {
+    /// Returns the bytes within which it lies: of its region, or of the part of an outer slot that it may use.
+    #[must_use]
+    pub fn room(self) -> Expr<Quantity> {
+        match self {
+            Self::Blocks | Self::BlockFlags => expr!(Quantity: RecordPitch),
+            Self::CountTable | Self::GrantTable => expr!(Quantity: 24 + (LocalExpertNum * 8)),
+            Self::SumTable => expr!(Quantity: LocalExpertNum * 4),
+            Self::WindowCounts => expr!(Quantity: {FLAG1}),
+            Self::WindowRecords | Self::DispatchFlags | Self::WindowRows | Self::CombineFlags => {
+                expr!(Quantity: RankWindow)
+            }
+            // The last word is the end flag.
+            Self::TokenRecords | Self::SumRecords => expr!(Quantity: StreamBytes - 8),
+            _ => self.row().map_or(Expr::Number(0), |row| row.region.room()),
+        }
+    }
+
+    /// Returns what divides every offset of it.
+    #[must_use]
+    pub const fn alignment(self) -> u64 {
+        match self {
+            // A row of any number of bytes follows the other.
+            Self::Rows | Self::OverwrittenRows | Self::ExpandX => 1,
+            Self::Results | Self::XOut | Self::X | Self::Y => 2,
+            Self::CountTable | Self::GrantTable | Self::SumTable | Self::WindowCounts => 4,
+            Self::DynamicScales | Self::AssistInfo | Self::ExpandIdx | Self::EpRecvCounts => 4,
+            Self::ExpandScales | Self::Rstd => 4,
+            Self::Infos | Self::NearSlots | Self::ReturnedSlots => 16,
+            Self::DispatchStatus | Self::CombineStatus | Self::ResultsReady | Self::Tasks => STATUS_SLOT,
+            Self::TpDispatchSlots | Self::TpCombineSlots | Self::RelayRecords => STATUS_SLOT,
+            Self::StreamsIn | Self::StreamsOut => STATUS_SLOT,
+            Self::DirectRecords | Self::CoreSums | Self::Entered | Self::RowsDone | Self::EndFlags => LINE,
+            Self::CombineRows | Self::DispatchRecords | Self::TpRecords | Self::TpResults => SLOT_ALIGN,
+            Self::WindowsIn | Self::WindowsOut | Self::Blocks | Self::CoreWords | Self::Epochs => SLOT_ALIGN,
+            Self::DispatchSelectors | Self::CombineSelectors => SLOT_ALIGN,
+            Self::TpDispatchSelectors | Self::TpCombineSelectors => SLOT_ALIGN,
+            _ => 8,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Splitting work over the cores of a rank (seed 002, key designs 2 and 4).
 
+use crate::layout::expr::Expr;
 use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId, div_rem};
 use core::ops::Range;
@@ -15,6 +16,25 @@ const fn nth((each, rest): (u32, u32), i: u32) -> Range<u32> {
     let start = each * i + if i < rest { i } else { rest };
     start..start + each + if i < rest { 1 } else { 0 }
 }
+
+/// What a share follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shared {
+    /// Items to split.
+    Items,
+    /// Cores that split them.
+    Cores,
+    /// The core, below these.
+    Core,
+}
+
+/// The first item of an [`even`] share, as a formula.
+pub const EVEN_START: Expr<Shared> =
+    expr!(Shared: ((Items / Cores) * Core) + (min(Core, (Items - ((Items / Cores) * Cores)))));
+
+/// The items of an [`even`] share, as a formula.
+pub const EVEN_LENGTH: Expr<Shared> =
+    expr!(Shared: (Items / Cores) + (min(1, ((Items - ((Items / Cores) * Cores)) - Core))));
 
 /// Returns the number of the share that holds `item`, when `n` items are split evenly over `p`.
 #[must_use]
@@ -196,6 +216,13 @@ mod tests {
                     assert_eq!(share.start, n / p * i + (n % p).min(i), "n {n}, p {p}, core {i}");
                     let len = share.end - share.start;
                     assert_eq!(len, n / p + u32::from(i < n % p), "n {n}, p {p}, core {i}");
+                    let of = |shared| match shared {
+                        Shared::Items => n.into(),
+                        Shared::Cores => p.into(),
+                        Shared::Core => u64::from(i),
+                    };
+                    let formulas = [EVEN_START, EVEN_LENGTH].map(|formula| formula.value(&of));
+                    assert_eq!(formulas, [share.start, len].map(u64::from), "n {n}, p {p}, core {i}");
                 }
             }
         }

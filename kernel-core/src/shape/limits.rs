@@ -7,9 +7,9 @@ use super::{CORES_MAX, Given, K_MAX, Limits, Protocol, RANKS_MAX, SHARED_MAX};
 
 /// Every value from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) min: i64,
-    pub(super) max: i64,
+pub(crate) struct Range {
+    pub(crate) min: i64,
+    pub(crate) max: i64,
 }
 
 /// The batch sizes that a group may have, and what `global_bs` may say of them.
@@ -43,26 +43,26 @@ pub(super) enum Window {
 
 /// The limits of one product with one algorithm.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Column {
+pub(crate) struct Column {
     /// The name in messages.
     pub(super) name: &'static str,
-    pub(super) ep_world_size: Range,
+    pub(crate) ep_world_size: Range,
     pub(super) ep_world_size_step: i64,
     /// Up to this number of ranks the step does not count.
     pub(super) small_world: i64,
-    pub(super) server_ranks: Range,
-    pub(super) moe_expert_num: Range,
+    pub(crate) server_ranks: Range,
+    pub(crate) moe_expert_num: Range,
     /// Largest `moe_expert_num / ep_world_size`.
-    pub(super) experts_per_rank_max: i64,
-    pub(super) h: Range,
-    pub(super) h_step: i64,
-    pub(super) k: Range,
-    pub(super) bs: Range,
+    pub(crate) experts_per_rank_max: i64,
+    pub(crate) h: Range,
+    pub(crate) h_step: i64,
+    pub(crate) k: Range,
+    pub(crate) bs: Range,
     pub(super) batches: Batches,
     /// Whether some ranks of a list of batch sizes may have no tokens. This is ours: the shipped operators take no batch of
     /// 0, but a mask.
     pub(super) idle_ranks: bool,
-    pub(super) shared_expert_num: Range,
+    pub(crate) shared_expert_num: Range,
     pub(super) shared_ranks: bool,
     pub(super) tp_world_size: Range,
     pub(super) comm_quant_mode: &'static [i64],
@@ -72,8 +72,8 @@ pub(super) struct Column {
     pub(super) given: Given,
     /// Whether AddRmsNorm can follow combine.
     pub(super) norm: bool,
-    pub(super) hccl_buffsize_mb: Range,
-    pub(super) port_offset: Range,
+    pub(crate) hccl_buffsize_mb: Range,
+    pub(crate) port_offset: Range,
     pub(super) window: Window,
     /// Whether the window of the TP domain has to fit `hccl_buffsize_mb` too.
     pub(super) tp_window: bool,
@@ -92,7 +92,7 @@ const NONE: Range = Range { min: 0, max: 0 };
 const UP_TO_ONE: Range = Range { min: 0, max: 1 };
 
 const K: Range = Range { min: 1, max: K_MAX as i64 };
-pub(super) const AIV_NUM: Range = Range { min: 1, max: CORES_MAX as i64 };
+pub(crate) const AIV_NUM: Range = Range { min: 1, max: CORES_MAX as i64 };
 pub(super) const TOKEN_NUMS_TYPE: Range = UP_TO_ONE;
 
 const A3: Column = Column {
@@ -227,6 +227,11 @@ impl Column {
     /// Returns the batch sizes that an entry of a list may have.
     pub(super) fn listed_bs(&self) -> Range {
         Range { min: if self.idle_ranks { 0 } else { self.bs.min }, ..self.bs }
+    }
+
+    /// Returns the widest limits of a layout, within which the others are.
+    pub(crate) fn widest(alg: Protocol) -> Self {
+        Self::of(alg, Limits::None)
     }
 
     /// Returns the limits of our machines for a layout, and so of its product.

@@ -9,7 +9,7 @@ mod config;
 mod elastic;
 pub(crate) mod element;
 mod fingerprint;
-mod limits;
+pub(crate) mod limits;
 mod per_rank;
 mod release;
 mod row;

@@ -18,7 +18,8 @@ use veriep_core::layout::quantity::{Kind, Memory, Quantity};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
-    self, a2_message, a2_window, affine, block, data, map, outputs, record, relay, row_table, state, tp,
+    self, a2_message, a2_window, affine, block, data, map, outputs, record, relay, row_table, rules, state,
+    tp,
 };
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
@@ -219,7 +220,17 @@ fn layouts(shape: &Shape) {
     keep((Named::name(named), named.inside(), named.is_area(), affine::Index::name(black_box(Index::Row))));
     keep((Named::map(named, shape, mode(), rank), Named::row(named), Region::room(black_box(Region::State))));
     let memory = Memory { shape, mode: mode(), rank };
-    keep(named.is_of(Kind::of(shape, mode())));
+    let kind = Kind::of(shape, mode());
+    keep((
+        named.is_of(kind),
+        Named::room(named),
+        Named::alignment(named),
+        Quantity::range(Quantity::Ranks, kind),
+    ));
+    keep(rules::required(shape.protocol()));
+    keep_all(rules::rules(kind));
+    keep_all(rules::addressable(kind));
+    keep(half.flipped());
     let quantity = black_box(Quantity::Ranks);
     keep((quantity.name(), quantity.definition(Kind::of(shape, mode())), Quantity::value(quantity, &memory)));
     keep(Memory::value(&memory, &black_box(Region::Window).room()));

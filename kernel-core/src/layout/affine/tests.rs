@@ -23,6 +23,7 @@ fn prove(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
     loop {
         let place = forward::place(map.named, shape, mode, rank, indices);
         assert_eq!(place, Place { region: map.region, offset: map.offset(indices) }, "{map:?} {indices:?}");
+        assert!(place.offset.is_multiple_of(map.named.alignment()), "{map:?} {indices:?}");
         come_back(&Memory { shape, mode, rank }, map, indices, place);
         seen += 1;
         let mut dims = map.dims().iter().zip(&mut indices).rev();
