@@ -4,7 +4,7 @@
 
 use core::error::Error;
 use core::ops::Range;
-use veriep_core::conformance::{Actor, Claim, STRIDE, SUITE};
+use veriep_core::conformance::{AGAIN_SUITE, Actor, Claim, Extent, ROW_MAX, SUITE};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
@@ -86,16 +86,26 @@ impl Fabric for OwnFabric<'_> {
     }
 }
 
-/// Runs each program that every memory must pass, and that makes no call which this fabric lacks, in 16 orders of steps.
+/// Runs each program that every memory must pass, and that makes no call which this fabric lacks, in 16 orders of steps, with
+/// short rows, with rows of more than a packet, and with the longest; then once in a whole window.
 fn exam() -> Result<(), Box<dyn Error>> {
-    for litmus in SUITE.iter().filter(|litmus| litmus.claim == Claim::Required && litmus.calls().is_empty()) {
-        let mut ranks = [(); 3].map(|()| vec![vec![0; 16 * STRIDE as usize]; OUTPUTS]);
-        for repetition in 0..16 {
-            let ended = litmus.by_turns(repetition, 1, |run| {
-                let me = RankId(run.program.rank);
-                run.step(&mut Actor::Core(&mut OwnFabric { ranks: &mut ranks, me }))
-            });
-            ended.map_err(|failure| format!("{}: {failure}", litmus.name))?;
+    const WINDOW: u64 = 4 << 20;
+    let of = |row, window, state| Extent::new(row, window, state).ok_or("no legal row");
+    let (short, packets, longest) = (Extent::default(), of(1032, 0, 0)?, of(ROW_MAX, 0, 0)?);
+    let extents = [(short, 16), (packets, 16), (longest, 16), (of(1032, WINDOW, STATE_BYTES)?, 1)];
+    let required =
+        [SUITE, AGAIN_SUITE].into_iter().flatten().filter(|litmus| litmus.claim == Claim::Required);
+    for litmus in required.filter(|litmus| litmus.calls().is_empty()) {
+        for (extent, repetitions) in extents {
+            let mut ranks =
+                [(); 3].map(|()| [STATE_BYTES, WINDOW].map(|bytes| vec![0; bytes as usize]).into());
+            for repetition in 0..repetitions {
+                let ended = litmus.by_turns_in(extent, repetition, 1, |run| {
+                    let me = RankId(run.program.rank);
+                    run.step(&mut Actor::Core(&mut OwnFabric { ranks: &mut ranks, me }))
+                });
+                ended.map_err(|failure| format!("{}: {failure}", litmus.name))?;
+            }
         }
     }
     Ok(())

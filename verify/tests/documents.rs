@@ -105,8 +105,8 @@ fn every_claim_of_the_sources_has_a_test_or_a_reason() {
 
 /// The litmus programs that the contract's pages name, in quotation marks.
 fn litmuses() -> String {
-    let suites =
-        ["suite", "nic_suite", "far_suite"].map(|suite| format!("kernel-core/src/conformance/{suite}.rs"));
+    let suites = ["suite", "again_suite", "nic_suite", "far_suite"]
+        .map(|suite| format!("kernel-core/src/conformance/{suite}.rs"));
     suites.iter().map(|path| fs::read_to_string(root().join(path)).unwrap()).collect()
 }
 

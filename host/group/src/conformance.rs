@@ -11,7 +11,7 @@ use crate::driver::lockstep::Clockwork;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
-use litmus::{Actor, Claim, Failure, Litmus, Run, STRIDE, SUITES, Step, Who, Why};
+use litmus::{Actor, Claim, Extent, Failure, Litmus, Op, ROW_MAX, Run, STRIDE, SUITES, Step, Who, Why};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -29,6 +29,8 @@ use veriep_core::units::{CoreId, RankId};
 
 /// Most repetitions in one memory.
 pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;
+/// Repetitions with longer rows at most.
+const LONGER: u64 = 60;
 /// How long a core may wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a thread at a barrier looks for the others before it sleeps: some microseconds.
@@ -89,6 +91,25 @@ impl Exam {
 /// Runs of a litmus that share a memory, each in places of its own: to make one costs more than to run.
 const RUNS: u64 = 50;
 
+/// The extents in which a program is run: as it is, with rows of more than a packet, and with the longest. A last one has places
+/// that lie far apart.
+fn extents(shape: &Shape) -> [Extent; 4] {
+    let window = shape.window_bytes();
+    let rows = [(1032, 0, 0), (ROW_MAX, 0, 0), (1032, window, STATE_BYTES)];
+    let [packets, longest, apart] =
+        rows.map(|(row, window, state)| Extent::new(row, window, state).expect("a legal length"));
+    [Extent::default(), packets, longest, apart]
+}
+
+/// How many repetitions fit into one memory. Where places lie far apart, those of the next repetition lie among them.
+fn places(extent: Extent, shape: &Shape) -> u64 {
+    if extent == extents(shape)[3] {
+        1
+    } else {
+        (shape.window_bytes() / extent.stride()).min(REPETITIONS_MAX)
+    }
+}
+
 /// A memory in which one thread takes steps and lands effects.
 pub trait Stepped {
     /// Lets a program take a step.
@@ -122,7 +143,8 @@ impl<B: Clockwork> Stepped for B {
     }
 }
 
-/// Runs the suites one operation at a time in an order drawn from each seed, on memory made for every 50th.
+/// Runs the suites one operation at a time in an order drawn from each seed, on memory made for every 50th. Each memory sees
+/// rows of another length.
 ///
 /// # Panics
 /// A claim does not hold: litmus, seed and what was seen.
@@ -133,10 +155,13 @@ pub fn in_lockstep<B: Stepped>(
 ) -> Exam {
     let mut exam = Exam::default();
     for (shape, litmus) in all() {
+        let mut turns = extents(&shape).into_iter().cycle();
         let mut broken = seeds.clone().step_by(RUNS as usize).filter_map(|first| {
+            let extent = turns.next()?;
             let backend = make(&shape, first);
-            let mut runs = first..seeds.end.min(first + RUNS);
-            let broken = runs.find_map(|seed| Some((seed, stepped(litmus, &backend, seed, seed - first)?)));
+            let mut runs = first..seeds.end.min(first + RUNS.min(places(extent, &shape)));
+            let broken =
+                runs.find_map(|seed| Some((seed, stepped(litmus, &backend, extent, seed, seed - first)?)));
             broken.map(|(seed, why)| format!("{}: seed {seed} on memory {first}: {why}", litmus.name))
         });
         match litmus.claim {
@@ -156,9 +181,16 @@ pub fn in_lockstep<B: Stepped>(
 }
 
 /// One run; why it broke, if it did.
-fn stepped<B: Stepped>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64) -> Option<Failure> {
+fn stepped<B: Stepped>(
+    litmus: &Litmus,
+    backend: &B,
+    extent: Extent,
+    seed: u64,
+    repetition: u64,
+) -> Option<Failure> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut runs: Vec<_> = litmus.programs.iter().map(|&program| Run::new(program, repetition)).collect();
+    let run = |&program| Run::new(program, repetition).in_extent(extent);
+    let mut runs: Vec<_> = litmus.programs.iter().map(run).collect();
     let mut idle = 0;
     while !runs.is_empty() {
         let pick = rng.random_range(0..runs.len());
@@ -183,7 +215,8 @@ fn stepped<B: Stepped>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64)
     None
 }
 
-/// Runs each litmus `repetitions` times, one thread for each core, in places of its own each time.
+/// Runs each litmus `repetitions` times, one thread for each core, in places of its own each time; with longer rows as often as
+/// they fit into a memory, too.
 ///
 /// # Panics
 /// A claim does not hold: litmus, repetition and what was seen.
@@ -204,7 +237,13 @@ pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) -> E
             exam.skipped.extend((litmus.claim == Claim::Required).then_some((litmus.name, why)));
             continue;
         }
-        let broken = raced(litmus, &backend, repetitions);
+        let repetitions = if repeats_itself(litmus) { repetitions.div_ceil(20) } else { repetitions };
+        let broken = raced(litmus, &backend, Extent::default(), repetitions).or_else(|| {
+            let [_, longer @ ..] = extents(&shape);
+            longer.into_iter().find_map(|extent| {
+                raced(litmus, &make(&shape), extent, repetitions.min(places(extent, &shape)).min(LONGER))
+            })
+        });
         match litmus.claim {
             Claim::Required => {
                 assert_eq!(broken, None, "{}", litmus.name);
@@ -215,6 +254,12 @@ pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) -> E
         }
     }
     exam
+}
+
+/// Whether a run of it takes hundreds of calls.
+fn repeats_itself(litmus: &Litmus) -> bool {
+    let is_long = |op: &Op| matches!(op, Op::Again { .. } | Op::Stays { .. } | Op::StaysBytes { .. });
+    litmus.programs.iter().flat_map(|program| program.ops).any(is_long)
 }
 
 /// Says whether what no machine needs was ever seen broken.
@@ -262,14 +307,14 @@ impl Barrier {
 }
 
 /// Repetitions until one breaks; why it did.
-fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<String> {
+fn raced<B: Backend>(litmus: &Litmus, backend: &B, extent: Extent, repetitions: u64) -> Option<String> {
     let start = Barrier::new(litmus.programs.len());
     let broken = Mutex::new(None);
     let stop = AtomicBool::new(false);
     let work = |program| {
         for repetition in 0..repetitions {
             start.wait();
-            let ended = to_end(Run::new(program, repetition), backend, &stop);
+            let ended = to_end(Run::new(program, repetition).in_extent(extent), backend, &stop);
             // The first that fails stops the others.
             if let Err(why) = ended
                 && !stop.swap(true, Ordering::Relaxed)

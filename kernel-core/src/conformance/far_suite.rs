@@ -4,9 +4,10 @@
 
 use super::Litmus;
 use super::Op::{self, Quiet, Send};
+use super::again_suite::stays;
 use super::suite::{
     A, B, C, D, EIGHTS, LEN, ONES, ROW, ROW_2, SEVENS, TWOS, expect, on, open, publish, put, racy, required,
-    row, wait,
+    row, store, wait,
 };
 use crate::place::Place;
 
@@ -131,6 +132,26 @@ pub const FAR_SUITE: &[Litmus] = &[
         &[
             on(0, 0, &[send(2, ROW, SEVENS), tell(2, A, 1), wait(B, 1), send(2, ROW, EIGHTS), tell(2, A, 2)]),
             on(2, 0, &[wait(A, 1), row(ROW, 7), tell(0, B, 1), wait(A, 2), row(ROW, 8)]),
+        ],
+    ),
+    required(
+        "a message that was read does not come back",
+        &[
+            on(0, 0, &[send(2, ROW, SEVENS), tell(2, A, 1), wait(B, 1), send(2, ROW, EIGHTS), stays(B, 1)]),
+            on(
+                2,
+                0,
+                &[
+                    wait(A, 1),
+                    row(ROW, 7),
+                    store(A, 0),
+                    Quiet,
+                    tell(0, B, 1),
+                    wait(LAST, EIGHTS),
+                    stays(A, 0),
+                    expect(LAST, &[EIGHTS]),
+                ],
+            ),
         ],
     ),
 ];

@@ -4,37 +4,51 @@
 //! Who has a processor for each core calls [`Run::to_end`] on each; who has one calls [`Litmus::by_turns`]. The programs need
 //! [`STRIDE`] bytes of zeros for each repetition, in the state and the window of three ranks, for [`NIC_SUITE`] also in
 //! WindowsOut, and for [`FAR_SUITE`] of four.
+//!
+//! **A memory may treat long rows, or far places, in another way than short and near ones.** So each program is to be run in
+//! several [`Extent`]s: with the default one, with rows as long as the shape's, and with rows of [`ROW_MAX`] in the whole window.
 
+mod again_suite;
+mod extent;
 mod far_suite;
 mod nic_suite;
+mod run;
 mod suite;
 
+pub use again_suite::AGAIN_SUITE;
+pub use extent::{Extent, ROW_MAX};
 pub use far_suite::FAR_SUITE;
 pub use nic_suite::NIC_SUITE;
+pub use run::Run;
 pub use suite::SUITE;
 
 /// Every suite, and how many ranks of a group are a server for it, if it has servers.
-pub const SUITES: [(&[Litmus], u32); 3] = [(SUITE, 0), (NIC_SUITE, 0), (FAR_SUITE, 2)];
+pub const SUITES: [(&[Litmus], u32); 4] = [(SUITE, 0), (AGAIN_SUITE, 0), (NIC_SUITE, 0), (FAR_SUITE, 2)];
 
-use crate::fabric::nic::{Nic, Post, Transfer};
+use crate::fabric::nic::{Nic, Transfer};
 use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::place::Place;
-use crate::units::RankId;
 use core::{array, fmt};
 
-/// Bytes between two repetitions of a program in one memory: its places lie below.
+/// Bytes between two repetitions of a program in one memory: its places lie below. With longer rows [`Extent::stride`] is that
+/// of windows.
 pub const STRIDE: u64 = 512;
-/// Bytes of a row or message at most.
-const ROW_MAX: usize = 256;
 /// Cores and agents of a litmus at most.
 const PROGRAMS_MAX: usize = 5;
 
-/// One operation of a core; an agent posts, and observes words. A length is in bytes, at most 256.
+/// One operation of a core; an agent posts, and observes words. Lengths and places in windows are those of the default
+/// [`Extent`].
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls")]
 pub enum Op {
     /// Puts `len` times `byte`, half of them as the tail.
     Put { to: u32, at: Place, byte: u8, len: usize },
+    /// The same by so many puts, each with a tail of 4 bytes.
+    PutParts { to: u32, at: Place, byte: u8, len: usize, parts: u32 },
+    /// Puts 16 times `byte` there, and 16 bytes at each distance from there that is a power of two.
+    PutApart { to: u32, at: Place, byte: u8 },
+    /// Publishes `word` there and, as in [`PutApart`](Self::PutApart), at all powers of two.
+    PublishApart { to: u32, at: Place, word: u64 },
     /// Sends `word`, again and again, as one message.
     Send { to: u32, at: Place, word: u64, len: usize },
     /// Publishes a word.
@@ -53,8 +67,18 @@ pub enum Op {
     Expect { at: Place, words: &'static [u64] },
     /// Observes now: if it is the word, leaves out the next `ops` operations.
     SkipIf { at: Place, word: u64, ops: usize },
+    /// Observes so many times: it must always be this one.
+    Stays { at: Place, word: u64, times: u32 },
     /// Reads now: it must be `len` times `byte`.
     ExpectBytes { at: Place, byte: u8, len: usize },
+    /// Reads so many times: it must always be `len` times `byte`.
+    StaysBytes { at: Place, byte: u8, len: usize, times: u32 },
+    /// Reads what [`PutApart`](Self::PutApart) has put.
+    ExpectApart { at: Place, byte: u8 },
+    /// Goes on when each word of [`PublishApart`](Self::PublishApart) is there.
+    AwaitApart { at: Place, word: u64 },
+    /// Does the `ops` operations before it again, so many times.
+    Again { ops: usize, times: u32 },
     /// Reads at that rank now: it must be `len` times `byte`.
     ExpectPeerBytes { rank: u32, at: Place, byte: u8, len: usize },
     /// Reads now: all bytes must be equal, whatever they are.
@@ -153,10 +177,25 @@ impl Litmus {
         &self,
         repetition: u64,
         patience: u32,
+        step: impl FnMut(&mut Run) -> Result<Step, Failure>,
+    ) -> Result<(), Failure> {
+        self.by_turns_in(Extent::default(), repetition, patience, step)
+    }
+
+    /// The same with rows of that length, in windows of that length.
+    ///
+    /// # Errors
+    /// As [`by_turns`](Self::by_turns).
+    pub fn by_turns_in(
+        &self,
+        extent: Extent,
+        repetition: u64,
+        patience: u32,
         mut step: impl FnMut(&mut Run) -> Result<Step, Failure>,
     ) -> Result<(), Failure> {
-        let mut runs: [_; PROGRAMS_MAX] =
-            array::from_fn(|nth| self.programs.get(nth).map(|&program| Run::new(program, repetition)));
+        let mut runs: [_; PROGRAMS_MAX] = array::from_fn(|nth| {
+            self.programs.get(nth).map(|&program| Run::new(program, repetition).in_extent(extent))
+        });
         if repetition.is_multiple_of(2) {
             runs.reverse();
         }
@@ -179,15 +218,6 @@ impl Litmus {
         }
         Ok(())
     }
-}
-
-/// A program under way.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// What is run.
-    pub program: Program,
-    next: usize,
-    shift: u64,
 }
 
 /// What came of a step.
@@ -238,115 +268,8 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Run {
-    /// Creates the program before its first operation, `repetition` strides into the memory.
-    #[must_use]
-    pub const fn new(program: Program, repetition: u64) -> Self {
-        Self { program, next: 0, shift: repetition * STRIDE }
-    }
-
-    /// Returns a failure in its next operation.
-    #[must_use]
-    pub const fn failed(&self, why: Why) -> Failure {
-        Failure { program: self.program, operation: self.next, why }
-    }
-
-    /// Does all operations. Whenever one waits, `waits` says whether to go on.
-    ///
-    /// # Errors
-    /// The program cannot go on, or `waits` says no.
-    pub fn to_end(mut self, actor: &mut Actor<'_>, mut waits: impl FnMut() -> bool) -> Result<(), Failure> {
-        loop {
-            match self.step(actor)? {
-                Step::Moved => {}
-                Step::Waits if waits() => {}
-                Step::Waits => return Err(self.failed(Why::Stuck)),
-                Step::Done => return Ok(()),
-            }
-        }
-    }
-
-    /// Does one operation.
-    ///
-    /// # Errors
-    /// The program cannot go on.
-    pub fn step(&mut self, actor: &mut Actor<'_>) -> Result<Step, Failure> {
-        let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
-        if let Op::SkipIf { at, word, ops } = op {
-            let seen = actor.observe(self.place(at)).map_err(|fault| self.failed(fault.into()))?;
-            self.next += if seen == word { 1 + ops } else { 1 };
-            return Ok(Step::Moved);
-        }
-        let moved = self.does(op, actor).map_err(|why| self.failed(why))?;
-        self.next += usize::from(moved);
-        Ok(if moved { Step::Moved } else { Step::Waits })
-    }
-
-    /// Whether it is done.
-    fn does(&self, op: Op, actor: &mut Actor<'_>) -> Result<bool, Why> {
-        match (op, actor) {
-            (Op::Await { at, word }, actor) => Ok(actor.observe(self.place(at))? == word),
-            (Op::Expect { at, words }, actor) => {
-                let seen = actor.observe(self.place(at))?;
-                if words.contains(&seen) { Ok(true) } else { Err(Why::Seen(seen)) }
-            }
-            (Op::Post(transfer), Actor::Agent(nic)) => {
-                let (from, at) = (self.place(transfer.from), self.place(transfer.at));
-                Ok(nic.post(&Transfer { from, at, ..transfer })? == Post::Posted)
-            }
-            (op, Actor::Core(fabric)) => self.core_does(op, &mut **fabric),
-            (_, Actor::Agent(_)) => Err(Why::Unfit),
-        }
-    }
-
-    fn core_does(&self, op: Op, fabric: &mut dyn Fabric) -> Result<bool, Why> {
-        match op {
-            Op::Put { to, at, byte, len } => {
-                let bytes = [byte; ROW_MAX];
-                let (row, tail) = bytes.get(..len).ok_or(Why::Unfit)?.split_at(len / 2);
-                fabric.put(RankId(to), self.place(at), row, tail)?;
-            }
-            Op::Send { to, at, word, len } => {
-                let message = [word.to_le_bytes(); ROW_MAX / 8];
-                let message = message.as_flattened().get(..len).ok_or(Why::Unfit)?;
-                fabric.send(RankId(to), self.place(at), message)?;
-            }
-            Op::Publish { to, at, word } => fabric.publish(RankId(to), self.place(at), word)?,
-            Op::Store { at, word } => fabric.store(self.place(at), word)?,
-            Op::Write { at, byte, len } => {
-                fabric.write(self.place(at), [byte; ROW_MAX].get(..len).ok_or(Why::Unfit)?)?;
-            }
-            Op::Quiet => return Ok(fabric.quiet()?),
-            Op::ExpectBytes { at, byte, len } => {
-                return all(byte, len, fabric.bytes(self.place(at), len as u64)?);
-            }
-            Op::ExpectPeerBytes { rank, at, byte, len } => {
-                return all(byte, len, fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?);
-            }
-            Op::ExpectWhole { at, len } => {
-                let bytes = fabric.bytes(self.place(at), len as u64)?;
-                return all(bytes.first().copied().unwrap_or(0), len, bytes);
-            }
-            Op::Post(_) | Op::Await { .. } | Op::Expect { .. } | Op::SkipIf { .. } => return Err(Why::Unfit),
-        }
-        Ok(true)
-    }
-
-    const fn place(&self, at: Place) -> Place {
-        Place { offset: at.offset + self.shift, ..at }
-    }
-}
-
 impl From<Fault> for Why {
     fn from(fault: Fault) -> Self {
         Self::Refused(fault)
-    }
-}
-
-/// All `len` of the bytes must be this one.
-fn all(byte: u8, len: usize, bytes: &[u8]) -> Result<bool, Why> {
-    match bytes.iter().find(|&&seen| seen != byte) {
-        Some(&seen) => Err(Why::Seen(seen.into())),
-        None => Ok(bytes.len() == len),
     }
 }

@@ -5,6 +5,7 @@
 //! then posts.
 
 use super::Op::{Post, Quiet, Write};
+use super::again_suite::stays;
 use super::suite::{
     A, B, C, D, EIGHTS, LEN, ONES, ROW, ROW_2, SEVENS, TWOS, expect, on, open, publish, put, racy, required,
     row, store, wait,
@@ -224,6 +225,35 @@ pub const NIC_SUITE: &[Litmus] = &[
                     expect(LAST, &[SEVENS]),
                 ],
             ),
+        ],
+    ),
+    required(
+        "what is sent is what was written last",
+        &[
+            on(
+                0,
+                0,
+                &[
+                    write(SENT, 7),
+                    Quiet,
+                    publish(0, A, 1),
+                    wait(B, 1),
+                    write(SENT, 8),
+                    Quiet,
+                    stays(B, 1),
+                    publish(0, C, 1),
+                ],
+            ),
+            agent(0, &[wait(A, 1), post(1, SENT, ROW), wait(C, 1), post(1, SENT, ROW)]),
+            on(1, 0, &[wait(LAST, SEVENS), publish(0, B, 1), wait(LAST, EIGHTS), row(ROW, 8)]),
+        ],
+    ),
+    required(
+        "a transfer that was cleared does not come back",
+        &[
+            on(0, 0, &[write(SENT, 7), Quiet, publish(0, A, 1), wait(A, 1), stays(A, 1)]),
+            POSTS,
+            on(1, 0, &[wait(LAST, SEVENS), store(LAST, 0), Quiet, stays(LAST, 0)]),
         ],
     ),
     open(

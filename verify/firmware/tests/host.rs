@@ -2,7 +2,7 @@
 
 use firmware::{Memory, Rank, View, run};
 use std::sync::Mutex;
-use veriep_core::conformance::{Actor, Claim, SUITE};
+use veriep_core::conformance::{AGAIN_SUITE, Actor, Claim, SUITE};
 use veriep_core::fabric::Fabric;
 use veriep_core::units::RankId;
 
@@ -19,9 +19,8 @@ fn every_token_comes_back() {
 fn exam(mut place: u64, own: impl Fn(RankId) -> RankId) -> Result<(), String> {
     let ranks = &mut *RANKS.lock().unwrap();
     let can = View { ranks, own: RankId(0) }.capabilities();
-    for litmus in
-        SUITE.iter().filter(|litmus| litmus.claim == Claim::Required && can.contains(litmus.calls()))
-    {
+    let all = [SUITE, AGAIN_SUITE].into_iter().flatten();
+    for litmus in all.filter(|litmus| litmus.claim == Claim::Required && can.contains(litmus.calls())) {
         for _ in 0..16 {
             let ended = litmus.by_turns(place, 1, |run| {
                 let own = own(RankId(run.program.rank));

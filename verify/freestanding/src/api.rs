@@ -5,7 +5,7 @@
 use core::fmt::Write as _;
 use core::hint::black_box;
 use core::sync::atomic::AtomicU64;
-use veriep_core::conformance::{Actor, Run, SUITES, Why};
+use veriep_core::conformance::{Actor, Extent, Run, SUITES, Why};
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
@@ -447,10 +447,13 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
 fn litmuses(fabric: &mut RawFabric<'_>) {
     for litmus in SUITES.into_iter().flat_map(|(suite, _)| suite) {
         keep(litmus.calls());
-        let ended = litmus.by_turns(any().into(), any(), |run| run.step(&mut Actor::Core(fabric)));
+        let extent = Extent::new(any().into(), any().into(), any().into()).unwrap_or_default();
+        keep(extent.stride());
+        keep(litmus.by_turns(any().into(), any(), |run| run.step(&mut Actor::Core(fabric))).is_ok());
+        let ended = litmus.by_turns_in(extent, any().into(), any(), |run| run.step(&mut Actor::Core(fabric)));
         if let (Err(failure), [program, ..]) = (black_box(ended), litmus.programs) {
             say(&failure);
-            let run = Run::new(*program, any().into());
+            let run = Run::new(*program, any().into()).in_extent(extent);
             say(&run.failed(black_box(Why::Unfit)));
             keep(run.to_end(&mut Actor::Core(fabric), || false).is_ok());
         }
