@@ -17,10 +17,16 @@
 //! 4. Causality: what has landed stays landed. If a core observes a word, everything that had landed when the word landed,
 //!    and everything that the publisher had itself observed, precedes the observer's next actions.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
-//!    the next quiet. One core's stores to one word land in their order, and it observes them at once; its own
-//!    publishes on its own rank it observes like any other, when they have landed (rule 2 holds for it too).
+//!    the next quiet. One core's stores to one word land in their order, and it observes them at once. It may observe its own
+//!    publish before other cores can, as over a store buffer, if rules 2 and 4 hold for it as for any observer: it then reads its
+//!    earlier puts to that rank, and what it publishes next comes after that publish.
 //! 6. [`bytes`](Fabric::bytes) is legal only for bytes that an observed flag covers, or that cores of this rank wrote, if
 //!    quiet then returned true to each of them and they passed a core barrier.
+//!
+//!
+//! 8. **An effect lands once**, and changes the bytes that it names and no others. A second delivery, as after a retransmission,
+//!    must be dropped. Bytes of several writers may be neighbours: no line, block or page is written back with what it was
+//!    before. In the layouts words of two ranks are 8 bytes apart or more, and rows and tables begin at any multiple of 4.
 //!
 //! On A2 batched writes carry rows from rank to rank; [`nic`] is the interface of the agent that issues them.
 //!
