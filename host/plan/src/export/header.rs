@@ -157,9 +157,9 @@ impl Exported {
     /// All offsets of a map in one number, by the core's own functions, and how many there are.
     fn offsets(&self, owned: &Owned) -> (u64, u64) {
         let (mode, rank) = (self.choices.mode(), RankId(owned.ranks.start));
+        let map = owned.map.named.map(&self.shape, mode, rank);
         indices(&owned.map).fold((BASIS, 0), |(hash, count), indices| {
-            let place = owned.map.named.place(&self.shape, mode, rank, indices);
-            let offset = place.map_or(u64::MAX, |place| place.offset);
+            let offset = map.map_or(u64::MAX, |map| map.offset(indices));
             ((hash ^ offset).wrapping_mul(PRIME), count + 1)
         })
     }

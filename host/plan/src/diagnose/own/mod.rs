@@ -88,9 +88,9 @@ impl Group<'_> {
     /// Returns the word of a map at these indices, from the field of that name, or `None` if the map or the dump is not there.
     fn word(&self, member: u32, (named, field): (Named, &str), indices: [u32; INDICES_MAX]) -> Option<u64> {
         let (shape, mode) = (self.shape, self.choices.mode());
-        let at = named.place(shape, mode, self.ep(member), indices)?;
+        let map = named.map(shape, mode, self.ep(member))?;
         let field = named.fields(shape, mode).find(|of| of.name == field).map_or(0, |field| field.offset);
-        self.memory(member)?.word(Place { offset: at.offset + field, ..at })
+        self.memory(member)?.word(Place { region: map.region, offset: map.offset(indices) + field })
     }
 }
 
