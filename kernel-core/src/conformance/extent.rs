@@ -54,6 +54,12 @@ impl Extent {
         2 * self.pitch()
     }
 
+    /// Returns whether it has places far apart.
+    #[cfg(test)]
+    pub(super) const fn is_wide(self) -> bool {
+        self.window > 0
+    }
+
     const fn pitch(self) -> u64 {
         (self.row + PITCH - LEN).next_multiple_of(PITCH)
     }

@@ -9,6 +9,8 @@
 //! several [`Extent`]s: with the default one, with rows as long as the shape's, and with rows of [`ROW_MAX`] in the whole window.
 
 mod again_suite;
+#[cfg(test)]
+mod exam;
 mod extent;
 mod far_suite;
 mod nic_suite;

@@ -40,7 +40,7 @@ pub(crate) type Result = fn(&Shape, usize, u32, u32, u32) -> Vec<u8>;
 /// Lets glibc map large vectors anew. A group's memory is megabytes of zeros, of which it touches little; in memory that was
 /// freed glibc writes them, which takes half of the time of all tests.
 #[allow(unsafe_code)]
-fn map_large_vectors() {
+pub(crate) fn map_large_vectors() {
     #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
     {
         unsafe extern "C" {
@@ -120,7 +120,7 @@ impl Memory {
 /// The inputs of a group, its experts, and the comparison of its outputs with the oracle.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    shape: &'static Shape,
+    shape: Shape,
     /// The tensors by round, then rank.
     pub(crate) rounds: Vec<Vec<Tensors>>,
     pub(crate) result: Result,
@@ -202,8 +202,7 @@ impl Group {
         let shape: &'static Shape = Box::leak(Box::new(shape.clone()));
         let operators = schedule("DC", rounds.len());
         let cluster = Cluster::new(shape, Choices::default(), memory(shape), operators);
-        let (duty, held) = (None, RefCell::default());
-        let judge = Judge { shape, rounds, result, lenient: false, duty, seed_clears: false, held };
+        let judge = Judge::new(shape, rounds, result);
         let mut group = Self { cluster, judge, actors: Vec::new(), near: seeded::Memory::Late };
         group.actors = group.cluster.actors().collect();
         group
@@ -441,19 +440,24 @@ impl<C: Chooser> World<Dense, C> for Judge {
     }
 
     fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
-        let (Some(duty), shape) = (&self.duty, self.shape) else { return step(fabric) };
+        let (Some(duty), shape) = (&self.duty, &self.shape) else { return step(fabric) };
         let mut held = self.held.borrow_mut();
         let held = held.entry(actor).or_default();
         step(&mut Faulty::new(fabric, duty, shape, actor, held).begin()?)
     }
 
     fn through_nic(&self, _: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
-        let (Some(duty), shape) = (&self.duty, self.shape) else { return step(nic) };
+        let (Some(duty), shape) = (&self.duty, &self.shape) else { return step(nic) };
         step(&mut FaultyNic { inner: nic, duty, shape })
     }
 }
 
 impl Judge {
+    pub(crate) fn new(shape: &Shape, rounds: Vec<Vec<Tensors>>, result: Result) -> Self {
+        let (duty, held) = (None, RefCell::default());
+        Self { shape: shape.clone(), rounds, result, lenient: false, duty, seed_clears: false, held }
+    }
+
     fn oracle<T>(&self, shape: &Shape, round: usize, ask: impl FnOnce(&reference::Cluster<'_>) -> T) -> T {
         let inputs: Vec<_> = self.rounds[round].iter().map(Tensors::inputs).collect();
         ask(&reference::Cluster { shape, ranks: &inputs, elastic_info: None, expert_map: None })
@@ -482,9 +486,11 @@ impl Judge {
         same(behind, &alloc::vec![0; behind.len()], || format!("what follows the counts of rank {i}"))?;
         let rows = want.expand_x.len() / cluster.shape.payload_bytes() as usize;
         let table = cluster.output(i, round, Tensor::RowTable).to_vec();
-        same(&cluster.rows(i, round, rows, &table).unwrap(), &want.expand_x, || {
-            format!("rows of rank {i} in round {round}")
-        })
+        let what = || format!("rows of rank {i} in round {round}");
+        let seen = cluster
+            .rows(i, round, rows, &table)
+            .map_err(|fault| Failure::Wrong(format!("{}: {fault}", what())))?;
+        same(&seen, &want.expand_x, what)
     }
 
     fn check_combine<C: Chooser>(
