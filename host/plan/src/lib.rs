@@ -1,4 +1,4 @@
-//! What a configuration comes to, as data: nothing is run, and nothing is printed.
+//! Sizes, layouts, plans, exports and diagnoses of a configuration, as data. Nothing is run, and nothing is printed.
 //!
 //! | you want | begin with |
 //! |---|---|
