@@ -285,7 +285,13 @@ struct Around {
 }
 
 /// Each claim has one row: the test that falls first when it is broken.
-const AROUND: [Around; 16] = [
+const AROUND: [Around; 17] = [
+    Around {
+        claim: "slots do not overlap, lie in their memory, are aligned and found again from a place; no formula overflows",
+        bound: "every legal shape, all protocols; not which rows of direct placement are whose, a window's flag against its rows, fields in a slot",
+        file: "verify/tests/smt_layout/main.rs",
+        test: "the_memory_of_every_legal_shape_of_fullmesh_v1_is_as_the_table_says",
+    },
     Around {
         claim: "each C call answers the code of its arguments, and a refusal changes nothing",
         bound: "97 000 calls over objects in every state; null, misaligned, short and foreign arguments",
@@ -522,6 +528,11 @@ fn others(page: &mut String) {
             "Any number of ranks: z3, over a model of operators, flags and rows",
             "veriep-verify --test smt",
             "verify/tests/smt.rs",
+        ),
+        (
+            "Any legal shape: z3 and cvc5, over the table of the memory",
+            "veriep-verify --test smt_layout",
+            "verify/tests/smt_layout/main.rs",
         ),
         (
             "Runs of the machines, held against that model",

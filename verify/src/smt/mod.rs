@@ -8,6 +8,7 @@
 //! model; a test asks z3 whether the two say the same. [`slots`] and [`relay`] say what their slots are. `smt/README.md` tells it in words.
 
 pub mod ground;
+pub mod layout;
 pub mod model;
 pub mod obligation;
 pub mod relay;

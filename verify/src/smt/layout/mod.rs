@@ -1,0 +1,347 @@
+//! Any legal shape: that the [table](veriep_core::layout::table) of the memory is right, whatever the numbers are.
+//!
+//! [`theory`] says what is known of the numbers of all legal shapes, from the formulas and [rules](veriep_core::layout::rules) of
+//! `kernel-core` itself. A [`Claim`] says which indices would refute it; [`script`] prints it for a solver.
+
+pub mod poly;
+pub mod script;
+pub mod theory;
+
+use core::fmt;
+use poly::Poly;
+use script::Script;
+use theory::{Formula, Theory};
+use veriep_core::layout::affine::{Index, Mode, Named};
+use veriep_core::layout::expr::Expr;
+use veriep_core::layout::quantity::{Kind, Quantity};
+use veriep_core::layout::rules::{self, COUNTED};
+use veriep_core::layout::table::{Axis, Row, SHARED, TABLE, Writer};
+use veriep_core::place::Region;
+use veriep_core::plan::split::{EVEN_START, Shared};
+use veriep_core::shape::Protocol;
+
+/// Every kind of group: each protocol with the choices that move places.
+pub fn kinds() -> Vec<Kind> {
+    let plain = Mode::default();
+    let direct = Mode { landings: 1, ..plain };
+    let of = |protocol, has_tp, mode| Kind { protocol, has_tp, mode };
+    vec![
+        of(Protocol::FullmeshV1, false, plain),
+        of(Protocol::FullmeshV1, true, plain),
+        of(Protocol::FullmeshV1, false, direct),
+        of(Protocol::FullmeshV1, false, Mode { overwritten: true, ..direct }),
+        of(Protocol::FullmeshV2, false, plain),
+        of(Protocol::Fullmesh, false, plain),
+        of(Protocol::Hierarchy, false, plain),
+        of(Protocol::Hierarchy, false, Mode { streams: true, ..plain }),
+    ]
+}
+
+/// The rows that groups of a kind have.
+pub fn rows(kind: Kind) -> Vec<Row> {
+    TABLE.iter().filter(|row| row.named.is_of(kind)).copied().collect()
+}
+
+/// What is claimed of all legal shapes.
+#[derive(Clone, Copy, Debug)]
+pub enum Claim {
+    /// No two slots of these rows have a byte in common; of a row with itself, no two different ones. Slots that other ranks
+    /// write share no word of eight bytes.
+    Apart(Row, Row),
+    /// Every slot lies within its region, or the slot that it is inside.
+    Within(Row),
+    /// What the inner indices add lies below the stride of this one: so a division finds it.
+    Found(Row, usize),
+    /// This divides every offset.
+    Aligned(Row, u64),
+    /// It is below this power of two.
+    Fits(Expr<Quantity>, u32),
+    /// Where a processor addresses what the rules say with so many bits, its region has no more.
+    Addressed(Row, u32),
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Apart(a, b) => write!(f, "{} and {} are apart", a.named.name(), b.named.name()),
+            Self::Within(row) => write!(f, "{} end within their memory", row.named.name()),
+            Self::Found(row, axis) => {
+                write!(f, "{}: {} is found again", row.named.name(), row.axes[*axis].index.name())
+            }
+            Self::Aligned(row, unit) => write!(f, "{} are at multiples of {unit}", row.named.name()),
+            Self::Fits(formula, bits) => write!(f, "{bits} bits hold {formula:?}"),
+            Self::Addressed(row, bits) => write!(f, "{} are addressed by {bits} bits", row.named.name()),
+        }
+    }
+}
+
+/// A slot of a row with any indices.
+struct Slot {
+    indices: Vec<Poly>,
+    strides: Vec<Poly>,
+    offset: Poly,
+    bytes: Poly,
+}
+
+impl Slot {
+    fn of(theory: &mut Theory, row: &Row, mark: &str) -> Self {
+        let mut slot = Self {
+            indices: Vec::new(),
+            strides: Vec::new(),
+            offset: theory.poly(&row.base),
+            bytes: theory.poly(&row.bytes),
+        };
+        for axis in row.axes {
+            let (extent, stride) = (theory.poly(&axis.extent), theory.poly(&axis.stride));
+            // The memory is one rank's.
+            let mark = if axis.index == Index::Owner { "" } else { mark };
+            let index = theory.index_of(&format!("i_{}{mark}", axis.index.name()), &extent);
+            // What is left of the extent.
+            let rest = extent.sub(&index).sub(&Poly::number(1));
+            theory.facts.push(Formula::product(&rest, &stride));
+            // It is 0, or at least 1.
+            let [none, one] = [Poly::default(), Poly::number(1)];
+            theory.facts.push(Formula::product(&none.sub(&index), &stride));
+            theory.facts.push(Formula::product(&index.sub(&one), &stride));
+            let by = index.mul(&stride);
+            slot.offset = if axis.falls { slot.offset.sub(&by) } else { slot.offset.add(&by) };
+            slot.indices.push(index);
+            slot.strides.push(stride);
+        }
+        slot
+    }
+
+    fn end(&self) -> Poly {
+        self.offset.add(&self.bytes)
+    }
+
+    /// The end of the last word of eight bytes.
+    fn words_end(&self, theory: &mut Theory) -> Poly {
+        let words = theory.ceil(self.bytes.clone(), 8);
+        self.offset.add(&words.mul(&Poly::number(8)))
+    }
+}
+
+impl Theory {
+    /// The index of this name, which is new if there is none.
+    fn index_of(&mut self, name: &str, extent: &Poly) -> Poly {
+        match self.variables.iter().position(|variable| variable.name == name) {
+            Some(atom) => Poly::atom(atom),
+            None => self.index(name.to_owned(), extent),
+        }
+    }
+}
+
+/// Which of two indices is larger decides how far apart they are.
+fn compare(theory: &mut Theory, [i, j]: [&Poly; 2], stride: &Poly) {
+    let one = Poly::number(1);
+    for between in [i.sub(j), j.sub(i)] {
+        theory.facts.push(Formula::product(&between, stride));
+        theory.facts.push(Formula::product(&between.sub(&one), stride));
+    }
+}
+
+impl Claim {
+    /// Adds the indices to the theory, and returns what would refute the claim.
+    pub fn refuted(&self, theory: &mut Theory) -> Vec<Formula> {
+        match self {
+            Self::Apart(a, b) => {
+                let (one, two) = (Slot::of(theory, a, "_a"), Slot::of(theory, b, "_b"));
+                for (n, axis) in a.axes.iter().enumerate() {
+                    let same = |other: &Axis| other.index == axis.index && axis.index != Index::Owner;
+                    if let Some(m) = b.axes.iter().position(same)
+                        && one.strides[n] == two.strides[m]
+                    {
+                        compare(theory, [&one.indices[n], &two.indices[m]], &one.strides[n]);
+                    }
+                }
+                // Where others write whole slots at multiples of words, no two slots share a word.
+                let is_in_words = |row: &Row| row.named.alignment() >= 8 && row.writer != Writer::Own;
+                let [one_end, two_end] = [(a, &one), (b, &two)].map(|(row, slot)| match is_in_words(row) {
+                    true => slot.words_end(theory),
+                    false => slot.end(),
+                });
+                let mut all =
+                    vec![Formula::below(&one.offset, &two_end), Formula::below(&two.offset, &one_end)];
+                if a.named == b.named {
+                    let pairs = one.indices.iter().zip(&two.indices);
+                    let differ = pairs.flat_map(|(i, j)| [Formula::below(i, j), Formula::below(j, i)]);
+                    all.push(Formula::Any(differ.collect()));
+                }
+                all
+            }
+            Self::Within(row) => {
+                let slot = Slot::of(theory, row, "");
+                let room = theory.poly(&row.named.room());
+                if let Region::Output(_) = row.region {
+                    // A rank has the first entries, as many as it has tokens.
+                    let tokens = theory.quantity(Quantity::Tokens);
+                    let of_token = row.axes.iter().position(|axis| axis.index == Index::Token);
+                    if let Some(n) = of_token {
+                        theory.facts.push(Formula::below(&slot.indices[n], &tokens));
+                        let rest = tokens.sub(&slot.indices[n]).sub(&Poly::number(1));
+                        theory.facts.push(Formula::product(&rest, &slot.strides[n]));
+                    }
+                }
+                let before = Formula::below(&slot.offset, &Poly::default());
+                vec![Formula::Any(vec![before, Formula::below(&room, &slot.end())])]
+            }
+            Self::Found(row, axis) => {
+                let slot = Slot::of(theory, row, "");
+                let inner = (axis + 1..row.axes.len())
+                    .fold(slot.bytes.clone(), |sum, n| sum.add(&slot.indices[n].mul(&slot.strides[n])));
+                let extent = theory.poly(&row.axes[*axis].extent);
+                vec![
+                    Formula::at_most(&Poly::number(2), &extent),
+                    Formula::below(&slot.strides[*axis], &inner),
+                ]
+            }
+            Self::Aligned(row, unit) => {
+                let slot = Slot::of(theory, row, "");
+                let times = theory.index("times".to_owned(), &Poly::number(1 << 80));
+                let rest = slot.offset.sub(&times.mul(&Poly::number((*unit).into())));
+                let below = Formula::below(&rest, &Poly::number((*unit).into()));
+                vec![below, Formula::below(&Poly::default(), &rest)]
+            }
+            Self::Fits(formula, bits) => {
+                let value = theory.poly(formula);
+                vec![Formula::at_most(&Poly::number(1 << bits), &value)]
+            }
+            Self::Addressed(row, bits) => {
+                let limit = Poly::number(1 << bits);
+                let all =
+                    rules::addressable(theory.kind).map(|bytes| Formula::below(&theory.poly(&bytes), &limit));
+                let mut all: Vec<_> = all.collect();
+                all.push(Formula::at_most(&limit, &theory.poly(&row.named.room())));
+                all
+            }
+        }
+    }
+}
+
+/// Whether two rows may have bytes in common.
+fn may_share(a: Named, b: Named) -> bool {
+    SHARED.iter().any(|sharing| sharing.rows == [a, b] || sharing.rows == [b, a])
+}
+
+/// Whether two rows are measured from the same place.
+fn same_memory(a: &Row, b: &Row) -> bool {
+    a.region == b.region && a.named.inside() == b.named.inside()
+}
+
+/// Adds every part of a formula that is computed, once.
+fn parts(formula: &Expr<Quantity>, all: &mut Vec<Expr<Quantity>>) {
+    match *formula {
+        Expr::Number(_) | Expr::Of(_) => return,
+        Expr::Ceil(a, _) => parts(a, all),
+        Expr::Sum(a, b)
+        | Expr::Product(a, b)
+        | Expr::Less(a, b)
+        | Expr::Over(a, b)
+        | Expr::Min(a, b)
+        | Expr::Max(a, b) => [a, b].into_iter().for_each(|part| parts(part, all)),
+    }
+    if !all.contains(formula) {
+        all.push(*formula);
+    }
+}
+
+/// All claims about these rows.
+pub fn claims(kind: Kind, rows: &[Row]) -> Vec<Claim> {
+    let mut all = Vec::new();
+    for (n, row) in rows.iter().enumerate() {
+        all.push(Claim::Within(*row));
+        all.push(Claim::Aligned(*row, row.named.alignment()));
+        // What is inside another is addressed with that one.
+        if row.named.inside().is_empty() {
+            all.push(Claim::Addressed(*row, 31));
+        }
+        let axes = (0..row.axes.len()).filter(|&axis| row.axes[axis].index != Index::Owner);
+        all.extend(axes.map(|axis| Claim::Found(*row, axis)));
+        for other in &rows[n..] {
+            // Flags that follow any number of rows are one flag of a window.
+            let is_one = row.named == other.named
+                && (row.axes.is_empty() || row.axes.iter().any(|axis| axis.index == Index::Rows));
+            if same_memory(row, other) && !may_share(row.named, other.named) && !is_one {
+                all.push(Claim::Apart(*row, *other));
+            }
+        }
+    }
+    let mut formulas = Vec::new();
+    for quantity in Quantity::ALL {
+        quantity.definition(kind).iter().for_each(|formula| parts(formula, &mut formulas));
+    }
+    for row in rows {
+        let axes = row.axes.iter().flat_map(|axis| [axis.extent, axis.stride]);
+        axes.chain([row.base, row.bytes]).for_each(|formula| parts(&formula, &mut formulas));
+    }
+    all.extend(formulas.into_iter().map(|formula| Claim::Fits(formula, 64)));
+    all.extend(COUNTED.iter().map(|formula| Claim::Fits(*formula, 32)));
+    all
+}
+
+/// The questions about all shapes of a theory, of which each must have the answer *unsat*, and their names.
+pub fn questions(theory: &Theory, claims: &[Claim]) -> (String, Vec<String>) {
+    let mut script = Script::new(theory);
+    let names = claims.iter().map(|claim| {
+        let mut theory = theory.clone();
+        let refuted = claim.refuted(&mut theory);
+        script.ask(&theory, &claim.to_string(), &refuted, "");
+        claim.to_string()
+    });
+    let names = names.collect();
+    (script.text, names)
+}
+
+/// Questions about [`even`](veriep_core::plan::split::even) shares of any number of items over any number of cores: they follow
+/// each other from the first item to the last, and differ by one at most. `length` is the formula of a share's items.
+pub fn shares(length: &Expr<Shared>) -> String {
+    let mut theory = Theory::bare();
+    let one = Poly::number(1);
+    let items = theory.quantity_of("items", 0);
+    let cores = theory.quantity_of("cores", 1);
+    let core = theory.index("core".to_owned(), &cores);
+    let other = theory.index("other".to_owned(), &cores);
+    let mut share = |core: &Poly| {
+        let mut value = |formula: &Expr<Shared>| {
+            theory.poly_of(formula, &mut |_, of| match of {
+                Shared::Items => items.clone(),
+                Shared::Cores => cores.clone(),
+                Shared::Core => core.clone(),
+            })
+        };
+        [value(&EVEN_START), value(length)]
+    };
+    let [first, _] = share(&Poly::default());
+    let [[start, length], [next, _]] = [share(&core), share(&core.add(&one))];
+    let [last, rest] = share(&cores.sub(&one));
+    let [_, others] = share(&other);
+    let differ = |a: &Poly, b: &Poly| Formula::Any(vec![Formula::below(a, b), Formula::below(b, a)]);
+    let end = start.add(&length);
+    let mut script = Script::new(&theory);
+    for (name, refuted) in [
+        ("the first share begins with the first item", differ(&first, &Poly::default())),
+        ("the next share begins where a share ends", differ(&end, &next)),
+        ("the last share ends with the last item", differ(&last.add(&rest), &items)),
+        ("no share is longer than another by more than one", Formula::below(&others.add(&one), &length)),
+    ] {
+        script.ask(&theory, name, &[refuted], "");
+    }
+    script.text
+}
+
+/// Questions about the partition of an operator: that the theorem's, the operator's number modulo two, is what a record holds that
+/// begins with 0 and is replaced by `flipped` of itself.
+pub fn partitions(flipped: [u32; 2]) -> String {
+    let [of_0, of_1] = flipped;
+    format!(
+        "(set-logic QF_LIA)
+(declare-const n Int) (assert (<= 0 n)) ; the number of an operator among those of its kind
+(declare-const held Int) (assert (= held (mod n 2)))
+(push 1) ; the first operator has what memory is zeroed to
+(assert (not (= 0 (mod 0 2)))) (check-sat) (pop 1)
+(push 1) ; the next one has what the record is replaced by
+(assert (not (= (ite (= held 0) {of_0} {of_1}) (mod (+ n 1) 2)))) (check-sat) (pop 1)
+"
+    )
+}
