@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(crate) enum Tree {
     Word(String),
-    List(Vec<Tree>),
+    List(Vec<Self>),
 }
 
 /// The expressions of a text, without comments.

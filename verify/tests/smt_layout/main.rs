@@ -247,7 +247,7 @@ const TWINS: &[Twin] = &[
         row: Named::DispatchRecords,
         change: |row| {
             axis(row, Index::Slot, |axis| {
-                axis.stride = Expr::Less(&Expr::Of(Quantity::RecordPitch), &Expr::Number(512))
+                axis.stride = Expr::Less(&Expr::Of(Quantity::RecordPitch), &Expr::Number(512));
             });
         },
         breaks: [Named::DispatchRecords; 2],
@@ -293,7 +293,7 @@ const TWINS: &[Twin] = &[
         row: Named::WindowsIn,
         change: |row| {
             axis(row, Index::Peer, |axis| {
-                axis.stride = Expr::Less(&Expr::Of(Quantity::RankWindow), &Expr::Number(512))
+                axis.stride = Expr::Less(&Expr::Of(Quantity::RankWindow), &Expr::Number(512));
             });
         },
         breaks: [Named::WindowsIn; 2],
@@ -311,7 +311,7 @@ const TWINS: &[Twin] = &[
         row: Named::StreamsIn,
         change: |row| {
             axis(row, Index::Server, |axis| {
-                axis.stride = Expr::Less(&Expr::Of(Quantity::StreamBytes), &Expr::Number(1))
+                axis.stride = Expr::Less(&Expr::Of(Quantity::StreamBytes), &Expr::Number(1));
             });
         },
         breaks: [Named::StreamsIn; 2],
