@@ -1,4 +1,4 @@
-//! What validation promises about the [quantities](super::quantity) of every legal shape, as data: the premises under which
+//! The promises of validation about the [quantities](super::quantity) of every legal shape, as data: the premises under which
 //! `verify` proves the [table](super::table). They are those of the widest limits, which those of each product lie within, and
 //! hold for the survivors of an elastic domain as well.
 

@@ -220,19 +220,19 @@ fn layouts(shape: &Shape) {
     keep((Named::name(named), named.inside(), named.is_area(), affine::Index::name(black_box(Index::Row))));
     keep((Named::map(named, shape, mode(), rank), Named::row(named), Region::room(black_box(Region::State))));
     let memory = Memory { shape, mode: mode(), rank };
-    let kind = Kind::of(shape, mode());
+    let of_group = Kind::of(shape, mode());
     keep((
-        named.is_of(kind),
+        named.is_of(of_group),
         Named::room(named),
         Named::alignment(named),
-        Quantity::range(Quantity::Ranks, kind),
+        Quantity::range(Quantity::Ranks, of_group),
     ));
     keep(rules::required(shape.protocol()));
-    keep_all(rules::rules(kind));
-    keep_all(rules::addressable(kind));
+    keep_all(rules::rules(of_group));
+    keep_all(rules::addressable(of_group));
     keep(half.flipped());
     let quantity = black_box(Quantity::Ranks);
-    keep((quantity.name(), quantity.definition(Kind::of(shape, mode())), Quantity::value(quantity, &memory)));
+    keep((quantity.name(), quantity.definition(of_group), Quantity::value(quantity, &memory)));
     keep(Memory::value(&memory, &black_box(Region::Window).room()));
     keep(Expr::value(&black_box(Region::Window).room(), &|quantity| Quantity::value(quantity, &memory)));
     keep(Named::find(named, &memory, any().into()));
