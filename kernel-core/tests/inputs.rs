@@ -532,3 +532,40 @@ fn shared_expert_x_is_refused_where_ranks_hold_shared_experts() {
         "shared_expert_x given with 1 shared experts: must be absent when ranks hold shared experts"
     );
 }
+
+/// The hierarchy has no masks, no smooth scales and no shared experts' tokens. Its machines would send masked pairs all the same,
+/// and another rank would then report a triple that it cannot have.
+#[test]
+fn tensors_that_the_machines_do_not_read_are_refused() {
+    let servers = Config {
+        comm_alg: Protocol::Hierarchy,
+        ep_world_size: 4,
+        server_ranks: 2,
+        zero_expert_num: 0,
+        moe_expert_num: 12,
+        quant_mode: 2,
+        h: 8,
+        ..config()
+    };
+    let fullmesh = Config { comm_alg: Protocol::Fullmesh, quant_mode: 0, ..servers.clone() };
+    let mut tensors = Tensors::of(&servers);
+    tensors.x = vec![BF16[0]; 3 * 8];
+    tensors.with_inputs(|plain| {
+        let (mask, pairs) = ([true, true, false], [true; 9]);
+        let (scales, shared) = (vec![1.0; 12 * 8], vec![0; 3 * 2 * 8]);
+        let given = |inputs: Inputs<'_>, config: &Config<'_>| inputs.check(&shape(config), RANK);
+        let refused = |tensor, protocol| Err(InputError::NotTaken { tensor, protocol });
+        assert_eq!(given(*plain, &servers), Ok(()));
+        for mask in [Mask::Tokens(&mask), Mask::Pairs(&pairs)] {
+            let masked = Inputs { mask, ..*plain };
+            assert_eq!(given(masked, &servers), refused("x_active_mask", Protocol::Hierarchy));
+            assert_eq!(given(masked, &fullmesh), Ok(()));
+        }
+        let scaled = Inputs { scales: Some(&scales), ..*plain };
+        assert_eq!(given(scaled, &servers), refused("scales", Protocol::Hierarchy));
+        let shared = Inputs { shared_expert_x: Some(&shared), ..*plain };
+        assert_eq!(given(shared, &fullmesh), refused("shared_expert_x", Protocol::Fullmesh));
+        let line = given(shared, &servers).unwrap_err().to_string();
+        assert_eq!(line, "shared_expert_x is given: must be absent on a2 hierarchy");
+    });
+}

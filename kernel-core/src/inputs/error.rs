@@ -1,6 +1,6 @@
 //! Errors of the inputs' validation.
 
-use crate::shape::Seen;
+use crate::shape::{Protocol, Seen};
 use crate::units::Token;
 use core::fmt;
 
@@ -16,6 +16,13 @@ pub enum InputError {
         seen: usize,
         /// Elements expected.
         expected: usize,
+    },
+    /// An optional tensor that the machines of this protocol do not read.
+    NotTaken {
+        /// Tensor name.
+        tensor: &'static str,
+        /// The protocol.
+        protocol: Protocol,
     },
     /// An expert id outside `[0, end)`.
     ExpertId {
@@ -88,9 +95,10 @@ impl InputError {
     #[must_use]
     pub const fn tensor(&self) -> &'static str {
         match self {
-            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } | Self::ExpertRow { tensor, .. } => {
-                tensor
-            }
+            Self::Length { tensor, .. }
+            | Self::NotTaken { tensor, .. }
+            | Self::NotFinite { tensor, .. }
+            | Self::ExpertRow { tensor, .. } => tensor,
             Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
             Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
             Self::NotFiniteToken { .. } => "x",
@@ -105,6 +113,14 @@ impl fmt::Display for InputError {
         match *self {
             Self::Length { tensor, seen, expected } => {
                 write!(f, "{tensor} has {seen} elements: must have {expected}")
+            }
+            Self::NotTaken { tensor, protocol } => {
+                let place = match protocol {
+                    Protocol::FullmeshV1 | Protocol::FullmeshV2 => "a3",
+                    Protocol::Fullmesh => "a2 fullmesh",
+                    Protocol::Hierarchy => "a2 hierarchy",
+                };
+                write!(f, "{tensor} is given: must be absent on {place}")
             }
             Self::ExpertId { token, k, seen, end } => {
                 write!(f, "expert_ids[{token}, {k}] = {seen}: must be in [0, {end})")

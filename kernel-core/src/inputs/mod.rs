@@ -7,7 +7,7 @@ pub use error::InputError;
 pub use expert_map::ExpertMap;
 
 use crate::shape::element::{Bf16, Element, F16};
-use crate::shape::{Dtype, Op, Shape};
+use crate::shape::{Dtype, Given, Op, Shape};
 use crate::units::{RankId, Token, nth_piece};
 use core::ops::ControlFlow;
 
@@ -105,6 +105,7 @@ impl Inputs<'_> {
         rank: RankId,
         found: &mut Found<'_>,
     ) -> ControlFlow<()> {
+        self.check_taken(shape, found)?;
         let bs = shape.bs(rank);
         let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
         let x = elements("x", self.x, tokens.saturating_mul(h), found)?;
@@ -138,6 +139,18 @@ impl Inputs<'_> {
             Inputs { scales: smooth, ..*self }.check_tokens(shape, bs, found)?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// Checks that no tensor is given that the machines would not read: they would answer for other inputs.
+    fn check_taken(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<()> {
+        let mask = match self.mask {
+            Mask::None => Given::empty(),
+            Mask::Tokens(_) => Given::MASK_1D,
+            Mask::Pairs(_) => Given::MASK_2D,
+        };
+        let scales = if self.scales.is_some() { Given::SCALES } else { Given::empty() };
+        taken("x_active_mask", mask, shape, found)?;
+        taken("scales", scales, shape, found)
     }
 
     fn check_scales_length(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<(), bool> {
@@ -184,6 +197,7 @@ impl Inputs<'_> {
         }
         elements("residual_x", self.residual_x, residual, found)?;
         let Some(shared) = self.shared_expert_x else { return ControlFlow::Continue(()) };
+        taken("shared_expert_x", Given::SHARED_EXPERT_X, shape, found)?;
         match shape.shared_expert_rows() {
             0 => elements("shared_expert_x", shared, tokens.saturating_mul(h), found).map_continue(drop),
             shared_experts => found(InputError::SharedExpertX { shared_experts }),
@@ -371,6 +385,14 @@ pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputEr
     } else {
         Err(InputError::ExpertRow { tensor, rows, expert })
     }
+}
+
+/// Checks that the machines read a tensor that is given.
+fn taken(tensor: &'static str, flag: Given, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<()> {
+    if shape.takes(flag) {
+        return ControlFlow::Continue(());
+    }
+    found(InputError::NotTaken { tensor, protocol: shape.protocol() })
 }
 
 /// Checks that a tensor has the right number of elements.

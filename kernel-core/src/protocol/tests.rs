@@ -490,13 +490,12 @@ fn shapes_for_all_phases() -> Vec<Shape> {
         let op = if norm == 1 { Op::CombineAddRmsNorm } else { Op::Combine };
         let a3 = Config { quant_mode, op, ..pair.config() };
         let a2 = Config { quant_mode, ..pair.config() };
-        let few = Domain { bs: bs.min(5), ..pair };
         let servers = Config {
             comm_alg: Protocol::Hierarchy,
             server_ranks: 2,
             ep_world_size: 4,
             quant_mode,
-            ..few.config()
+            ..pair.config()
         };
         all.push(shape_of(&a3));
         all.push(shape_of(&Config { quant_mode, ..Domain { r: 3, s: 1, rs: 1, ..pair }.config() }));

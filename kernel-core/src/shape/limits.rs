@@ -234,6 +234,16 @@ impl Column {
         Self::of(alg, Limits::None)
     }
 
+    /// Returns the optional tensors that our machines read.
+    pub(super) const fn taken_by(protocol: Protocol) -> Given {
+        match protocol {
+            Protocol::FullmeshV1 => A3.given,
+            Protocol::FullmeshV2 => A3_V2.given,
+            Protocol::Fullmesh => A2_FULLMESH.given,
+            Protocol::Hierarchy => A2_HIERARCHY.given,
+        }
+    }
+
     /// Returns the limits of our machines for a layout, and so of its product.
     pub(super) fn of(alg: Protocol, limits: Limits) -> Self {
         let column = match alg {

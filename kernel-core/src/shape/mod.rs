@@ -27,6 +27,7 @@ pub use row::{RowElement, RowFormat, Scale};
 pub use violation::{Rule, Seen, Violation};
 
 use crate::units::RankId;
+use limits::Column;
 use core::mem;
 use per_rank::PerRank;
 use sizes::Derived;
@@ -324,10 +325,16 @@ impl Shape {
         !self.bs_per_rank.is_empty()
     }
 
-    /// Returns whether tokens may be inactive: on A3 only if every batch is as large as the capacity.
+    /// Returns whether tokens may be inactive: never in the hierarchy, and on A3 only if every batch is as large as the capacity.
     #[must_use]
     pub fn may_have_inactive_tokens(&self) -> bool {
-        matches!(self.product(), Product::A2) || !self.bs_is_uneven()
+        self.takes(Given::MASK_1D) && (matches!(self.product(), Product::A2) || !self.bs_is_uneven())
+    }
+
+    /// Returns whether the machines of its protocol read this optional tensor.
+    #[must_use]
+    pub const fn takes(&self, tensor: Given) -> bool {
+        Column::taken_by(self.protocol()).contains(tensor)
     }
 
     /// Returns the bytes added per source rank before its records (A3; seed 004 section 2.3): for rank `s` they are added
