@@ -12,21 +12,24 @@
 //!    but rules 2 and 3.
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
 //!    among each other, not even on one word. A word is never torn.
+//!    A publish lands some time, even if its core does nothing more.
 //! 3. After [`quiet`](Fabric::quiet) has returned true, everything that the core put, published, stored, wrote or delivered
-//!    before has landed, and is seen by every reader that is notified afterwards.
-//! 4. Causality: what has landed stays landed. If a core observes a word, everything that had landed when the word landed,
-//!    and everything that the publisher had itself observed, precedes the observer's next actions.
+//!    before has landed, and is seen by every reader that is notified afterwards. If it is asked again and again, it returns
+//!    true some time.
+//! 4. Causality: what has landed stays landed. If a core observes a word, everything that rules 2 and 3 say of its publisher's
+//!    effects, and everything that the publisher had itself observed, precedes the observer's next actions, over chains of any
+//!    length. There is no order common to all readers.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
 //!    the next quiet. One core's stores to one word land in their order, and it observes them at once. It may observe its own
 //!    publish before other cores can, as over a store buffer, if rules 2 and 4 hold for it as for any observer: it then reads its
 //!    earlier puts to that rank, and what it publishes next comes after that publish.
-//! 6. [`bytes`](Fabric::bytes) is legal only for bytes that an observed flag covers, or that cores of this rank wrote, if
-//!    quiet then returned true to each of them and they passed a core barrier.
-//!
+//! 6. [`bytes`](Fabric::bytes) and [`deliver`](Fabric::deliver) are legal only for bytes that an observed flag covers, or that
+//!    cores of this rank wrote, if quiet then returned true to each of them and they passed a core barrier.
 //!
 //! 8. **An effect lands once**, and changes the bytes that it names and no others. A second delivery, as after a retransmission,
 //!    must be dropped. Bytes of several writers may be neighbours: no line, block or page is written back with what it was
-//!    before. In the layouts words of two ranks are 8 bytes apart or more, and rows and tables begin at any multiple of 4.
+//!    before. In the layouts words of two ranks are 8 bytes apart or more, and rows and tables begin at any multiple of 4, even
+//!    where another one ends. Messages and transfers land once, too.
 //!
 //! On A2 batched writes carry rows from rank to rank; [`nic`] is the interface of the agent that issues them.
 //!
