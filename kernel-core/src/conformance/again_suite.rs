@@ -181,7 +181,7 @@ pub const AGAIN_SUITE: &[Litmus] = &[
             ),
         ],
     ),
-    // 9: what lies beside it stays as it is.
+    // 8: what lies beside it stays as it is.
     required(
         "two ranks publish into one line beside cores that clear",
         &[

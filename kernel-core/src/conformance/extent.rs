@@ -9,7 +9,8 @@ pub const ROW_MAX: u64 = 64 * 1024;
 const LEN: u64 = 200;
 const PITCH: u64 = 256;
 
-/// The bytes of all rows: a row of byte `b` begins at `b`. Two rows differ in every byte, and none has a byte of fresh memory.
+/// The bytes of all rows: a row of byte `b` is what begins at index `b`. Two rows differ in every byte, and none has a byte of
+/// fresh memory.
 static BYTES: [u8; ROW_MAX as usize + 256] = {
     let mut bytes = [0; ROW_MAX as usize + 256];
     let mut at = 0;
@@ -104,7 +105,7 @@ impl Extent {
         BYTES.get(byte.into()..)?.get(..len)
     }
 
-    /// What a word of equal bytes is there, if rows lie there. Other words are what they are.
+    /// A word of equal bytes in a window stands for the word that a row of that byte has there. Other words are what they are.
     pub(super) fn word(self, at: Place, word: u64) -> u64 {
         let byte = word as u8;
         let in_row =

@@ -1,7 +1,7 @@
 //! Feature `conformance`: the contracts of [`Fabric`] and [`Nic`] as litmus programs, a few operations on each of a few cores and
 //! agents, and what must come of them. They need neither std nor an allocator, so that a firmware can run them on its device.
 //!
-//! Who has a processor for each core calls [`Run::to_end`] on each; who has one calls [`Litmus::by_turns`]. The programs need
+//! With a processor for each core, call [`Run::to_end`] on each. With one processor, call [`Litmus::by_turns`]. The programs need
 //! [`STRIDE`] bytes of zeros for each repetition, in the state and the window of three ranks, for [`NIC_SUITE`] also in
 //! WindowsOut, and for [`FAR_SUITE`] of four.
 //!
@@ -39,11 +39,11 @@ pub const STRIDE: u64 = 512;
 const PROGRAMS_MAX: usize = 5;
 
 /// One operation of a core; an agent posts, and observes words. Lengths and places in windows are those of the default
-/// [`Extent`].
+/// [`Extent`]. A *row* of a byte begins with the next byte, its bytes count up, and rows of two bytes differ everywhere.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the arguments of the calls")]
 pub enum Op {
-    /// Puts `len` times `byte`, half of them as the tail.
+    /// Puts a row of `byte`, half of it as the tail.
     Put { to: u32, at: Place, byte: u8, len: usize },
     /// The same by so many puts, each with a tail of 4 bytes.
     PutParts { to: u32, at: Place, byte: u8, len: usize, parts: u32 },
@@ -51,19 +51,19 @@ pub enum Op {
     PutApart { to: u32, at: Place, byte: u8 },
     /// Publishes `word` there and, as in [`PutApart`](Self::PutApart), at all powers of two.
     PublishApart { to: u32, at: Place, word: u64 },
-    /// Sends `word`, again and again, as one message.
+    /// Sends one message: `word` if `len` is 8, otherwise a row of the byte that `word` repeats.
     Send { to: u32, at: Place, word: u64, len: usize },
     /// Publishes a word.
     Publish { to: u32, at: Place, word: u64 },
     /// Stores a word.
     Store { at: Place, word: u64 },
-    /// Writes `len` times `byte` into WindowsOut.
+    /// Writes a row of `byte` into WindowsOut.
     Write { at: Place, byte: u8, len: usize },
     /// An agent: posts a transfer, as soon as there is room.
     Post(Transfer),
     /// Goes on when everything before has landed.
     Quiet,
-    /// Goes on when the word is there.
+    /// Goes on when the word is there; in a window, if the word repeats a byte, those 8 bytes of its row.
     Await { at: Place, word: u64 },
     /// Observes now: it must be one of these.
     Expect { at: Place, words: &'static [u64] },
@@ -71,9 +71,9 @@ pub enum Op {
     SkipIf { at: Place, word: u64, ops: usize },
     /// Observes so many times: it must always be this one.
     Stays { at: Place, word: u64, times: u32 },
-    /// Reads now: it must be `len` times `byte`.
+    /// Reads now: it must be a row of `byte`.
     ExpectBytes { at: Place, byte: u8, len: usize },
-    /// Reads so many times: it must always be `len` times `byte`.
+    /// Reads so many times: it must always be a row of `byte`.
     StaysBytes { at: Place, byte: u8, len: usize, times: u32 },
     /// Reads what [`PutApart`](Self::PutApart) has put.
     ExpectApart { at: Place, byte: u8 },
@@ -81,9 +81,9 @@ pub enum Op {
     AwaitApart { at: Place, word: u64 },
     /// Does the `ops` operations before it again, so many times.
     Again { ops: usize, times: u32 },
-    /// Reads at that rank now: it must be `len` times `byte`.
+    /// Reads at that rank now: it must be a row of `byte`.
     ExpectPeerBytes { rank: u32, at: Place, byte: u8, len: usize },
-    /// Reads now: all bytes must be equal, whatever they are.
+    /// Reads now: it must be one row, or zeros.
     ExpectWhole { at: Place, len: usize },
 }
 
