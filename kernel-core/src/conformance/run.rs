@@ -151,7 +151,8 @@ impl Run {
                 let first = bytes.first().copied().unwrap_or(0);
                 match first {
                     0 => same(bytes.iter().zip(core::iter::repeat(&0)))?,
-                    _ => self.all(first, len, bytes)?,
+                    // A row of byte b begins with b + 1.
+                    _ => self.all(first - 1, len, bytes)?,
                 }
             }
             Op::ExpectApart { at, byte } => {
