@@ -83,6 +83,7 @@ impl Dispatch {
     }
 
     /// Advances the operator by one step.
+    #[inline(always)]
     pub(crate) fn advance<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>) -> Outcome {
         let Self { course, send, forward, receive } = self;
         if course.begins() {
