@@ -10,6 +10,7 @@ use crate::place::{Place, Tensor};
 use crate::shape::Shape;
 use crate::units::RankId;
 use core::ops::Range;
+
 /// A field of received rows: its place in the first row of a stretch, and the distance in bytes from a row to the next.
 pub(crate) struct Column<P: Fn(&Stretch) -> Place> {
     pub(crate) first: P,

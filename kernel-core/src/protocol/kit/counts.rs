@@ -13,12 +13,13 @@ use crate::shape::Shape;
 use crate::sync::{self, barrier, flag};
 use crate::units::RankId;
 use core::ops::Range;
+
 /// Plans the sends, and begins a round with the partition and the last barrier. It has one store.
 pub(crate) fn select(cx: &mut Context<'_, impl Fabric + ?Sized>, round: &mut Round) -> Result<()> {
     let core = cx.core;
     let epoch = barrier::current_epoch(cx.fabric, core.id)?;
     let share = &core.work.sends;
-    let (slots, mut table) = split_words(cx.scratch.words, share)?;
+    let Words { slots, mut table } = split_words(cx.scratch.words, share)?;
     let send_status = take(&mut table, route::destinations(core.shape) as usize)?;
     route::walk(core.shape, core.rank, cx.inputs, share, send_status, slots);
     *round = Round {
@@ -96,7 +97,7 @@ pub(crate) fn publish_counts(
     partition: Partition,
     first: u32,
 ) -> Result<u32> {
-    let (_, send_status) = split_words(cx.scratch.words, &cx.core.work.sends)?;
+    let send_status = split_words(cx.scratch.words, &cx.core.work.sends)?.table;
     let left = first as usize..cx.core.work.destinations.end as usize;
     let counts = send_status.get(left).ok_or(internal("no such destination"))?;
     Signal::Count.publish(
@@ -150,7 +151,7 @@ pub(crate) fn await_counts(
     mut note: impl FnMut(u32, u32),
 ) -> Result<Reached> {
     let core = cx.core;
-    let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+    let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
     Signal::Count.take(core, cx.fabric, partition, own, |fabric, at, slot| {
         let Slot { number, local_expert, source } = slot;
         let count = match flag::count(fabric, at, core.waits_for_count(source, local_expert))? {
@@ -178,13 +179,19 @@ pub(crate) fn await_token_flags(
     })
 }
 
-/// Splits the scratch words into the slots of the share and the table of counts.
+/// The scratch words of a core in A3 dispatch.
+pub(crate) struct Words<'u> {
+    /// The slot of each pair of the core's share.
+    pub(crate) slots: &'u mut [u32],
+    /// The number of rows for each destination while the core publishes, then the number of rows in each of its slots.
+    pub(crate) table: &'u mut [u32],
+}
+
+/// Splits the scratch words.
 #[inline(always)]
-pub(crate) fn split_words<'u>(
-    mut words: &'u mut [u32],
-    share: &DispatchShare,
-) -> Result<(&'u mut [u32], &'u mut [u32])> {
-    Ok((take(&mut words, route::share_len(share) as usize)?, words))
+pub(crate) fn split_words<'u>(mut words: &'u mut [u32], share: &DispatchShare) -> Result<Words<'u>> {
+    let slots = take(&mut words, route::share_len(share) as usize)?;
+    Ok(Words { slots, table: words })
 }
 
 /// Returns the entry of the count table for a slot of the own share.
@@ -200,7 +207,7 @@ pub(crate) fn write_sums(
     at: Place,
     mut rows: u32,
 ) -> Result<u32> {
-    let (_, counts) = split_words(cx.scratch.words, &cx.core.work.sends)?;
+    let counts = split_words(cx.scratch.words, &cx.core.work.sends)?.table;
     let len = slots.len();
     let mut sums = [0; CHUNK as usize];
     for (sum, slot) in sums.iter_mut().zip(slots) {

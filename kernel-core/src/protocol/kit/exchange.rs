@@ -152,7 +152,7 @@ impl Exchange {
         (slot, mut rows, mut of_expert): (u32, u32, u32),
     ) -> Outcome {
         let (core, shape) = (cx.core, cx.core.shape);
-        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         let now = chunk_of(&core.work.slots, slot);
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];

@@ -85,7 +85,7 @@ impl Part {
                 *destination = publish_token_flags(cx, round.partition, *destination)?;
             }
             Self::ExpandIdx { pair } => {
-                let (slots, _) = split_words(cx.scratch.words, &core.work.sends)?;
+                let slots = split_words(cx.scratch.words, &core.work.sends)?.slots;
                 match expand_idx(cx.fabric, &core.work.sends.moe, slots, *pair)? {
                     Some(next) => *pair = next,
                     None => return Ok(Progress::Done),

@@ -9,6 +9,7 @@ use crate::plan::route::Send;
 use crate::shape::{RowElement, Shape};
 use crate::units::Token;
 use crate::vector::{self, Vector};
+
 /// The converted row that is in the scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Staged {

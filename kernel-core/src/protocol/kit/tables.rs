@@ -6,6 +6,7 @@ use crate::fabric::{Fabric, Result};
 use crate::layout::outputs;
 use crate::place::{Place, Tensor};
 use core::ops::Range;
+
 /// The maximum number of a table's entries in one write.
 pub(crate) const CHUNK: u32 = 64;
 

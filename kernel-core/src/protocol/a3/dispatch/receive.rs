@@ -32,7 +32,7 @@ impl Dispatch {
         let own = split::rows(shape, self.round.total, core.id);
         self.round.end = Some(own.end);
         // Slots of other cores have entries, too: there are fewer slots than destinations.
-        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         counts.fill(0);
         let mut before = 0;
         let mut first = Cursor::first(0, own.start);
@@ -77,7 +77,7 @@ impl Dispatch {
         if self.round.end.is_some_and(|end| at.row >= end) {
             return self.copied(core, at.row);
         }
-        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         let batch = self.slots_from(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
         let Some(first) = batch.stretches.first() else {
             return match core.choices.flags {

@@ -16,7 +16,7 @@ impl Dispatch {
 
     pub(super) fn send(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: u32) -> Outcome {
         let (shape, share) = (cx.core.shape, &cx.core.work.sends);
-        let (slots, _) = split_words(cx.scratch.words, share)?;
+        let slots = split_words(cx.scratch.words, share)?.slots;
         let sends = Sends::new(shape, cx.core.rank, cx.core.choices.order, share);
         let mut next = next;
         for _ in 0..cx.core.run {

@@ -85,7 +85,7 @@ impl Gather {
                     return Ok(progress);
                 }
                 self.heard = announcement.heard();
-                let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+                let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
                 core.work
                     .slots
                     .clone()
@@ -164,7 +164,7 @@ impl Gather {
         }
         let due = Due { row, token: if slot > at.slot { 0 } else { at.token } };
         let token = copy_triple(core, cx.fabric, from, RankId(slot), due)?;
-        let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+        let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         *count_of(core, counts, slot)? += 1;
         Ok(PeerRow { slot, token, ..at })
     }

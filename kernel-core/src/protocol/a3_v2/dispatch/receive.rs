@@ -29,7 +29,7 @@ impl<'u> Left<'u> {
     #[inline(always)]
     fn new(core: Core<'_>, scratch: &'u mut Scratch<'_>) -> Result<Self> {
         let n = (core.work.slots.end - core.work.slots.start) as usize;
-        let (_, mut table) = split_words(scratch.words, &core.work.sends)?;
+        let mut table = split_words(scratch.words, &core.work.sends)?.table;
         let (counts, copied) = (take(&mut table, n)?, take(&mut table, n)?);
         Ok(Self { counts, copied, tokens: take(&mut table, n)? })
     }

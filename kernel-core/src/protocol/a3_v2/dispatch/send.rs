@@ -16,7 +16,7 @@ use core::ops::Range;
 impl Dispatch {
     pub(super) fn send(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, at: Cursor) -> Outcome {
         let (core, share) = (cx.core, &cx.core.work.sends);
-        let (slots, _) = split_words(cx.scratch.words, share)?;
+        let slots = split_words(cx.scratch.words, share)?.slots;
         let sends = Sends::new(core.shape, core.rank, core.choices.order, share);
         let sends = ExpertSends { sends, slots, experts: &core.work.experts };
         self.go(match sends.next(cx.inputs, at) {

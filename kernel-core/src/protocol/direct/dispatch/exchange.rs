@@ -49,7 +49,7 @@ impl Dispatch {
         next: u32,
     ) -> Outcome {
         let (core, partition) = (cx.core, self.round.partition);
-        let (_, send_status) = split_words(cx.scratch.words, &core.work.sends)?;
+        let send_status = split_words(cx.scratch.words, &core.work.sends)?.table;
         let each = pieces_and_word(core);
         let now = core.run_of(&effects(core, each), next);
         if now.is_empty() {
@@ -85,7 +85,7 @@ impl Dispatch {
     /// Adds up the counts of the own sources, by local expert.
     pub(super) fn await_counts(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, first: u32) -> Outcome {
         let (core, own) = (cx.core, ranks(cx.core));
-        let (_, table) = split_words(cx.scratch.words, &core.work.sends)?;
+        let table = split_words(cx.scratch.words, &core.work.sends)?.table;
         let (_, sums) = sums_of(core, table)?;
         let run = core.run_of(&own, first);
         if run.is_empty() {
@@ -106,7 +106,7 @@ impl Dispatch {
     }
 
     pub(super) fn put_sums(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, piece: u32) -> Outcome {
-        let (_, table) = split_words(cx.scratch.words, &cx.core.work.sends)?;
+        let table = split_words(cx.scratch.words, &cx.core.work.sends)?.table;
         let (_, sums) = sums_of(cx.core, table)?;
         put(cx.fabric, cx.core.rank, core_sums(cx.core.shape, cx.core.id), (sums, piece))?;
         let is_last = (piece + 1) * CHUNK >= sums.len() as u32;
@@ -132,7 +132,7 @@ impl Dispatch {
         let slots = &core.work.slots;
         let (expert, source) = shape.by_ranks(slots.start);
         let before = split::even_owner(ranks, cores, source);
-        let (_, table) = split_words(cx.scratch.words, &core.work.sends)?;
+        let table = split_words(cx.scratch.words, &core.work.sends)?.table;
         let (counts, firsts) = sums_of(core, table)?;
         let (mut rows, mut of_expert) = (0u64, 0);
         for (local_expert, first) in (0..).zip(firsts) {
@@ -184,7 +184,7 @@ impl Dispatch {
         if now.is_empty() {
             return self.go(Phase::Part(Part::Exchange(Exchange::of_counts(core, &self.round, of_expert))));
         }
-        let (_, table) = split_words(cx.scratch.words, &core.work.sends)?;
+        let table = split_words(cx.scratch.words, &core.work.sends)?.table;
         let (_, firsts) = sums_of(core, table)?;
         let next = now.end;
         for effect in now {

@@ -68,6 +68,6 @@ impl Dispatch {
 #[inline(always)]
 fn batch(cx: &mut Context<'_, impl Fabric + ?Sized>, at: Cursor) -> Result<Batch> {
     let core = cx.core;
-    let (_, counts) = split_words(cx.scratch.words, &core.work.sends)?;
+    let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
     Slots { counts, first: core.work.slots.start, end: core.work.slots.end }.batch(core, at, ROWS)
 }

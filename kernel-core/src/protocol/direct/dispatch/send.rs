@@ -53,7 +53,7 @@ impl Dispatch {
         let shared_ranks = shape.shared_expert_rank_num();
         // All ranks of a kind have the same parts.
         let [on_shared, on_moe] = [0, shared_ranks].map(|rank| Parts::of(shape, RankId(rank), area));
-        let (slots, _) = split_words(cx.scratch.words, share)?;
+        let slots = split_words(cx.scratch.words, share)?.slots;
         let mut left = cx.core.run;
         if let Some(info) = info {
             cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
@@ -96,7 +96,7 @@ impl Dispatch {
     pub(super) fn sent_rows(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, index: u32) -> Outcome {
         let (shape, share) = (cx.core.shape, &cx.core.work.sends);
         let moe = share.moe.end - share.moe.start;
-        let (rows, _) = split_words(cx.scratch.words, share)?;
+        let rows = split_words(cx.scratch.words, share)?.slots;
         // The two ranges of a share are apart in the output.
         let is_moe = index < moe;
         let part = 0..if is_moe { moe } else { route::share_len(share) };
