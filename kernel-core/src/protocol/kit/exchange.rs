@@ -1,5 +1,5 @@
-//! The exchange of counts, a part of dispatch in every layout: await the counts of the own slots, send their sum to the
-//! other cores, compute the places of the own rows, write the counts.
+//! The exchange of counts, a part of dispatch in every layout: await the counts of this core's slots, send their sum to the
+//! other cores, compute the places of this core's rows, write the counts.
 //!
 //! ```text
 //! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
@@ -26,6 +26,16 @@ pub(crate) struct Exchange {
     phase: Phase,
 }
 
+/// The next entries to write: those of `slot` and the slots after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Entries {
+    slot: u32,
+    /// The number of rows before the slot.
+    rows: u32,
+    /// The number of these rows that are of the slot's own expert.
+    of_expert: u32,
+}
+
 phases! {
     enum Phase of "Exchange." in Exchange {
         /// Await and clear the status words of the next slots of this core's share.
@@ -34,11 +44,10 @@ phases! {
         ArriveWithSums => Sums,
         /// Await the sums of all cores.
         Sums => Counts,
-        /// Write `ep_recv_counts` from `slot` on, up to the limit of one write; `rows` rows of all experts and `of_expert` rows
-        /// of this one precede it.
-        Counts { slot: u32, rows: u32, of_expert: u32 } => Counts | TokenNums,
-        /// Write the entries of the experts that end within those slots.
-        TokenNums { slot: u32, rows: u32, of_expert: u32 } => Counts,
+        /// Write the next entries of `ep_recv_counts`, up to the limit of one write.
+        Counts(Entries) => Counts | TokenNums,
+        /// Write `expert_token_nums` of the experts that end within those slots.
+        TokenNums(Entries) => Counts,
     }
 }
 
@@ -52,11 +61,11 @@ impl Exchange {
 
     /// Creates the writing half alone, for a core that has determined its counts and their predecessors in another way.
     pub(crate) fn of_counts(core: Core<'_>, round: &Round, of_expert: u32) -> Self {
-        let phase = Phase::Counts { slot: core.work.slots.start, rows: round.first_row, of_expert };
-        Self { phase, ..Self::new(core) }
+        let first = Entries { slot: core.work.slots.start, rows: round.first_row, of_expert };
+        Self { phase: Phase::Counts(first), ..Self::new(core) }
     }
 
-    /// Returns the sum of any core's share behind the barrier `epoch`.
+    /// Returns the sum of any core's share after the barrier `epoch`.
     pub(crate) fn sum_of<F: Fabric + ?Sized>(
         &self,
         core: Core<'_>,
@@ -64,7 +73,7 @@ impl Exchange {
         epoch: u32,
         other: CoreId,
     ) -> Result<ShareSum> {
-        // The own word may not have landed yet.
+        // This core's word may not have landed yet.
         if other == core.id { Ok(self.sum) } else { barrier::sum_of(fabric, other, epoch) }
     }
 
@@ -80,8 +89,8 @@ impl Exchange {
                 self.go(Phase::Sums)
             }
             Phase::Sums => self.sums(round, cx),
-            Phase::Counts { slot, rows, of_expert } => self.counts(cx, (slot, rows, of_expert)),
-            Phase::TokenNums { slot, rows, of_expert } => self.token_nums(cx, (slot, rows, of_expert)),
+            Phase::Counts(next) => self.counts(cx, next),
+            Phase::TokenNums(next) => self.token_nums(cx, next),
         }
     }
 
@@ -118,19 +127,16 @@ impl Exchange {
         round.total = sums.clone().map(|sum| sum.rows).sum();
         let prefix = counts::prefix(shape, core.rank, core.id, sums);
         round.first_row = prefix.rows_before;
-        self.go(Phase::Counts {
+        self.go(Phase::Counts(Entries {
             slot: core.work.slots.start,
             rows: prefix.rows_before,
             of_expert: prefix.expert_rows_before,
-        })
+        }))
     }
 
-    fn counts(
-        &mut self,
-        cx: &mut Context<'_, impl Fabric + ?Sized>,
-        (slot, rows, of_expert): (u32, u32, u32),
-    ) -> Outcome {
+    fn counts(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: Entries) -> Outcome {
         let (core, shape) = (cx.core, cx.core.shape);
+        let Entries { slot, rows, of_expert } = next;
         let now = chunk_of(&core.work.slots, slot);
         let end = now.end;
         if now.is_empty() {
@@ -140,18 +146,15 @@ impl Exchange {
         // With a TP domain the entries count both peers' rows, so they are written once those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {
-            Phase::TokenNums { slot, rows, of_expert }
+            Phase::TokenNums(next)
         } else {
-            Phase::Counts { slot: end, rows: sum, of_expert: of_expert.saturating_add(sum - rows) }
+            Phase::Counts(Entries { slot: end, rows: sum, of_expert: of_expert.saturating_add(sum - rows) })
         })
     }
 
-    fn token_nums(
-        &mut self,
-        cx: &mut Context<'_, impl Fabric + ?Sized>,
-        (slot, mut rows, mut of_expert): (u32, u32, u32),
-    ) -> Outcome {
+    fn token_nums(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, next: Entries) -> Outcome {
         let (core, shape) = (cx.core, cx.core.shape);
+        let Entries { slot, mut rows, mut of_expert } = next;
         let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         let now = chunk_of(&core.work.slots, slot);
         let end = now.end;
@@ -174,6 +177,6 @@ impl Exchange {
         let ended = CHUNK as usize - entries.len();
         let at = outputs::element(Tensor::ExpertTokenNums, expert_of_slot(shape, slot));
         cx.fabric.write(at, nums.get(..ended).unwrap_or_default().as_flattened())?;
-        self.go(Phase::Counts { slot: end, rows, of_expert })
+        self.go(Phase::Counts(Entries { slot: end, rows, of_expert }))
     }
 }
