@@ -8,7 +8,7 @@ use crate::placement::Home;
 use crate::plan::route::Send;
 use crate::shape::{RowElement, Shape};
 use crate::units::Token;
-use crate::vector::{self, Vector};
+use crate::vector;
 
 /// The converted row that is in the scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ pub(crate) fn record<'r>(
     staged: &mut Option<Staged>,
     send: Send,
 ) -> Result<(&'r [u8], Tail)> {
-    let (row, scale) = payload(core.shape, core.vector, inputs, scratch, staged, send)?;
+    let (row, scale) = payload(core, inputs, scratch, staged, send)?;
     Ok((row, Tail::new(core.shape, scale, triple(core, send))))
 }
 
@@ -42,18 +42,17 @@ pub(crate) fn triple(core: Core<'_>, Send { pair, .. }: Send) -> Triple {
 /// Returns the payload of a record and its scale: straight from `x`, or converted in the scratch.
 #[inline(always)]
 pub(crate) fn payload<'r>(
-    shape: &Shape,
-    vector: &dyn Vector,
+    core: Core<'_>,
     inputs: &'r Inputs<'_>,
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
     Send { pair, home, .. }: Send,
 ) -> Result<(&'r [u8], f32)> {
-    if let Some(x) = unconverted(shape, inputs, pair.token) {
+    if let Some(x) = unconverted(core.shape, inputs, pair.token) {
         return Ok((x, 0.0));
     }
-    let row = room(scratch, shape.payload_bytes())?;
-    let scale = write_payload(shape, vector, inputs, row, staged, (pair.token, home))?;
+    let row = room(scratch, core.shape.payload_bytes())?;
+    let scale = write_payload(core, inputs, row, staged, pair.token, home)?;
     Ok((row, scale))
 }
 
@@ -66,23 +65,24 @@ pub(crate) fn unconverted<'r>(shape: &Shape, inputs: &'r Inputs<'_>, token: Toke
 
 /// Writes the payload of a token for an expert into `row`, unless `row` holds it already. Returns its scale.
 pub(crate) fn write_payload(
-    shape: &Shape,
-    vector: &dyn Vector,
+    core: Core<'_>,
     inputs: &Inputs<'_>,
     row: &mut [u8],
     staged: &mut Option<Staged>,
-    (token, home): (Token, Home),
+    token: Token,
+    home: Home,
 ) -> Result<f32> {
+    let shape = core.shape;
     let smooth = inputs.smooth(shape, shape.expert_row(home));
     let expert_row = smooth.map(|_| shape.expert_row(home));
     let scale = match *staged {
-        Some(row) if row.token == token && row.expert_row == expert_row => f32::from_bits(row.scale),
+        Some(held) if held.token == token && held.expert_row == expert_row => f32::from_bits(held.scale),
         _ => {
             let x = inputs.row(shape, token);
             if x.is_empty() {
                 return Err(given("x is shorter than its rows"));
             }
-            vector::convert(vector, shape, x, smooth, row)
+            vector::convert(core.vector, shape, x, smooth, row)
                 .map_err(|_| ProtocolError::NotFinite { token: token.0 })?
         }
     };

@@ -140,7 +140,7 @@ impl Dispatch {
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
-        let (payload, scale) = kit::payload(shape, cx.core.vector, cx.inputs, row, &mut self.staged, send)?;
+        let (payload, scale) = kit::payload(cx.core, cx.inputs, row, &mut self.staged, send)?;
         let record = match field.split_first_chunk_mut() {
             None => payload,
             Some((to, rest)) => {

@@ -75,7 +75,7 @@ impl Dispatch {
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
             let (payload, scale) =
-                kit::payload(shape, cx.core.vector, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
+                kit::payload(cx.core, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
             let info =
                 Info { to, at: parts.info(row), bytes: direct::info_of(scale, kit::triple(cx.core, send)) };
             cx.fabric.put(to, parts.row(row), payload, &[])?;

@@ -112,7 +112,7 @@ pub(super) fn write_record(
     let row = row_of(record, shape.payload_bytes())?;
     // A hierarchy has no smooth scales, so a token is the same for all experts.
     let any = Home { rank: core.rank, local_expert: 0 };
-    let scale = kit::write_payload(shape, core.vector, inputs, row, staged, (token, any))?;
+    let scale = kit::write_payload(core, inputs, row, staged, token, any)?;
     write_lists(core, inputs, record, token, scale)
 }
 
