@@ -1,4 +1,4 @@
-//! From a place back to what lies there: the inverse of the [table](super::table), for messages, checks and traces. No machine
+//! The way back from a place to its slot: the inverse of the [table](super::table), for messages, checks and traces. No machine
 //! needs it.
 
 use super::affine::{Dim, INDICES_MAX, Index, Map, Named};
@@ -10,29 +10,31 @@ use core::fmt;
 /// A byte of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spot {
-    /// What lies there.
+    /// The map that has the slot.
     pub map: Map,
-    /// The indices of its slot, in the order of [`Map::dims`]; 0 behind them.
+    /// The indices of the slot, in the order of [`Map::dims`]; 0 after them.
     pub indices: [u32; INDICES_MAX],
     /// The byte in the slot.
     pub inside: u64,
 }
 
-/// Returns the area or output that has this byte of a rank's memory; `None` if no slot has it.
+/// Returns the slot of an area or output that has this byte of a rank's memory; `None` if no slot has it. It looks for no slot
+/// [inside](Named::inside) that one: [`Named::find`] does.
 #[must_use]
 pub fn locate(memory: &Memory<'_>, place: Place) -> Option<Spot> {
-    let has_place = |named: &Named| named.row().is_some_and(|row| row.region == place.region);
-    let own = Named::ALL.into_iter().filter(|named| named.inside().is_empty() && has_place(named));
-    // The same memory by other indices comes behind all areas, and is found by its name alone.
-    own.filter(|named| *named != Named::ReturnedSlots).find_map(|named| named.find(memory, place.offset))
+    let is_in_region = |named: &Named| named.row().is_some_and(|row| row.region == place.region);
+    let outer = Named::ALL.into_iter().filter(|named| named.inside().is_empty() && is_in_region(named));
+    // These are `NearSlots` by other indices: `Named::find` finds them.
+    outer.filter(|named| *named != Named::ReturnedSlots).find_map(|named| named.find(memory, place.offset))
 }
 
 impl Named {
-    /// Returns which slot of it has this byte of the region, or of the outer slot for what lies [inside](Self::inside) another.
+    /// Returns the slot of this map that has a byte. `offset` counts from the start of the region, or of the outer slot if the map
+    /// is [inside](Self::inside) another.
     #[must_use]
     pub fn find(self, memory: &Memory<'_>, offset: u64) -> Option<Spot> {
         let map = self.map_in(memory)?;
-        let (indices, inside) = map.find(memory.number(), offset)?;
+        let (indices, inside) = map.find(memory.owner(), offset)?;
         Some(Spot { map, indices, inside })
     }
 }
@@ -41,12 +43,13 @@ impl Map {
     /// Returns the indices of the slot that has this byte, and the byte in it. `owner` is the value of [`Index::Owner`], which
     /// no offset tells.
     ///
-    /// The strides of indices fall from the outermost to the innermost, and all that an index can add lies below the stride of
-    /// the one outside it: so the quotient is the index. `verify` proves this for every legal shape.
+    /// For each other index the bytes of a slot and all that the inner indices add are at most its stride, so the quotient by the
+    /// stride is the index. `verify` proves this for every legal shape. An index whose stride is negative counts from its last
+    /// slot, which has the lowest offset.
     #[must_use]
     pub fn find(&self, owner: u32, offset: u64) -> Option<([u32; INDICES_MAX], u64)> {
-        let falling = self.dims().iter().filter(|dim| dim.stride < 0);
-        let lowest = falling.fold(self.base, |at, dim| at.wrapping_sub(reach(dim)));
+        let negative = self.dims().iter().filter(|dim| dim.stride < 0);
+        let lowest = negative.fold(self.base, |at, dim| at.wrapping_sub(reach(dim)));
         let mut rest = offset.checked_sub(lowest)?;
         let mut indices = [0; INDICES_MAX];
         for (dim, index) in self.dims().iter().zip(&mut indices) {

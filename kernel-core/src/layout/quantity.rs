@@ -13,6 +13,7 @@ use crate::shape::sizes::{
 };
 use crate::shape::{Product, Protocol, Shape};
 use crate::units::{CoreId, RankId, align_up};
+use core::ops::Range;
 
 named! {
     /// A number that follows from a shape, a mode and the rank whose memory it is.
@@ -25,7 +26,7 @@ named! {
         LocalExperts = "local_experts",
         /// The first rank with the map of this one.
         FirstOwner = "first_owner",
-        /// How many ranks have it.
+        /// The number of ranks with that map.
         Owners = "owners",
         /// K.
         K = "k",
@@ -94,9 +95,9 @@ named! {
         DirectPitch = "direct_pitch",
         /// Bytes between the sums of two cores.
         SumPitch = "sum_pitch",
-        /// Where infos begin in an area of direct placement.
+        /// The start of infos in an area of direct placement.
         LandingInfos = "landing_infos",
-        /// Where results begin there.
+        /// The start of results there.
         LandingResults = "landing_results",
         /// Bytes of such an area.
         LandingBytes = "landing_bytes",
@@ -125,7 +126,7 @@ named! {
 
 const STEP_A2: u64 = element_step(Protocol::Fullmesh);
 
-/// What divides H: flags of A2 follow whole rows and must be aligned words.
+/// The divisor of H: flags of A2 follow whole rows and must be aligned words.
 pub(super) const fn element_step(protocol: Protocol) -> u64 {
     match protocol.product() {
         Product::A3 => 1,
@@ -133,14 +134,14 @@ pub(super) const fn element_step(protocol: Protocol) -> u64 {
     }
 }
 
-/// What the formulas of a group depend on besides numbers.
+/// The properties of a group on which its formulas depend, besides numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// The protocol.
     pub protocol: Protocol,
     /// Whether there is a TP domain.
     pub has_tp: bool,
-    /// What the group chooses.
+    /// The choices of the group.
     pub mode: Mode,
 }
 
@@ -157,7 +158,7 @@ impl Kind {
 pub struct Memory<'s> {
     /// The shape of the group.
     pub shape: &'s Shape,
-    /// What the group chooses.
+    /// The choices of the group.
     pub mode: Mode,
     /// The rank.
     pub rank: RankId,
@@ -170,15 +171,15 @@ impl Memory<'_> {
         expr.value(&|quantity: Quantity| quantity.value(self))
     }
 
-    /// Returns the rank's number among those with the same map.
-    pub(super) fn number(&self) -> u32 {
-        self.rank.0 - self.alike().0
+    /// Returns the rank as an [`Owner`](super::affine::Index::Owner): its number among the ranks with the same map.
+    pub(super) fn owner(&self) -> u32 {
+        self.rank.0 - self.alike().start
     }
 
-    /// Returns the first rank with the same map, and the one behind the last.
-    fn alike(&self) -> (u32, u32) {
+    /// Returns the ranks with the same map.
+    fn alike(&self) -> Range<u32> {
         let shared = self.shape.shared_expert_rank_num();
-        if self.rank.0 < shared { (0, shared) } else { (shared, self.shape.ep_world_size()) }
+        if self.rank.0 < shared { 0..shared } else { shared..self.shape.ep_world_size() }
     }
 }
 
@@ -191,8 +192,8 @@ impl Quantity {
             Self::Ranks => shape.ep_world_size().into(),
             Self::LocalExpertNum => shape.local_expert_num().into(),
             Self::LocalExperts => shape.local_experts(rank).into(),
-            Self::FirstOwner => at.alike().0.into(),
-            Self::Owners => (at.alike().1 - at.alike().0).into(),
+            Self::FirstOwner => at.alike().start.into(),
+            Self::Owners => at.alike().len() as u64,
             Self::K => shape.k().into(),
             Self::Columns => shape.combine_columns().into(),
             Self::Capacity => shape.bs_max().into(),

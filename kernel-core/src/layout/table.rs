@@ -5,6 +5,7 @@
 //! for every legal shape that rows do not overlap. Machines compute places by functions of their own, without a look-up; tests
 //! hold them against the table at every index.
 //!
+//! [`locate`]: super::locate::locate
 //! [`maps`]: super::affine::maps
 
 use super::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
@@ -46,22 +47,22 @@ pub enum Writer {
 /// One index of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
-    /// What is counted.
+    /// The kind of the index.
     pub index: Index,
-    /// It is below this.
+    /// The number of its values, from 0 on.
     pub extent: Expr<Quantity>,
     /// Bytes from one to the next.
     pub stride: Expr<Quantity>,
-    /// Whether the next one lies before it.
+    /// Whether offsets fall as the index rises.
     pub falls: bool,
 }
 
-/// Where something lies.
+/// The places of something.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// What it is.
+    /// Its name.
     pub named: Named,
-    /// In which region. A row that is [inside](Named::inside) another starts at a slot of that one.
+    /// Its region. A row that is [inside](Named::inside) another starts at a slot of that one.
     pub region: Region,
     /// The offset when all indices are 0.
     pub base: Expr<Quantity>,
@@ -78,7 +79,7 @@ pub struct Row {
 pub struct Sharing {
     /// The rows.
     pub rows: [Named; 2],
-    /// Why.
+    /// The reason.
     pub because: &'static str,
 }
 

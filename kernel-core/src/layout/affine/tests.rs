@@ -43,7 +43,7 @@ fn come_back(memory: &Memory<'_>, map: &Map, indices: [u32; INDICES_MAX], place:
         .dims()
         .iter()
         .zip(indices)
-        .all(|(dim, index)| dim.index != Index::Owner || index == memory.number());
+        .all(|(dim, index)| dim.index != Index::Owner || index == memory.owner());
     if !is_own {
         return;
     }
