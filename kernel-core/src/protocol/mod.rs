@@ -2,8 +2,7 @@
 //!
 //! A [`Machine`] is a plain value of one core and one operator. A driver makes the core's constants once ([`Env::new`],
 //! which refuses configurations that the shape, the build or the memory does not support), puts them [on](Env::on) the
-//! shape, [begins](Machine::begin) a
-//! machine for each operator and calls [`step`](Machine::step) until it returns [`Done`](crate::fabric::Progress::Done).
+//! shape, [begins](Machine::begin) a machine for each operator and calls [`step`](Machine::step) until it returns [`Done`](crate::fabric::Progress::Done).
 //! Every call gets what the machine does not store: the [`Context`] of core, fabric, inputs, operands and scratch.
 //! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
 //!
@@ -37,10 +36,9 @@ pub mod a3;
 #[cfg(feature = "a3-v2")]
 pub mod a3_v2;
 mod choices;
-mod env;
-
 #[cfg(feature = "direct")]
 pub mod direct;
+mod env;
 mod handshake;
 #[cfg(feature = "hierarchy")]
 pub mod hierarchy;

@@ -92,9 +92,9 @@ impl Constants {
         }
     }
 
-    /// Returns the part of `own` from `first` on that one step handles.
-    pub(crate) fn run_of(&self, own: &Range<u32>, first: u32) -> Range<u32> {
-        first..own.end.min(first + self.run)
+    /// Returns the part of `share` from `first` on that one step handles.
+    pub(crate) fn run_of(&self, share: &Range<u32>, first: u32) -> Range<u32> {
+        first..share.end.min(first + self.run)
     }
 }
 
@@ -117,8 +117,9 @@ pub(crate) struct Work {
     pub(crate) ranks: Range<u32>,
     /// The entries of `expert_token_nums` that it writes (A2 full mesh).
     pub(crate) token_nums: Range<u32>,
-    /// The number of the own server, and of the rank on it (hierarchy).
+    /// The server of the rank (hierarchy).
     pub(crate) server: u32,
+    /// The number of the rank on its server (hierarchy).
     pub(crate) number: u32,
     /// The servers whose streams it issues (hierarchy).
     pub(crate) streams: Range<u32>,
@@ -151,7 +152,8 @@ impl Work {
     }
 }
 
-/// A core in a step: its constants, the shape that they were made for, and its vector unit.
+/// A core in a step: its constants, the shape that they were made for, and its vector unit. It dereferences to its
+/// [`Constants`]: `core.rank`, `core.work` and `core.choices` are theirs.
 #[derive(Clone, Copy)]
 pub struct Core<'s> {
     pub(crate) shape: &'s Shape,

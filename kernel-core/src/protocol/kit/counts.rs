@@ -194,7 +194,7 @@ pub(crate) fn split_words<'u>(mut words: &'u mut [u32], share: &DispatchShare) -
     Ok(Words { slots, table: words })
 }
 
-/// Returns the entry of the count table for a slot of the own share.
+/// Returns the entry of the count table for a slot of the core's share.
 pub(crate) fn count_of<'u>(core: Core<'_>, counts: &'u mut [u32], slot: u32) -> Result<&'u mut u32> {
     counts.get_mut((slot - core.work.slots.start) as usize).ok_or(SHORT_WORDS)
 }

@@ -1,5 +1,15 @@
 //! The kit of all families: steps and parts that more than one family takes, each file one idea. A family's own module has
 //! the order of its steps, and the ideas that it alone has.
+//!
+//! | file | has |
+//! |---|---|
+//! | `core.rs`, `context.rs`, `scratch.rs` | a core, its constants and its work; everything that a step is given |
+//! | `part.rs`, `exchange.rs`, `doorbell.rs` | parts with phases of their own: of dispatch, its exchange of counts, and before an agent sends |
+//! | `counts.rs`, `await_run.rs`, `pairs.rs` | words that announce rows; awaiting several of them in one step |
+//! | `record.rs` | records to send |
+//! | `rows.rs`, `copy.rs` | received rows in batches; copying their fields, checked |
+//! | `sum.rs` | the outputs of a token once its rows have arrived |
+//! | `tables.rs` | entries of output tables, written in pieces |
 
 /// Lets a machine, or a part of one, step to another phase.
 ///

@@ -12,7 +12,7 @@ pub(crate) struct Round {
     pub(crate) partition: Partition,
     /// The last barrier that was passed or arrived at.
     pub(crate) epoch: u32,
-    /// The row of the outputs at which the own share begins, once counts are exchanged.
+    /// The row of the outputs at which the core's share begins, once counts are exchanged.
     pub(crate) first_row: u32,
     /// The number of rows of the whole rank, once counts are exchanged.
     pub(crate) total: u32,

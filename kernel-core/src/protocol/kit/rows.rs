@@ -8,7 +8,7 @@ use crate::units::RankId;
 /// The maximum number of rows whose triples, scales or entries of the row table go into one write.
 pub(crate) const ROWS: u32 = 16;
 
-/// The received row that a core copies out next.
+/// A received row: the first of those that a core copies next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Cursor {
     /// Its slot.
@@ -17,7 +17,8 @@ pub(crate) struct Cursor {
     pub(crate) index: u32,
     /// Its row in the outputs.
     pub(crate) row: u32,
-    /// The least token that it may have: tokens rise within a slot. The first row of a slot may have any.
+    /// The least token that the next triple may have: tokens rise within a slot. The first row of a slot may have any. Once the
+    /// triples of a batch are copied, this speaks of the first row after the batch.
     pub(crate) token: u32,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct Stretch {
 pub(crate) struct Batch {
     pub(crate) stretches: heapless::Vec<Stretch, { ROWS as usize }>,
     pub(crate) len: u32,
-    /// The row after the last one, or the first of the slot after.
+    /// The row after the last one, in this slot or a later one. Its token is that of the cursor at which the batch begins.
     pub(crate) next: Cursor,
 }
 
@@ -70,7 +71,8 @@ pub(crate) struct Slots<'c> {
 }
 
 impl Slots<'_> {
-    /// Returns the rows from `from` on, at most `max`, which must not exceed [`ROWS`].
+    /// Returns the rows from `from` on, at most `max`, which must not exceed [`ROWS`]. The batch is empty if the slots have no
+    /// more rows.
     pub(crate) fn batch(&self, core: Core<'_>, from: Cursor, max: u32) -> Result<Batch> {
         let mut batch = Batch { stretches: heapless::Vec::new(), len: 0, next: from };
         let mut index = from.index;

@@ -11,8 +11,8 @@ use core::ops::Range;
 pub(crate) const CHUNK: u32 = 64;
 
 /// Returns the entries of a share, from `first` on, that go into one write.
-pub(crate) fn chunk_of(own: &Range<u32>, first: u32) -> Range<u32> {
-    first..own.end.min(first + CHUNK)
+pub(crate) fn chunk_of(share: &Range<u32>, first: u32) -> Range<u32> {
+    first..share.end.min(first + CHUNK)
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, up to the limit of one write; `slots` are the slots of all own

@@ -1,4 +1,4 @@
-//! The receiving half: compute the places of the own rows, copy the records out.
+//! The receiving half: find the first row that this core copies, and copy records out.
 
 use super::{Dispatch, Field, Phase};
 use crate::fabric::{Fabric, Result};
@@ -29,13 +29,13 @@ impl Dispatch {
         if shape.tp_world_size() > 1 || !split::copies_by_rows(shape, core.rank) {
             return Ok(first_record(core.work.slots.start, self.round.first_row));
         }
-        let own = split::rows(shape, self.round.total, core.id);
-        self.round.end = Some(own.end);
+        let share = split::rows(shape, self.round.total, core.id);
+        self.round.end = Some(share.end);
         // Slots of other cores have entries, too: there are fewer slots than destinations.
         let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         counts.fill(0);
         let mut before = 0;
-        let mut first = Cursor::first(0, own.start);
+        let mut first = Cursor::first(0, share.start);
         for other in (0..shape.aiv_num()).map(CoreId) {
             let mut sources = split::slots(shape, core.rank, other).map(RankId);
             let Some(source) = sources.find(|&source| shape.sends_to_shared(source, core.rank)) else {
@@ -44,9 +44,9 @@ impl Dispatch {
             let rows = exchange.sum_of(core, cx.fabric, self.round.epoch, other)?.rows;
             rows_within(rows.into(), shape.rows_from(source, core.rank).into())?;
             *counts.get_mut(source.index()).ok_or(SHORT_WORDS)? = rows;
-            if before <= own.start {
+            if before <= share.start {
                 first.slot = source.0;
-                first.index = own.start - before;
+                first.index = share.start - before;
             }
             before += rows;
         }
@@ -66,7 +66,8 @@ impl Dispatch {
         reached.then(|_| self.go(first_record(slot, row)))
     }
 
-    /// Copies a field of the rows from `at` on.
+    /// Copies one field of the next batch of rows, which begins at `at`. Each field of a batch is a step; after the last one
+    /// comes the next batch. If the slots have no more rows, waits for the next slot, or ends.
     pub(super) fn copy_out(
         &mut self,
         cx: &mut Context<'_, impl Fabric + ?Sized>,
@@ -80,12 +81,14 @@ impl Dispatch {
         let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         let batch = self.slots_from(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
         let Some(first) = batch.stretches.first() else {
+            // All slots that may be copied now are empty from here on.
             return match core.choices.flags {
                 Flags::Joint => self.copied(core, at.row),
                 Flags::Separate => self.go(after(core, at, batch.next)),
             };
         };
         match field {
+            // The other fields keep the rest of `at`: it is still the start of this batch.
             Field::Triple => at.token = copy_triples(cx, &batch, &self.column(core, triple_of), at)?,
             Field::Data => self.copy_data(cx, &batch, at.row)?,
             Field::Scale => copy_scales(cx.fabric, &batch, &self.column(core, scale_of), at.row)?,
@@ -97,13 +100,15 @@ impl Dispatch {
         })
     }
 
-    /// Returns the slots whose rows may be copied along with those of `slot`.
+    /// Returns the slots whose rows may be copied in one batch with those of `slot`: with separate flags only that slot, whose
+    /// `TokenFlag` has come.
     fn slots_from<'c>(&self, core: Core<'_>, counts: &'c [u32], slot: u32) -> Slots<'c> {
-        let own = &core.work.slots;
+        let share = &core.work.slots;
         match (self.round.end, core.choices.flags) {
+            // Cores split rows only on a rank with one expert, which has a slot for each source.
             (Some(_), _) => Slots { counts, first: 0, end: core.shape.ep_world_size() },
-            (None, Flags::Joint) => Slots { counts, first: own.start, end: own.end },
-            (None, Flags::Separate) => Slots { counts, first: own.start, end: slot + 1 },
+            (None, Flags::Joint) => Slots { counts, first: share.start, end: share.end },
+            (None, Flags::Separate) => Slots { counts, first: share.start, end: slot + 1 },
         }
     }
 
@@ -125,7 +130,7 @@ impl Dispatch {
         dispatch_record(core.shape, self.round.partition, rows.home, rows.source, rows.index)
     }
 
-    /// Returns the column of the field that lies at `field_of` a record.
+    /// Returns the column of a field. `field_of` returns the place of the field in a record.
     #[inline(always)]
     fn column<'s>(
         &'s self,
@@ -136,7 +141,8 @@ impl Dispatch {
         Column { first, pitch: core.shape.record_pitch() }
     }
 
-    /// Copies the data of a batch to `row` of the outputs and those after it, or writes there in the row table where they lie.
+    /// Copies the data of a batch to `row` of the outputs and those after it, or writes their places to those entries of the row
+    /// table.
     #[inline(always)]
     fn copy_data(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, batch: &Batch, row: u32) -> Result<()> {
         match cx.core.choices.receive {
