@@ -13,8 +13,8 @@ use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::block;
 use veriep_core::layout::data::{dispatch_record, partition_start};
 use veriep_core::layout::state::{
-    CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT,
-    combine_slot, combine_status, core_word, dispatch_status, selector,
+    CORE_RECORD, CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition,
+    STATUS_SLOT, combine_slot, combine_status, core_word, dispatch_status, selector,
 };
 use veriep_core::layout::tp;
 use veriep_core::place::{Place, Region, Tensor};
@@ -25,6 +25,8 @@ use veriep_core::units::{CoreId, RankId, Token};
 
 /// Bytes of a scale.
 const SCALE: u64 = 4;
+/// The bits of a core word that hold the number of its barrier. The others are sums of rows.
+const EPOCH_BITS: u64 = 3 << 62;
 
 /// Whether others than its own core may look at a word.
 fn is_shared(at: Place) -> bool {
@@ -95,7 +97,7 @@ impl<'v, 'a> View<'v, 'a> {
         self.in_partition(at, size, self.step.operator)
     }
 
-    /// The same of a word that is stored. With direct placement words of dispatch are cleared in the one behind.
+    /// The same of a word that is stored. With direct placement a dispatch clears words of the partition of the one before.
     fn stored(&self, at: Place) -> Place {
         if self.direct_word(at).is_none() {
             return self.virtually(at);
@@ -220,7 +222,7 @@ impl<'v, 'a> View<'v, 'a> {
         Ok(true)
     }
 
-    /// Somebody depends on the effects for which there is an `order`: they have landed.
+    /// Lands the effects for which there is an `order`: a core or an agent depends on them.
     fn force(&self, mut order: impl FnMut(&Effect) -> Option<Order>) {
         let memory = &mut **self.memory.borrow_mut();
         for effect in core::mem::take(&mut memory.flight) {
@@ -300,46 +302,18 @@ impl Fabric for View<'_, '_> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if self.leaves_out(self.step.rank, at) {
-            return Ok(flag::ARRIVED);
-        }
-        if self.twin() == Twin::MaskedWait && self.is_last_of_masked(at) {
-            self.step.touch(at)?;
-            return Ok(flag::ARRIVED);
-        }
-        let is_dispatch = at.region == Region::State && at.offset % PARTITION < DISPATCH_STATUS;
-        if self.twin() == Twin::TakesBack && is_dispatch && is_flag(at) {
-            let source =
-                (at.offset % PARTITION / STATUS_SLOT) as u32 % self.scene.setup.shape.ep_world_size();
-            if source != self.step.rank.0 && self.step.withdrawn >> source & 1 == 1 {
-                self.step.touch(at)?;
-                return Ok(0);
-            }
-        }
-        if self.twin() == Twin::EarlyGrants && self.direct_word(at) == Some(Direct::Counts) {
-            self.step.touch(at)?;
-            let source = self.source_of(at);
-            if source > self.step.rank && self.step.at[source.index()] < self.step.op {
-                return Ok(flag::ARRIVED);
-            }
+        if let Some(word) = self.bent_word(at)? {
+            return Ok(word);
         }
         let mine = core_word(self.step.core, (at.offset / 8 % 2) as u32);
         let virtually = self.virtually(at);
+        // Only this core writes its core words, so what it reads there depends on no other core.
         if is_shared(at) && at != mine {
             self.step.touch(at)?;
         }
-        if self.is_core_word(at) && at != mine {
-            let other = ((at.offset - CORE_WORDS) / veriep_core::layout::state::CORE_RECORD) as u32;
-            let skip = match self.twin() {
-                Twin::NoBarrier => true,
-                Twin::NoPullBarrier => self.step.operator == Operator::Combine,
-                Twin::BarrierOfLowerCores => other > self.step.core.0,
-                _ => false,
-            };
-            if skip {
-                // As if the other had arrived together with this core, without rows.
-                return Ok(self.newest(self.virtually(mine)) & (3 << 62));
-            }
+        if self.is_core_word(at) && at != mine && self.skips_barrier_word(at) {
+            // As if the other had arrived together with this core, without rows.
+            return Ok(self.newest(self.virtually(mine)) & EPOCH_BITS);
         }
         let word = self.read_word(virtually);
         if at.region == Region::Window && self.refuses(at, word) {
@@ -492,6 +466,47 @@ impl View<'_, '_> {
     pub(super) fn direct_word(&self, at: Place) -> Option<Direct> {
         let Setup { model, shape, .. } = self.scene.setup;
         model.choices.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
+    }
+
+    /// The word that a twin's core takes for the one at `at`, without a look at the memory; `None` for all others.
+    fn bent_word(&self, at: Place) -> Result<Option<u64>, Fault> {
+        if self.leaves_out(self.step.rank, at) {
+            return Ok(Some(flag::ARRIVED));
+        }
+        if self.twin() == Twin::MaskedWait && self.is_last_of_masked(at) {
+            self.step.touch(at)?;
+            return Ok(Some(flag::ARRIVED));
+        }
+        let is_dispatch = at.region == Region::State && at.offset % PARTITION < DISPATCH_STATUS;
+        if self.twin() == Twin::TakesBack && is_dispatch && is_flag(at) {
+            let source =
+                (at.offset % PARTITION / STATUS_SLOT) as u32 % self.scene.setup.shape.ep_world_size();
+            if source != self.step.rank.0 && self.step.withdrawn >> source & 1 == 1 {
+                self.step.touch(at)?;
+                return Ok(Some(0));
+            }
+        }
+        if self.twin() == Twin::EarlyGrants && self.direct_word(at) == Some(Direct::Counts) {
+            self.step.touch(at)?;
+            let source = self.source_of(at);
+            if source > self.step.rank && self.step.at[source.index()] < self.step.op {
+                return Ok(Some(flag::ARRIVED));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a twin's core does not wait for the core whose word of the barrier is at `at`.
+    fn skips_barrier_word(&self, at: Place) -> bool {
+        match self.twin() {
+            Twin::NoBarrier => true,
+            Twin::NoPullBarrier => self.step.operator == Operator::Combine,
+            Twin::BarrierOfLowerCores => {
+                let other = ((at.offset - CORE_WORDS) / CORE_RECORD) as u32;
+                other > self.step.core.0
+            }
+            _ => false,
+        }
     }
 
     /// Whether the flag there is that of the last active expert of a token that has a masked one.
