@@ -278,7 +278,7 @@ pub const SUITE: &[Litmus] = &[
             on(0, 1, &[wait(C, 1), publish(1, A, 2), wait(D, 1)]),
         ],
     ),
-    // 6: reading at a peer's.
+    // Reading at a peer's.
     required(
         "rows that a rank was quiet about are there for the peer that it tells",
         &[on(0, 0, &[put(0, ROW, 7), Quiet, publish(1, A, 1)]), on(1, 0, &[wait(A, 1), peer_row(0, ROW, 7)])],

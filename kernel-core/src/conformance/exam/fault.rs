@@ -14,7 +14,7 @@ pub(super) enum Kind {
     Transfer,
 }
 
-/// How long an effect takes, in steps of any core.
+/// The time that an effect takes, in steps of any core.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Late {
     UpTo(u64),
@@ -44,7 +44,7 @@ pub(super) struct Pace {
     /// Puts land in pieces of so many bytes; 0 is whole.
     pub(super) pieces: usize,
     pub(super) order: Order,
-    /// How often quiet says no although it could say yes.
+    /// The number of times that quiet says no although it could say yes.
     pub(super) denials: u32,
     /// Every so many posts an agent is told that there is no room; 0 is never.
     pub(super) busy: u64,
@@ -70,7 +70,7 @@ pub(super) enum Which {
     Stripe(u64),
     /// Not at a multiple.
     Unaligned(u64),
-    /// What lies behind a multiple that the put crosses.
+    /// The part of a put after a multiple that it crosses.
     Crossing(u64),
     OwnRank,
     OtherRanks,
@@ -91,7 +91,7 @@ pub(super) enum Which {
     After(u64),
 }
 
-/// When what a flag has not waited for lands.
+/// The time at which a put lands that a flag has not waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
     Quiet,
@@ -162,7 +162,7 @@ pub(super) enum Fault {
     Overtakes(usize),
     /// Words of a message are torn.
     TornMessage,
-    /// What has landed comes and goes: such a word is put back after so many calls.
+    /// A word that has landed is put back after so many calls, and comes again.
     Undone(u64),
     /// Transfers that are longer than this lose their end.
     CutTransfer(u64),
@@ -180,7 +180,7 @@ pub(super) enum Fault {
     Multicast(u64),
 }
 
-/// When a core that keeps lines looks into the memory again.
+/// The call at which a core that keeps lines looks into the memory again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looks {
     /// By every observe, at everything: that is right.

@@ -8,11 +8,11 @@ mod land;
 use super::fault::{Animal, Fault, Kind, Late, Looks, Order, When, Which};
 use crate::fabric::nic::{Post, Transfer};
 use crate::place::Place;
+use crate::sim;
 use crate::sim::chooser::{AGENT, Actor, Choice, Chooser, Dice};
 use crate::sim::storage::Dense;
-use crate::sim::{self};
 use crate::units::RankId;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ struct Effect {
     due: u64,
     /// The number of its message.
     message: u64,
-    /// Where a transfer reads.
+    /// The place that a transfer reads.
     source: Place,
     /// Its bytes that have still to land; of others 0.
     left: u64,
@@ -105,7 +105,7 @@ pub(super) struct Zoo {
     /// Bytes put since the last quiet.
     since_quiet: BTreeMap<Actor, u64>,
     published: BTreeMap<(Actor, RankId, Place), Vec<u8>>,
-    put_to: BTreeMap<(RankId, Place), ()>,
+    put_to: BTreeSet<(RankId, Place)>,
     /// The rank of the last put.
     last: BTreeMap<Actor, RankId>,
     caches: BTreeMap<Actor, Cache>,
@@ -135,7 +135,7 @@ impl Zoo {
             issued: BTreeMap::new(),
             since_quiet: BTreeMap::new(),
             published: BTreeMap::new(),
-            put_to: BTreeMap::new(),
+            put_to: BTreeSet::new(),
             last: BTreeMap::new(),
             caches: BTreeMap::new(),
             remembered: BTreeMap::new(),
@@ -180,7 +180,7 @@ impl Zoo {
         let sent = self.since_quiet.entry(from).or_default();
         *sent += whole as u64;
         let sent = *sent;
-        let again = self.put_to.insert((to, at), ()).is_some();
+        let again = !self.put_to.insert((to, at));
         self.last.insert(from, to);
         let mut loose_at = None;
         let mut lost = false;
@@ -269,7 +269,7 @@ impl Zoo {
         }
     }
 
-    /// Whether a word is lost.
+    /// Returns whether a word is lost.
     fn loses(&mut self, word: &Effect, number: u64) -> bool {
         let kind = word.kind;
         let near = |e: &Effect, line: u64| {
@@ -405,12 +405,12 @@ impl Zoo {
         }
     }
 
-    /// Where a reader finds what lies at a place.
+    /// Returns the place that a reader of `at` reads.
     pub(super) fn read_at(&self, at: Place) -> Place {
         if let Some(Fault::Wrap(_, _, true)) = self.animal.fault { self.wrapped(at) } else { at }
     }
 
-    /// What a core sees of `fresh`, which lies at `at` in memory; `line` reads other places of the region.
+    /// Returns what a core sees at `at`, where memory has `fresh`. `line_at` reads the line at a place of the region.
     pub(super) fn seen(
         &mut self,
         core: Actor,

@@ -27,7 +27,7 @@ struct Question {
     shape: Shape,
 }
 
-/// What a memory was found to do: numbers of programs that fail, and of setups in which a round goes wrong.
+/// The finding about a memory: the numbers of the programs that fail, and of the setups in which a round goes wrong.
 struct Row {
     animal: &'static Animal,
     fails: Vec<usize>,
@@ -141,7 +141,7 @@ fn a_memory_that_breaks_the_protocol_fails_the_exam_and_a_right_one_does_not() {
             true => exam.fails(animal, 2).collect(),
             false => exam.fails(animal, 3).take(1).collect(),
         };
-        // Whether a wrong memory that the exam convicts breaks the protocol is the matrix's question.
+        // The matrix, not this test, asks whether a wrong memory that fails the exam breaks a protocol.
         let asks = animal.is_right() || fails.is_empty();
         Row { animal, fails, wrong: if asks { exam.wrong(animal, 1).collect() } else { Vec::new() } }
     });

@@ -97,7 +97,10 @@ impl World<Dense, Idle> for Zooed {
     }
 }
 
-/// Runs some rounds as a seed decides. What went wrong, if anything did.
+/// Runs some rounds as a seed decides.
+///
+/// # Errors
+/// The first thing that goes wrong.
 pub(super) fn play(setup: &Setup, animal: &Animal, seed: u64) -> Result<(), String> {
     let shape = &setup.shape;
     let tensors = unmasked_rounds(shape, ROUNDS, &mut domain::Dice(seed));
@@ -119,18 +122,20 @@ pub(super) fn play(setup: &Setup, animal: &Animal, seed: u64) -> Result<(), Stri
         if asleep >> (at % 64) & 1 == 1 && dice.below(16) > 0 {
             continue;
         }
-        let (moved, ended) =
-            (cluster.steps, cluster.members.iter().map(|member| member.ended).sum::<usize>());
+        let before = progress(&cluster);
         cluster.step(actors[at], &mut world).map_err(|failure| said(&failure))?;
         world.zoo.get_mut().tick(&mut cluster.memory);
-        let same = cluster.steps == moved
-            && cluster.members.iter().map(|member| member.ended).sum::<usize>() == ended;
-        idle = if same { idle + 1 } else { 0 };
+        idle = if progress(&cluster) == before { idle + 1 } else { 0 };
         if idle > PATIENCE {
             return Err("hang".to_string());
         }
     }
     Ok(())
+}
+
+/// Returns the steps that moved, and the operators that members have ended.
+fn progress(cluster: &Cluster<'_, Dense, Idle>) -> (u64, usize) {
+    (cluster.steps, cluster.members.iter().map(|member| member.ended).sum())
 }
 
 fn said(failure: &Failure) -> String {
@@ -163,7 +168,7 @@ pub(super) fn extents(shape: &Shape, litmus: &Litmus) -> Vec<Extent> {
     all.into_iter().chain(apart.then_some(wide)).collect()
 }
 
-/// Runs a program once. Whether its claims held.
+/// Runs a program once, and returns whether its expectations held.
 pub(super) fn held(
     litmus: &Litmus,
     behind: &mut Behind,

@@ -1,7 +1,6 @@
 //! The memory as cores and agents see it.
 
-use super::fault::Fault;
-use super::fault::Kind;
+use super::fault::{Fault, Kind};
 use super::memory::Zoo;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Capabilities, Fabric, Fault as Refusal};
@@ -80,7 +79,7 @@ impl Fabric for ZooFabric<'_> {
         let fresh = self.inner.bytes(read_at, len)?;
         self.zoo.borrow_mut().calls += 1;
         let seen = self.seen(at, fresh, false);
-        // What a test leaks is a few rows.
+        // A test leaks a few rows.
         Ok(if seen == fresh { fresh } else { Box::leak(seen.into_boxed_slice()) })
     }
 

@@ -16,10 +16,10 @@ const SOME: Pace = Pace {
 };
 /// Everything lands before the next step.
 const QUICK: Pace = Pace { rows: Late::UpTo(0), words: Late::UpTo(0), stores: Late::UpTo(0), ..SOME };
-/// Rows are there long before their flags.
+/// Effects of every kind take up to three steps.
 const EVEN: Pace = Pace { rows: Late::UpTo(3), words: Late::UpTo(3), stores: Late::UpTo(3), ..SOME };
 
-/// Rows take long, words do not; the other way round; and everything does.
+/// One kind takes long: rows, words, or stores and writes. The others land before the next step.
 const ROWS: Pace = Pace { rows: Late::UpTo(80), words: Late::UpTo(0), ..QUICK };
 const WORDS: Pace = Pace { words: Late::UpTo(80), ..QUICK };
 const STORES: Pace = Pace { stores: Late::UpTo(80), ..QUICK };
@@ -213,7 +213,7 @@ pub(super) const WRONG: &[Animal] = &[
     wrong("messages overtake each other", SOME, Overtakes(0)),
     wrong("messages overtake those above 512 B", SOME, Overtakes(512)),
     wrong("words of messages are torn", SOME, TornMessage),
-    // Thought of when the programs stood.
+    // Added after the programs were written, which were made for those above.
     loose("a flag overtakes puts behind 16 KiB without a quiet", Which::SinceQuiet(16 << 10)),
     loose("puts without a tail go another way", Which::NoTail),
     loose("puts that end at a line go another way", Which::EndsAt(64)),

@@ -10,7 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 impl Zoo {
-    /// A step is over: what is due lands.
+    /// Ends a step: what is due lands.
     pub(in crate::conformance::exam) fn tick(&mut self, behind: &mut Behind) {
         self.now += 1;
         self.take_lines(behind);
@@ -55,7 +55,7 @@ impl Zoo {
         }
     }
 
-    /// A publish behind which its core has issued something is flushed.
+    /// Flushes each publish after which its core has issued something.
     fn flush_older(&mut self) {
         let mut newest = BTreeMap::new();
         for (i, e) in self.effects.iter().enumerate() {
@@ -69,7 +69,7 @@ impl Zoo {
         }
     }
 
-    /// Whether something must land before it.
+    /// Returns whether something must land before effect `i`.
     fn is_blocked(&mut self, i: usize) -> bool {
         let (earlier, rest) = self.effects.split_at_mut(i);
         let effect = &rest[0];
@@ -90,7 +90,7 @@ impl Zoo {
         blocked
     }
 
-    /// Delivers some words of a transfer. Whether any are left.
+    /// Delivers some words of a transfer, and returns whether any are left.
     fn advance(&mut self, i: usize, behind: &mut Behind) -> bool {
         let Effect { from, to, at, source, left, whole, .. } = self.effects[i];
         let words = left / 8;
