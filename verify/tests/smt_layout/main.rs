@@ -23,12 +23,12 @@ use veriep_verify::smt::z3::{self, Solver, Verdict};
 /// Asks a solver for all claims about one kind of group, and returns those that it does not prove, of how many.
 fn open_claims(solver: Solver, theory: &Theory) -> (Vec<(String, Verdict)>, usize) {
     let kind = theory.kind;
-    let (script, names) = questions(theory, &claims(kind, &rows(kind)));
-    let answer = z3::run_by(solver, &script).unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(answer.verdicts.len(), names.len(), "{theory}: {} answers too few", solver.name());
-    let all = names.len();
-    let open = names.into_iter().zip(answer.verdicts).filter(|(_, verdict)| *verdict != Verdict::Unsat);
-    let open: Vec<_> = open.collect();
+    let claims = claims(kind, &rows(kind));
+    let answer = z3::run_by(solver, &questions(theory, &claims)).unwrap_or_else(|why| panic!("{why}"));
+    let all = claims.len();
+    assert_eq!(answer.verdicts.len(), all, "{theory}: {} answers too few", solver.name());
+    let open = claims.iter().zip(answer.verdicts).filter(|(_, verdict)| *verdict != Verdict::Unsat);
+    let open: Vec<_> = open.map(|(claim, verdict)| (claim.to_string(), verdict)).collect();
     let result = format!("{} of {all} claims, {:.1?}", all - open.len(), answer.took);
     report::line(solver.name(), &format!("memory of {theory}"), &result);
     (open, all)
@@ -478,7 +478,7 @@ fn no_row_with_a_planted_mistake_is_proved() {
             }
         }
         let (names, claims): (Vec<_>, Vec<_>) = broken.into_iter().unzip();
-        let answer = z3::run(&questions(&theory, &claims).0).unwrap_or_else(|why| panic!("{why}"));
+        let answer = z3::run(&questions(&theory, &claims)).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(answer.verdicts.len(), names.len(), "{theory}");
         for (name, verdict) in names.iter().zip(answer.verdicts) {
             assert_ne!(verdict, Verdict::Unsat, "{theory}: {name}");

@@ -42,7 +42,7 @@ pub fn rows(kind: Kind) -> Vec<Row> {
     TABLE.iter().filter(|row| row.named.is_of(kind)).copied().collect()
 }
 
-/// What is claimed of all legal shapes.
+/// A claim about all legal shapes.
 #[derive(Clone, Copy, Debug)]
 pub enum Claim {
     /// No two slots of these rows have a byte in common; of a row with itself, no two different ones. Slots that other ranks
@@ -50,13 +50,14 @@ pub enum Claim {
     Apart(Row, Row),
     /// Every slot lies within its region, or the slot that it is inside.
     Within(Row),
-    /// What the inner indices add lies below the stride of this one: so a division finds it.
+    /// The bytes of a slot and all that the inner indices add are at most the stride of the index at this position among the
+    /// row's [axes](Row::axes): so a division finds it.
     Found(Row, usize),
     /// This divides every offset.
     Aligned(Row, u64),
     /// It is below this power of two.
     Fits(Expr<Quantity>, u32),
-    /// Where a processor addresses what the rules say with so many bits, its region has no more.
+    /// If so many bits address all that the rules say is addressable, they address the row's region.
     Addressed(Row, u32),
 }
 
@@ -132,7 +133,7 @@ impl Theory {
     }
 }
 
-/// Which of two indices is larger decides how far apart they are.
+/// States that two different indices are at least one stride apart.
 fn compare(theory: &mut Theory, [i, j]: [&Poly; 2], stride: &Poly) {
     let one = Poly::number(1);
     for between in [i.sub(j), j.sub(i)] {
@@ -219,12 +220,12 @@ impl Claim {
     }
 }
 
-/// Whether two rows may have bytes in common.
+/// Returns whether two rows may have bytes in common.
 fn may_share(a: Named, b: Named) -> bool {
     SHARED.iter().any(|sharing| sharing.rows == [a, b] || sharing.rows == [b, a])
 }
 
-/// Whether two rows are measured from the same place.
+/// Returns whether two rows are measured from the same place.
 fn same_memory(a: &Row, b: &Row) -> bool {
     a.region == b.region && a.named.inside() == b.named.inside()
 }
@@ -280,17 +281,15 @@ pub fn claims(kind: Kind, rows: &[Row]) -> Vec<Claim> {
     all
 }
 
-/// The questions about all shapes of a theory, of which each must have the answer *unsat*, and their names.
-pub fn questions(theory: &Theory, claims: &[Claim]) -> (String, Vec<String>) {
+/// A question for each claim about all shapes of a theory, in their order. Each must have the answer *unsat*.
+pub fn questions(theory: &Theory, claims: &[Claim]) -> String {
     let mut script = Script::new(theory);
-    let names = claims.iter().map(|claim| {
+    for claim in claims {
         let mut theory = theory.clone();
         let refuted = claim.refuted(&mut theory);
         script.ask(&theory, &claim.to_string(), &refuted, "");
-        claim.to_string()
-    });
-    let names = names.collect();
-    (script.text, names)
+    }
+    script.text
 }
 
 /// Questions about [`even`](veriep_core::plan::split::even) shares of any number of items over any number of cores: they follow

@@ -61,7 +61,8 @@ impl Poly {
         whole.then(|| Self(terms.collect()))
     }
 
-    /// Whether no value of the variables makes it negative, at a glance.
+    /// Returns whether no coefficient is negative, so that no values of the variables make it negative. It may be natural without
+    /// that.
     pub fn is_natural(&self) -> bool {
         self.0.values().all(|&coefficient| coefficient > 0)
     }

@@ -97,7 +97,8 @@ impl Script {
         }
     }
 
-    /// Asks whether all of `assumed` can be, with what `theory` has beyond that of the script.
+    /// Asks whether all of `assumed` can be, with what `theory` has beyond that of the script. `then` is what the solver is told
+    /// after its answer: nothing, or to print values.
     pub fn ask(&mut self, theory: &Theory, name: &str, assumed: &[Formula], then: &str) {
         let before = (self.declared, self.stated, self.products.clone(), self.explained.clone());
         let _ = writeln!(self.text, "(push 1) ; {name}");

@@ -51,7 +51,7 @@ impl Formula {
     }
 }
 
-/// How a variable that stands for a formula is defined.
+/// The definition of a variable that stands for a formula.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aux {
     Ceil(Poly, u64),
@@ -73,7 +73,7 @@ impl Aux {
         }
     }
 
-    /// What defines the variable, of which each part is natural; a minimum or maximum is one of its two as well.
+    /// The polynomials that define the variable by being natural. A minimum or a maximum is one of its two as well.
     fn bounds(&self, atom: &Poly) -> Vec<Poly> {
         let one = Poly::number(1);
         match self {
@@ -113,7 +113,7 @@ pub enum Meaning {
 /// One of the values that rules leave to a quantity.
 pub type Choice = (Quantity, Expr<Quantity>);
 
-/// What is known of all shapes of a kind with these choices.
+/// The variables and facts about all shapes of a kind with these choices.
 #[derive(Clone, Debug)]
 pub struct Theory {
     pub kind: Kind,
@@ -240,7 +240,7 @@ impl Theory {
                 let nothing = Formula::equal(&atom, &Poly::default());
                 self.facts.push(Formula::Any(vec![nothing, Formula::equal(&atom, &a.sub(b))]));
             }
-            // What is divided is at least the quotient.
+            // The dividend is at least the quotient.
             Aux::Over(_, by) => self.facts.push(Formula::product(&by.sub(&Poly::number(1)), &atom)),
             Aux::Ceil(..) => {}
         }
