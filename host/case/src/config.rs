@@ -1,4 +1,5 @@
-//! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
+//! Configurations: the operators' parameters in snake case, from a file, a pasted call or `--set`. `config/table.rs` declares
+//! the keys. Only the types of values are checked here; [`hints`](crate::hints) has the rules.
 
 mod call;
 mod entries;

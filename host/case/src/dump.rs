@@ -31,7 +31,7 @@ pub struct Options {
     pub in_flight: u32,
 }
 
-/// Where experts leave their results, by its name on the command line.
+/// Returns the place where experts leave their results, by its name on the command line.
 #[must_use]
 pub const fn experts(receive: Receive) -> &'static str {
     if receive.overwrites() { "overwrite" } else { "apart" }

@@ -3,10 +3,11 @@
 //! | you have | you want | begin with |
 //! |---|---|---|
 //! | a TOML or JSON file, or a pasted call of torch_npu | a checked configuration | [`config::Config`], [`hints::shape`] |
+//! | a new key of configurations | to declare it | its row in `config/table.rs` |
 //! | a broken configuration | every rule that it breaks, each with a cure | [`hints`], [`clashes`] for layers of one group |
 //! | a configuration and a seed | tensors, the same everywhere | [`generate`] |
 //! | a folder or a file of tensors | a case, a result | [`case`], [`store`], [`result`] |
-//! | two results | how far they differ | [`tolerance`] |
+//! | two values of a tensor | whether one is near enough to the other | [`tolerance`]; `veriep_group::compared` judges whole results |
 //!
 //! Every failure is an [`error::Error`]: one line, and the exit status of the program.
 

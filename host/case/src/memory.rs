@@ -3,7 +3,7 @@
 use memmap2::MmapOptions;
 use std::fs;
 
-/// Whether the system would grant so many bytes: to be asked of what a file or a request may make as large as it likes.
+/// Returns whether the system would grant so many bytes. Ask it before a size that a file or a request may have chosen is allocated.
 pub fn has_room(bytes: usize) -> bool {
     MmapOptions::new().len(bytes.max(1)).map_anon().is_ok()
 }
@@ -23,7 +23,7 @@ fn bytes(path: &str, name: &str) -> Option<u64> {
     Some(kib.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns what stands behind a name in a file of `/proc`.
+/// Returns the value after a name in a file of `/proc`.
 pub fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

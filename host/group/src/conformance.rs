@@ -1,7 +1,7 @@
 //! The exam for backends: litmus tests of the contracts of [`Fabric`] and of [`Nic`].
 //!
 //! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
-//! [`in_lockstep`], as does any memory that is [`Stepped`]; backends take [`refusals`], too. A new backend needs three lines in `tests/conformance.rs`.
+//! [`in_lockstep`], as does any memory that is [`Stepped`]; backends take [`refusals`], too. A new backend needs three lines in `tests/rounds/conformance.rs`.
 
 pub use veriep_core::conformance as litmus;
 

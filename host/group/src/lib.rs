@@ -4,11 +4,12 @@
 //! |---|---|
 //! | to run a case on all ranks, alone in one process | [`group::Plan`], [`driver::threads`] |
 //! | to be one rank of a group of processes, as a server is | [`live`], [`world::join`] |
-//! | to add a memory | [`backend::Backend`], then the exam in [`conformance`] |
+//! | to add a backend: a memory of ranks | [`backend::Backend`], then the exam in [`conformance`]; the program's names are `BackendArg` in `host/cli/src/cli.rs` |
 //! | to know who holds a group up | [`driver`] judges (`driver/hang.rs`); [`world`] sees processes die |
 //! | one thread, one step at a time, over memory as late as the contract allows | [`backend::lockstep`], [`driver::lockstep`] |
 //! | faults | [`backend::inject`] |
-//! | the outputs that a case must have, and a result compared with them | [`expected`], [`compared`] |
+//! | the outputs that a case must have, and a result file compared with them, as `veriep compare` does | [`expected`], [`compared`] |
+//! | the outputs of a group that runs, compared byte by byte | [`compare`](mod@compare) |
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 

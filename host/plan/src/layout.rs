@@ -9,7 +9,7 @@ use veriep_core::protocol::Choices;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
-/// What only rows received in another way than by copying have.
+/// The outputs that only groups have whose rows are not copied to experts.
 const IN_PLACE: [Tensor; 2] = [Tensor::RowTable, Tensor::SentRows];
 
 /// The memory of a rank. Offsets and sizes are bytes.

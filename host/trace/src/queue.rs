@@ -1,4 +1,4 @@
-//! What is due when.
+//! A queue of items ordered by the time at which they are due.
 
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;

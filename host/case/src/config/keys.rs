@@ -1,4 +1,4 @@
-//! The keys of a configuration: ours, and what the sources call the same parameter.
+//! The search for the key that a word stands for, or for the reason why it is none. The keys are declared in `config/table.rs`.
 
 use super::table::KEYS;
 

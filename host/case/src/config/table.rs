@@ -1,4 +1,5 @@
-//! The keys of a configuration. Each has a row: its kind, name, type, default, and the other spellings that are taken.
+//! The table that declares the keys of a configuration. Each has a row: its kind, name, type, default, and the other spellings
+//! that are taken.
 
 use super::{Bs, Origin};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What `veriep plan` can be asked.
+//! The options of `veriep plan`.
 
 use super::help::{INPUT, OUTPUT, PROTOCOL};
 use super::{ByName, ConfigArgs, ModeArgs};

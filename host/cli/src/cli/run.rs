@@ -1,4 +1,4 @@
-//! What `veriep run` can be asked.
+//! The options of `veriep run`.
 
 use super::help::{BACKEND, FAULTS, INPUT, OUTPUT, PROTOCOL};
 use super::{BackendArg, ByName, ConfigArgs, ModeArgs, RecordArgs, TensorArgs, number};

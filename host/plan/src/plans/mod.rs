@@ -19,7 +19,7 @@ use serde::Serialize;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::shared::SharedSplit;
 
-/// What is asked of a plan of A3.
+/// The request for a plan of A3.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub order: SendOrder,

@@ -1,4 +1,4 @@
-//! Where events are gathered, put in the order of their times and passed on.
+//! The log of a group's events: it gives each its time, sorts them by it and passes them on.
 //!
 //! Several threads may record. Then a call with an effect has the time before it was made, and what a core comes to know has the
 //! time after: so no core knows of an effect before it is recorded. What has happened since a call began waits until the call is
