@@ -1,4 +1,5 @@
-//! What can be asked on the command line.
+//! The options of the command line. Each subcommand is a variant of [`Verb`] and a struct of its options, such as [`CompareArgs`];
+//! the longest ones have files of their own in `cli/`. Groups and examples of `--help` are in `cli/help.rs`.
 
 mod explain;
 mod help;
@@ -125,7 +126,7 @@ impl Verb {
         }
     }
 
-    /// Whether its report begins with a verdict.
+    /// Returns whether its report begins with a verdict.
     #[must_use]
     pub const fn judges(&self) -> bool {
         match self {
@@ -137,7 +138,7 @@ impl Verb {
     }
 }
 
-/// Where a configuration comes from.
+/// The source of a configuration.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfigArgs {
     /// A case folder, the name of a preset, or a configuration file: TOML, JSON, or a pasted call of a torch_npu function.
@@ -167,7 +168,7 @@ fn releases() -> impl TypedValueParser<Value = Release> {
         .map(|name| Release::named(&name).unwrap_or(Release::NEWEST))
 }
 
-/// How tensors are made.
+/// Choices for generated tensors.
 #[derive(Args, Clone, Debug)]
 pub struct TensorArgs {
     /// How tokens choose experts; by default the preset's own choice, else uniform.
@@ -193,7 +194,7 @@ pub struct TensorArgs {
     pub dead: Vec<u32>,
 }
 
-/// Whose threads and memory run the group.
+/// The threads or processes that run a group, and their memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum BackendArg {
     /// Worker threads over shared memory.
@@ -210,7 +211,7 @@ pub enum BackendArg {
 }
 
 impl BackendArg {
-    /// Whether its time is real.
+    /// Returns whether its time is real.
     #[must_use]
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Threads | Self::Processes | Self::Mpi)
@@ -256,7 +257,7 @@ macro_rules! by_name {
 }
 
 impl ByName for SendOrder {
-    const VALUES: &'static [Self] = &mode::ORDERS;
+    const VALUES: &'static [Self] = &Self::ALL;
 
     fn named(self) -> (&'static str, &'static str) {
         let about = match self {
@@ -346,7 +347,7 @@ pub fn number(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String
     }
 }
 
-/// Whose protocol `veriep schedule` asks about.
+/// The product whose protocol `veriep schedule` searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductArg {
     /// Dispatch and combine have partitions of their own.
@@ -359,7 +360,7 @@ pub enum ProductArg {
 /// Most states that a search of `veriep schedule` may visit.
 pub const STATES_MAX: u32 = 100_000_000;
 
-/// What `veriep schedule` searches.
+/// The model that `veriep schedule` searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModelArg {
     /// The machines themselves; on A2 with agents and transfers, or with messages.
@@ -642,7 +643,7 @@ pub struct CheckArgs {
     pub in_flight: u32,
 }
 
-/// Where the record of events goes.
+/// The files to which the record of events goes.
 #[derive(Args, Clone, Debug, Default)]
 pub struct RecordArgs {
     /// Write the events as JSON lines, after a header line. On threads times are then those of the recording.

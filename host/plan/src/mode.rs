@@ -8,10 +8,6 @@ use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{Protocol, Shape};
 
-/// The orders of sending.
-pub const ORDERS: [SendOrder; 4] =
-    [SendOrder::Plain, SendOrder::Staggered, SendOrder::Destinations, SendOrder::Stride];
-
 /// Returns the name of an order.
 #[must_use]
 pub const fn order_name(order: SendOrder) -> &'static str {
@@ -55,10 +51,10 @@ impl Experts {
         }
     }
 
-    /// Returns a way to receive with such experts.
+    /// Returns `receive` with results at this place.
     ///
     /// # Errors
-    /// There are none.
+    /// Results are to overwrite rows, and `receive` is not direct.
     pub fn of(self, receive: Receive) -> Result<Receive, Error> {
         match (self, receive) {
             (Self::Apart, _) => Ok(receive),
@@ -89,24 +85,24 @@ impl Mode {
     /// Returns the choices of a group of `shape`.
     ///
     /// # Errors
-    /// The shape leaves no such choice.
+    /// The choices exclude each other, or the shape excludes one.
     pub fn choices(&self, shape: &Shape) -> Result<Choices, Error> {
         self.receiving(shape, self.experts.of(self.receive)?)
     }
 
-    /// The same for a group that has some batches in flight and sends in an order.
+    /// Returns the choices of a group of `shape` that has `in_flight` batches in flight and sends in this order.
     ///
     /// # Errors
-    /// The shape leaves no such choice.
+    /// As [`choices`](Self::choices).
     pub fn ordered(&self, shape: &Shape, in_flight: usize, order: SendOrder) -> Result<Choices, Error> {
         let receive = self.experts.of(self.receive)?.with_batches(in_flight);
         Ok(Choices { order, ..self.receiving(shape, receive)? })
     }
 
-    /// The same with rows received in another way.
+    /// Returns the choices of a group of `shape` that receives rows as `receive` says.
     ///
     /// # Errors
-    /// The shape leaves no such choice.
+    /// As [`choices`](Self::choices).
     pub fn receiving(&self, shape: &Shape, receive: Receive) -> Result<Choices, Error> {
         support::receives(shape, receive)?;
         let (flags, stage) = (flags(shape, self.flags, receive)?, stage(shape, self.stage)?);
