@@ -79,7 +79,7 @@ impl Extent {
         }
     }
 
-    /// The place that a program's place is in that repetition. What lies in the second half of a row keeps its distance from the
+    /// Returns the place of a program's place in that repetition. What lies in the second half of a row keeps its distance from the
     /// row's end.
     pub(super) const fn place(self, at: Place, repetition: u64) -> Place {
         let offset = match at.region {
@@ -93,14 +93,14 @@ impl Extent {
         if offset < LEN / 2 { offset } else { offset + self.row - LEN }
     }
 
-    /// The length that a length of programs is: rows grow, what is shorter than half of a row does not.
+    /// Returns the length of what has the length `len` in programs: rows grow, what is shorter than half of a row does not.
     pub(super) fn len(self, len: usize) -> Option<usize> {
         let len = len as u64;
         let len = if len < LEN / 2 { len } else { len + self.row - LEN };
         (len <= ROW_MAX).then_some(len as usize)
     }
 
-    /// A row of that byte.
+    /// Returns a row of that byte.
     pub(super) fn row(self, byte: u8, len: usize) -> Option<&'static [u8]> {
         BYTES.get(byte.into()..)?.get(..len)
     }

@@ -87,7 +87,7 @@ pub enum Op {
     ExpectWhole { at: Place, len: usize },
 }
 
-/// Who acts on a rank.
+/// An actor of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The core of this number.
@@ -96,12 +96,12 @@ pub enum Who {
     Agent,
 }
 
-/// What one core or agent does.
+/// The operations of one core or agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// On this rank.
     pub rank: u32,
-    /// Its core or agent.
+    /// The core or agent that runs it.
     pub who: Who,
     /// In this order.
     pub ops: &'static [Op],
@@ -132,7 +132,7 @@ pub struct Litmus {
     pub programs: &'static [Program],
 }
 
-/// What a program acts through.
+/// The view through which a program acts.
 pub enum Actor<'a> {
     /// A core's view.
     Core(&'a mut dyn Fabric),
@@ -222,7 +222,7 @@ impl Litmus {
     }
 }
 
-/// What came of a step.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It has done an operation.
@@ -233,7 +233,7 @@ pub enum Step {
     Done,
 }
 
-/// Why a program cannot go on.
+/// The reason why a program cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// An expectation does not hold: the word that was seen instead, or the first byte.

@@ -5,16 +5,17 @@ use crate::fabric::nic::{Post, Transfer};
 use crate::fabric::{Fabric, Fault};
 use crate::place::Place;
 use crate::units::RankId;
+use core::ops::Range;
 
 /// A program under way.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What is run.
+    /// The program.
     pub program: Program,
     next: usize,
-    /// How often the operation that is next has been done, of those that are done several times.
+    /// The calls that the next operation has made, if it makes several.
     done: u32,
-    /// How often operations have been done again.
+    /// The number of times that `Again` has gone back.
     rounds: u32,
     repetition: u64,
     extent: Extent,
@@ -107,8 +108,9 @@ impl Run {
                 fabric.put(RankId(to), self.place(at), row, tail)?;
             }
             Op::PutParts { to, at, byte, len, parts } => {
-                let (start, end) = self.part(len, parts)?;
-                let part = self.row(byte, len)?.get(start..end).ok_or(Why::Unfit)?;
+                let bytes = self.part(len, parts)?;
+                let start = bytes.start;
+                let part = self.row(byte, len)?.get(bytes).ok_or(Why::Unfit)?;
                 let (row, tail) = part.split_at(part.len().saturating_sub(4));
                 let at = self.place(at);
                 fabric.put(RankId(to), Place { offset: at.offset + start as u64, ..at }, row, tail)?;
@@ -186,16 +188,16 @@ impl Run {
         actor.observe(self.place(at))
     }
 
-    /// What comes of one of `times` calls.
+    /// Returns the outcome of one of `times` calls.
     const fn one_of(&self, times: u32) -> Done {
         if self.done + 1 < times { Done::Partly } else { NEXT }
     }
 
-    /// The bytes of a row that the next of its parts has.
-    fn part(&self, len: usize, parts: u32) -> Result<(usize, usize), Why> {
+    /// Returns the bytes of a row that the next of its parts has.
+    fn part(&self, len: usize, parts: u32) -> Result<Range<usize>, Why> {
         let (len, parts, done) = (self.len(len)?, parts as usize, self.done as usize);
         let end = |part: usize| (len * part).checked_div(parts).map(|end| end / 4 * 4).ok_or(Why::Unfit);
-        Ok((end(done)?, if done + 1 == parts { len } else { end(done + 1)? }))
+        Ok(end(done)?..if done + 1 == parts { len } else { end(done + 1)? })
     }
 
     /// The place of the next call of an operation whose places lie apart, and whether it is the last; none if there is no place.
@@ -220,28 +222,28 @@ impl Run {
         self.extent.row(byte, self.len(len)?).ok_or(Why::Unfit)
     }
 
-    /// The bytes must be those of a row.
+    /// Checks that the bytes are those of a row.
     fn all(&self, byte: u8, len: usize, seen: &[u8]) -> Result<(), Why> {
         let row = self.row(byte, len)?;
         if seen == row { Ok(()) } else { same(seen.iter().zip(row)) }
     }
 }
 
-/// How far an operation has come.
+/// The outcome of a call.
 enum Done {
     /// It waits.
     Not,
-    /// Some of its calls.
+    /// Some of its calls are left.
     Partly,
-    /// The one behind so many others is next.
+    /// It has ended, and the operation after so many others is next.
     Then(usize),
-    /// The one before so many others is next.
+    /// The operation so many before it is next.
     Back(usize),
 }
 
 const NEXT: Done = Done::Then(0);
 
-/// Every byte must be the other one.
+/// Checks that the bytes of each pair are equal.
 fn same<'b>(mut bytes: impl Iterator<Item = (&'b u8, &'b u8)>) -> Result<(), Why> {
     match bytes.find(|(seen, want)| seen != want) {
         Some((&seen, _)) => Err(Why::Seen(seen.into())),
