@@ -10,6 +10,7 @@ use crate::shape::sizes::{
     SCALE_FIELD, SLOT_ALIGN, STATUS_SLOT, TRIPLE, WINDOW_HEAD,
 };
 use crate::shape::{Product, Protocol};
+use core::ops::RangeInclusive;
 
 /// A promise.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +28,14 @@ const HIERARCHY_EXTRA: u64 = 104 << 20;
 const ROWS_PER_TOKEN: u64 = DISPATCH_STATUS / STATUS_SLOT;
 
 impl Quantity {
-    /// Returns the smallest and the largest value of what a configuration says, if the limits name them.
+    /// Returns a range that has every value of the quantity, if the limits name one.
     #[must_use]
-    pub fn range(self, kind: Kind) -> Option<(u64, u64)> {
+    pub fn range(self, kind: Kind) -> Option<RangeInclusive<u64>> {
         let column = Column::widest(kind.protocol);
-        let of = |Range { min, max }: Range| Some((min.cast_unsigned(), max.cast_unsigned()));
+        let of = |Range { min, max }: Range| Some(min.cast_unsigned()..=max.cast_unsigned());
         match self {
             Self::Ranks => of(column.ep_world_size),
-            Self::LocalExpertNum | Self::LocalExperts if kind.has_tp => Some((1, 1)),
+            Self::LocalExpertNum | Self::LocalExperts if kind.has_tp => Some(1..=1),
             Self::LocalExpertNum | Self::LocalExperts => {
                 let most = column.moe_expert_num.max.min(column.experts_per_rank_max);
                 of(Range { max: most, ..column.moe_expert_num })
@@ -49,15 +50,15 @@ impl Quantity {
             }
             Self::Cores => of(AIV_NUM),
             Self::ServerRanks => of(column.server_ranks),
-            Self::TpRanks => Some(if kind.has_tp { (2, 2) } else { (1, 1) }),
-            Self::Areas if kind.mode.landings > 0 => Some((1, 2)),
-            Self::PortGap => Some((0, 1)),
+            Self::TpRanks => Some(if kind.has_tp { 2..=2 } else { 1..=1 }),
+            Self::Areas if kind.mode.landings > 0 => Some(1..=2),
+            Self::PortGap => Some(0..=1),
             Self::ElementSteps => {
                 let of_steps =
                     |elements: i64| elements.cast_unsigned() / super::quantity::element_step(kind.protocol);
-                Some((of_steps(column.h.min).max(1), of_steps(column.h.max)))
+                Some(of_steps(column.h.min).max(1)..=of_steps(column.h.max))
             }
-            Self::RowsMax | Self::Owners => Some((1, u32::MAX.into())),
+            Self::RowsMax | Self::Owners => Some(1..=u32::MAX.into()),
             _ => None,
         }
     }
@@ -133,7 +134,7 @@ pub fn rules(kind: Kind) -> impl Iterator<Item = Rule> {
     [ALL, product, hierarchy, payload, landings].into_iter().flatten().copied().chain([fits])
 }
 
-/// Returns what a processor must be able to address: each is at most the largest `isize`.
+/// Returns the bytes that a processor must be able to address: each is at most the largest `isize`.
 pub fn addressable(kind: Kind) -> impl Iterator<Item = Expr<Quantity>> {
     let received = match kind.has_tp {
         true => expr!(Quantity: 2 * RowsMax * (RecordPitch + CombinePitch)),
@@ -143,7 +144,7 @@ pub fn addressable(kind: Kind) -> impl Iterator<Item = Expr<Quantity>> {
     [expr!(Quantity: WindowBytes), tokens, received].into_iter()
 }
 
-/// What machines count in 32 bits.
+/// The numbers that machines count in 32 bits.
 pub const COUNTED: &[Expr<Quantity>] = &[
     expr!(Quantity: LocalExperts * Ranks),
     expr!(Quantity: LocalExpertNum * Ranks),
@@ -171,8 +172,8 @@ mod tests {
         let kind = Kind::of(memory.shape, memory.mode);
         for quantity in Quantity::ALL {
             let seen = quantity.value(memory);
-            if let Some((min, max)) = quantity.range(kind) {
-                assert!((min..=max).contains(&seen), "{quantity:?} = {seen} of {:?}", memory.shape);
+            if let Some(range) = quantity.range(kind) {
+                assert!(range.contains(&seen), "{quantity:?} = {seen} of {:?}", memory.shape);
             }
         }
         for rule in rules(kind) {

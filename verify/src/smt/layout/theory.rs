@@ -209,17 +209,17 @@ impl Theory {
 
     /// A new number of at least `least`.
     pub fn quantity_of(&mut self, name: &str, least: u64) -> Poly {
-        self.variable(name.to_owned(), (least, None), Meaning::Index)
+        self.declare(Variable { name: name.to_owned(), least, most: None, is: Meaning::Index })
     }
 
-    fn variable(&mut self, name: String, (least, most): (u64, Option<u64>), is: Meaning) -> Poly {
-        self.variables.push(Variable { name, least, most, is });
+    fn declare(&mut self, variable: Variable) -> Poly {
+        self.variables.push(variable);
         Poly::atom(self.variables.len() - 1)
     }
 
     /// A new index below `extent`.
     pub fn index(&mut self, name: String, extent: &Poly) -> Poly {
-        let index = self.variable(name, (0, None), Meaning::Index);
+        let index = self.declare(Variable { name, least: 0, most: None, is: Meaning::Index });
         self.facts.push(Formula::below(&index, extent));
         index
     }
@@ -230,7 +230,8 @@ impl Theory {
             return Poly::atom(atom);
         }
         let name = format!("part{}", self.variables.len());
-        let atom = self.variable(name, (0, None), Meaning::Aux(aux.clone()));
+        let is = Meaning::Aux(aux.clone());
+        let atom = self.declare(Variable { name, least: 0, most: None, is });
         self.facts.extend(aux.bounds(&atom).into_iter().map(Formula::Natural));
         match &aux {
             Aux::Min(a, b) | Aux::Max(a, b) => {
@@ -254,18 +255,20 @@ impl Theory {
         }
         let chosen = self.choices.iter().find(|(of, _)| *of == quantity).map(|(_, value)| *value);
         let range = quantity.range(self.kind);
-        let poly = match (chosen.or_else(|| quantity.definition(self.kind)), range) {
+        let poly = match (chosen.or_else(|| quantity.definition(self.kind)), &range) {
             (Some(formula), _) => self.poly(&formula),
-            (None, Some((least, most))) if least == most => Poly::number(least.into()),
-            (None, _) => {
-                let least = range.map_or(0, |(least, _)| least);
-                let range = (least, range.map(|(_, most)| most));
-                self.variable(quantity.name().to_owned(), range, Meaning::Quantity(quantity))
-            }
+            (None, Some(range)) if range.start() == range.end() => Poly::number((*range.start()).into()),
+            (None, range) => self.declare(Variable {
+                name: quantity.name().to_owned(),
+                least: range.as_ref().map_or(0, |range| *range.start()),
+                most: range.as_ref().map(|range| *range.end()),
+                is: Meaning::Quantity(quantity),
+            }),
         };
-        if let (Some(_), Some((least, most))) = (chosen, range) {
-            self.facts.push(Formula::at_most(&Poly::number(least.into()), &poly));
-            self.facts.push(Formula::at_most(&poly, &Poly::number(most.into())));
+        if let (Some(_), Some(range)) = (chosen, range) {
+            let [least, most] = [range.start(), range.end()].map(|&end| Poly::number(end.into()));
+            self.facts.push(Formula::at_most(&least, &poly));
+            self.facts.push(Formula::at_most(&poly, &most));
         }
         self.known.insert(quantity, poly.clone());
         poly
