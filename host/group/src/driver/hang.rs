@@ -1,4 +1,4 @@
-//! What a group that does not move waits for, and who is to blame.
+//! The verdict on a group that does not move: the words that it waits for, and the ranks to blame.
 
 use core::fmt;
 use core::time::Duration;

@@ -1,5 +1,5 @@
-//! Whether a record of events, of any implementation, keeps the contract of the fabric and the guards under which memory may be
-//! used again.
+//! The judge of records, of any implementation: whether one keeps the contract of the fabric and the guards under which memory
+//! may be used again.
 //!
 //! The record is one run. From it follows what each core and agent can know, as vector clocks: what it did itself, and what
 //! whoever published a word had done or known when it was published, once that word is observed. A run that went well by
