@@ -153,7 +153,7 @@ impl Work {
 }
 
 /// A core in a step: its constants, the shape that they were made for, and its vector unit. It dereferences to its
-/// [`Constants`]: `core.rank`, `core.work` and `core.choices` are theirs.
+/// constants: `core.rank`, `core.work` and `core.choices` are theirs.
 #[derive(Clone, Copy)]
 pub struct Core<'s> {
     pub(crate) shape: &'s Shape,
