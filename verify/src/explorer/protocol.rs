@@ -96,9 +96,9 @@ pub(super) trait Protocol: Sized {
     /// Gives a place and a word of operator `op` the names that they have in a run.
     fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32);
 
-    /// Adds a step to the story, with its calls from number `first` on and whether it has ended operator `op`, if somebody sees
-    /// calls.
-    fn note(&self, state: &mut StateOf<Self>, (actor, op): (Actor, u32), (first, ended): (usize, bool)) {
+    /// Adds a step in operator `op` to the story, if a witness keeps calls: its calls are those from number `first` on, and
+    /// `ended` says whether it has ended the operator.
+    fn note(&self, state: &mut StateOf<Self>, actor: Actor, op: u32, first: usize, ended: bool) {
         let (Some(witness), Some(story)) = (self.setup().witness(), &mut state.story) else { return };
         let calls = first..witness.calls();
         witness.rename(calls.clone(), &mut |at, word| self.rename(at, word, op));

@@ -322,7 +322,7 @@ impl<'a, P: Protocol> Known<'a, P> {
             state.tell(who(setup, core, op), &did.borrow());
         }
         let ended = matches!(came, Ok(Progress::Done));
-        self.protocol.note(state, (setup.actor(core), op), (calls, ended));
+        self.protocol.note(state, setup.actor(core), op, calls, ended);
         (came, step)
     }
 

@@ -93,7 +93,7 @@ impl Scene<'_> {
         };
         let violation = view.step.violation.take();
         memory.agents[rank] = agent;
-        self.note(state, (actor, op), (calls, false));
+        self.note(state, actor, op, calls, false);
         match (violation, progress) {
             (Some(violation), _) => Err(violation),
             (None, Ok(progress)) => Ok(progress == Progress::Stepped),
