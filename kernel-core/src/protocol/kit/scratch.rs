@@ -6,9 +6,9 @@ use crate::fabric::{ProtocolError, Result};
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
 #[derive(Debug)]
 pub struct Scratch<'a> {
-    /// At least [`scratch_words`] words.
+    /// At least [`scratch_words`](crate::protocol::scratch_words) words.
     pub words: &'a mut [u32],
-    /// At least [`scratch_bytes`] bytes.
+    /// At least [`scratch_bytes`](crate::protocol::scratch_bytes) bytes.
     pub row: &'a mut [u8],
 }
 

@@ -1,6 +1,6 @@
 //! Any legal shape: that the [table](veriep_core::layout::table) of the memory is right, whatever the numbers are.
 //!
-//! [`theory`] says what is known of the numbers of all legal shapes, from the formulas and [rules](veriep_core::layout::rules) of
+//! [`theory`] says what is known of the numbers of all legal shapes, from the formulas and [rules] of
 //! `kernel-core` itself. A [`Claim`] says which indices would refute it; [`script`] prints it for a solver.
 
 pub mod poly;
