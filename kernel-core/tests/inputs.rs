@@ -547,7 +547,7 @@ fn tensors_that_the_machines_do_not_read_are_refused() {
         h: 8,
         ..config()
     };
-    let fullmesh = Config { comm_alg: Protocol::Fullmesh, quant_mode: 0, ..servers.clone() };
+    let fullmesh = Config { comm_alg: Protocol::Fullmesh, quant_mode: 0, ..servers };
     let mut tensors = Tensors::of(&servers);
     tensors.x = vec![BF16[0]; 3 * 8];
     tensors.with_inputs(|plain| {

@@ -27,8 +27,8 @@ pub use row::{RowElement, RowFormat, Scale};
 pub use violation::{Rule, Seen, Violation};
 
 use crate::units::RankId;
-use limits::Column;
 use core::mem;
+use limits::Column;
 use per_rank::PerRank;
 use sizes::Derived;
 
