@@ -396,8 +396,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             // Not to be stepped here, where the group has its own.
             if any() == 0 {
                 let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
-                let mut cx =
-                    Context { core, fabric, inputs, operands: &Operands::default(), scratch };
+                let mut cx = Context { core, fabric, inputs, operands: &Operands::default(), scratch };
                 keep(Machine::run(&mut machine, &mut cx, any(), &mut 0));
                 keep(Machine::awaits(&mut machine, &mut cx, &mut keep));
             }

@@ -75,13 +75,7 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     drive(job.attempts, || {
         let scratch = Scratch { words, row };
         let (core, fabric) = (env.on(&shape)?, &mut fabric);
-        machine.step(&mut Context {
-            core,
-            fabric,
-            inputs: &inputs,
-            operands: &operands,
-            scratch,
-        })
+        machine.step(&mut Context { core, fabric, inputs: &inputs, operands: &operands, scratch })
     })
 }
 
