@@ -164,9 +164,11 @@ impl Machine {
 
 /// Steps until the outcome is another than a step, or until `done`, which counts on, reaches `steps`.
 ///
+/// It is compiled once for each machine, so that none keeps room on the stack for what another one needs.
+///
 /// # Errors
 /// The step's error.
-#[inline]
+#[inline(never)]
 pub(super) fn drive(
     steps: u32,
     done: &mut u32,
