@@ -437,7 +437,7 @@
 /**
  * Words of 8 bytes in a core.
  */
-#define VERIEP_CORE_WORDS 32
+#define VERIEP_CORE_WORDS 36
 
 /**
  * Words of 8 bytes in an expert map.
@@ -1489,7 +1489,7 @@ int32_t veriep_agent_awaits(struct veriep_agent *agent,
 #define VERIEP_ASSERT _Static_assert
 #endif
 VERIEP_ASSERT(sizeof(veriep_shape) == 2048, "veriep_shape");
-VERIEP_ASSERT(sizeof(veriep_core) == 256, "veriep_core");
+VERIEP_ASSERT(sizeof(veriep_core) == 288, "veriep_core");
 VERIEP_ASSERT(sizeof(veriep_expert_map) == 32, "veriep_expert_map");
 VERIEP_ASSERT(sizeof(veriep_agent) == 64, "veriep_agent");
 VERIEP_ASSERT(sizeof(veriep_place) == 16, "veriep_place");

@@ -6,7 +6,7 @@ use core::ffi::{c_char, c_void};
 /// Words of 8 bytes in a shape.
 pub const VERIEP_SHAPE_WORDS: usize = 256;
 /// Words of 8 bytes in a core.
-pub const VERIEP_CORE_WORDS: usize = 32;
+pub const VERIEP_CORE_WORDS: usize = 36;
 /// Words of 8 bytes in an expert map.
 pub const VERIEP_EXPERT_MAP_WORDS: usize = 4;
 /// Words of 8 bytes in an agent.
