@@ -29,8 +29,8 @@ use veriep_core::units::{CoreId, RankId};
 
 /// Most repetitions in one memory.
 pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;
-/// Repetitions with longer rows at most.
-const LONGER: u64 = 60;
+/// One in so many repetitions is made with each of the longer rows, which take as many times as long.
+const LONGER: u64 = 20;
 /// How long a core may wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a thread at a barrier looks for the others before it sleeps: some microseconds.
@@ -241,7 +241,7 @@ pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) -> E
         let broken = raced(litmus, &backend, Extent::default(), repetitions).or_else(|| {
             let [_, longer @ ..] = extents(&shape);
             longer.into_iter().find_map(|extent| {
-                raced(litmus, &make(&shape), extent, repetitions.min(places(extent, &shape)).min(LONGER))
+                raced(litmus, &make(&shape), extent, repetitions.div_ceil(LONGER).min(places(extent, &shape)))
             })
         });
         match litmus.claim {
