@@ -37,7 +37,8 @@ use veriep_core::protocol::{
     Scratch, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{
-    Algorithm, BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Release, RowElement, Shape,
+    Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
+    Shape,
 };
 use veriep_core::sync::event::Order;
 use veriep_core::sync::join::{Arrivals, Join};
@@ -134,7 +135,7 @@ fn sizes(shape: &Shape) {
     keep((shape.shared_expert_rank_num(), shape.zero_expert_num(), shape.copy_expert_num()));
     keep((shape.const_expert_num(), shape.expert_ids_end(), shape.k(), shape.h(), shape.bs(RankId(any()))));
     keep((shape.bs_max(), shape.bs_is_uneven(), shape.aiv_num(), shape.hccl_buffsize_mb()));
-    keep((shape.port_offset(), shape.may_have_inactive_tokens()));
+    keep((shape.port_offset(), shape.may_have_inactive_tokens(), shape.takes(black_box(Given::SCALES))));
     let own = Fingerprints::named(Fingerprints::new(shape, Choices::default()), b"ep", &[]);
     keep((own.first_difference(&Fingerprints([any().into(); _])), own.whole()));
     keep((shape.norm_eps(), shape.row_bytes(), shape.payload_bytes(), shape.result_bytes()));
