@@ -6,7 +6,7 @@ use crate::tape::Tape;
 use std::collections::BTreeSet;
 use veriep_core::inputs::{ExpertMap, InputError};
 use veriep_core::reference::numerics;
-use veriep_core::shape::{Elastic, Op, Product, Shape};
+use veriep_core::shape::{Elastic, Op, Product, Protocol, Shape};
 use veriep_core::units::{RankId, Token};
 
 /// What the doors said.
@@ -232,6 +232,12 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
         && bytes(if norm { bs * h } else { 0 }, &tensors.residual_x)
         && bytes(if norm { h } else { 0 }, &tensors.gamma)
         && tensors.shared_x.as_ref().is_none_or(|x| shape.shared_expert_rows() == 0 && bytes(bs * h, x));
+    let has_mask = tensors.tokens_mask.is_some() || tensors.pairs_mask.is_some();
+    let taken = match shape.protocol() {
+        Protocol::Fullmesh => tensors.shared_x.is_none(),
+        Protocol::Hierarchy => tensors.shared_x.is_none() && tensors.scales.is_none() && !has_mask,
+        _ => true,
+    };
     let quantised = shape.row_format().scale.is_some();
     let scales = tensors.scales.as_ref().is_none_or(|scales| {
         let fits = quantised && scales.len() == shape.expert_rows() as usize * h;
@@ -241,6 +247,7 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
     let weights = tensors.weights.iter().all(|weight| weight.is_finite());
     let model = [&tensors.alpha_1, &tensors.alpha_2, &tensors.const_v, &tensors.gamma];
     let parts = [
+        (taken, "a tensor that no machine reads"),
         (lengths, "a length"),
         (scales, "scales"),
         (weights, "a weight"),
