@@ -69,7 +69,7 @@ impl Combine {
             Phase::Select => self.select(cx),
             Phase::Lend { ref mut add, rows, others } => {
                 built()?;
-                let progress = add.step(cx, (rows, others))?;
+                let progress = add.step(cx, rows, others)?;
                 self.lent = Some(add.partition());
                 progress.then(|| self.go(Phase::Put { item: 0 }))
             }

@@ -52,7 +52,8 @@ impl Add {
     pub(crate) fn step(
         &mut self,
         cx: &mut Context<'_, impl Fabric + ?Sized>,
-        (own, others): (u32, u32),
+        own: u32,
+        others: u32,
     ) -> Outcome {
         let core = cx.core;
         let share = |rows| split::rows(core.shape, rows, core.id);

@@ -56,15 +56,17 @@ impl Returns {
             },
             Phase::Put if self.rows.is_empty() => Phase::Quiet,
             Phase::Put => {
-                let Row { y, triple, weight } = operands.relayed_row(core.shape, self.rows.start)?;
-                let (to, at) = slot(core, triple);
+                let row = operands.relayed_row(core.shape, self.rows.start)?;
+                let Row { y, triple: (source, token, part), weight } = row;
+                let (to, at) = slot(core, source, token, part);
                 fabric.put(to, behind(at, ROW), y, &weight)?;
                 Phase::Flag
             }
             Phase::Flag => {
-                let Row { triple, .. } = operands.relayed_row(core.shape, self.rows.start)?;
-                let (to, at) = slot(core, triple);
-                fabric.publish(to, at, relay::mark(core.epoch.number, triple.2.pairs))?;
+                let row = operands.relayed_row(core.shape, self.rows.start)?;
+                let Row { triple: (source, token, part), .. } = row;
+                let (to, at) = slot(core, source, token, part);
+                fabric.publish(to, at, relay::mark(core.epoch.number, part.pairs))?;
                 self.rows.start += 1;
                 Phase::Put
             }
@@ -106,7 +108,7 @@ impl Returns {
 }
 
 /// Returns the near rank to which a row goes, and the row's slot there.
-fn slot(core: Now<'_>, (source, token, part): (RankId, Token, Part)) -> (RankId, Place) {
+fn slot(core: Now<'_>, source: RankId, token: Token, part: Part) -> (RankId, Place) {
     let (server, number) = core.shape.server_of(source);
     (core.near(number), relay::combine_slot(core.shape, server, token, part.position))
 }

@@ -55,7 +55,7 @@ impl Forwards {
                 Ok(None) => Phase::Ended,
                 Err(wait) => return Ok(Progress::Pending(wait)),
             },
-            Phase::Row { server, token, position } => row(cx, (server, token, position))?,
+            Phase::Row { server, token, position } => row(cx, server, token, position)?,
             Phase::Count { server, near_expert } if !experts(core, server).contains(&near_expert) => {
                 *word(cx.words.taken, server)? = ENDED;
                 Phase::Find { server: server + 1 }
@@ -192,10 +192,7 @@ fn hold<F: Fabric + ?Sized>(
     Ok(())
 }
 
-fn row(
-    cx: &mut Turn<'_, impl Fabric + ?Sized>,
-    (server, token, position): (u32, Token, u32),
-) -> Result<Phase> {
+fn row(cx: &mut Turn<'_, impl Fabric + ?Sized>, server: u32, token: Token, position: u32) -> Result<Phase> {
     let Turn { core, fabric, inputs, words, buffers, .. } = cx;
     let (core, held) = (*core, &*buffers.held);
     let shape = core.shape;

@@ -55,7 +55,7 @@ impl Send {
                 let own = of(token, server).take_while(|_| token < core.shape.bs(core.rank));
                 match own.chain(rest).find(|&(token, server)| needs(token, server)) {
                     Some((token, server)) => {
-                        self.record(cx, (token, server))?;
+                        self.record(cx, Token(token), server)?;
                         Phase::Record { token, server: server + 1 }
                     }
                     None => Phase::End { server: 0, step: 0 },
@@ -86,12 +86,12 @@ impl Send {
         self.go(next)
     }
 
-    fn record(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>, (token, server): (u32, u32)) -> Result<()> {
+    fn record(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>, token: Token, server: u32) -> Result<()> {
         let Turn { core, fabric, inputs, words, buffers, .. } = cx;
         let (core, buffer) = (*core, &mut *buffers.send);
-        let pairs = plan::pairs(core.shape, inputs.ids(core.shape, Token(token)), server);
-        write_record(*core, inputs, &mut self.staged, buffer, Token(token))?;
-        write_front(buffer, core.epoch, token, pairs);
+        let pairs = plan::pairs(core.shape, inputs.ids(core.shape, token), server);
+        write_record(*core, inputs, &mut self.staged, buffer, token)?;
+        write_front(buffer, core.epoch, token.0, pairs);
         let record = word(words.records, server)?;
         let message = room(buffer, relay::token_bytes(core.shape))?;
         issue::record(core, *fabric, (server, *record), message)?;
