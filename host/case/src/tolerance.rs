@@ -45,7 +45,7 @@ pub struct Judged {
     pub first: Vec<Difference>,
 }
 
-/// Whether nothing was counted: `serde` leaves such a field out.
+/// Returns true for a count that `serde` leaves out.
 pub const fn is_zero(count: &usize) -> bool {
     *count == 0
 }

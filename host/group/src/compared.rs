@@ -18,14 +18,14 @@ const NAMED_MAX: usize = 20;
 /// Most tensors named in the line of the verdict.
 const NAMED_IN_BOUND: usize = 4;
 
-/// What is judged, and how strictly.
+/// The tensors that are judged, and the tolerance.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// How many steps of its type a value may be off.
+    /// A value may be off by so many steps of its type.
     pub ulp: u64,
-    /// A value may differ by so many times the expected one, plus `atol`.
+    /// A value may differ by `rtol * abs(expected)`, plus `atol`.
     pub rtol: f64,
-    /// A value may differ by so much, plus `rtol`.
+    /// A value may differ by this much, plus the part of `rtol`.
     pub atol: f64,
     /// The only ranks that are judged; all of them if there are none.
     pub ranks: Vec<u32>,

@@ -87,7 +87,7 @@ pub struct MpiShimArgs {
     pub out: Option<PathBuf>,
 }
 
-/// How the machines' rows are copied.
+/// A way to copy rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub enum RowCopyArg {
     /// The way that is measured to be fastest before the ranks meet; for short runs the usual one of the processor.

@@ -22,7 +22,7 @@ use veriep_core::units::{CoreId, RankId};
 use veriep_plan::plans::lists::Traffic;
 use veriep_plan::plans::{self, Asked, Ends};
 
-/// What every plan begins with.
+/// The beginning of every plan.
 #[derive(Debug, Serialize)]
 struct Head {
     ok: bool,
@@ -39,7 +39,7 @@ struct OfAll {
     cores: u32,
 }
 
-/// Whose plan it is.
+/// The rank and the core of a plan.
 #[derive(Debug, Serialize)]
 struct OfRank {
     rank: u32,
