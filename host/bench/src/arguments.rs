@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use veriep::cli::{
     BACKEND, ByName, CommonArgs, ConfigArgs, INPUT, MEASUREMENT, OUTPUT, PROTOCOL, RowCopyArg, number,
 };
+use veriep_case::experts::Experts;
 use veriep_case::generate::Routing;
 use veriep_core::protocol::Receive;
 use veriep_group::vector::Unit;
-use veriep_plan::mode::Experts;
 
 /// Measure dispatch and combine over a grid of sizes, beside bare copies and baselines.
 #[derive(Debug, Parser)]

@@ -11,7 +11,7 @@ use veriep::cli::{RowCopyArg, name_of};
 use veriep::command::quantiles::Quantiles;
 use veriep_case::case::Case;
 use veriep_case::config::Bs;
-use veriep_case::dump;
+use veriep_case::experts::Experts;
 use veriep_case::global_rank;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Receive;
@@ -177,7 +177,7 @@ fn compared(mine: &Subject<'_>, other: &Subject<'_>) -> Option<String> {
             if receive != its_receive {
                 let is_overwritten = receive.overwrites() && its_receive.is_direct();
                 (is_overwritten && copy == its_copy && has_its_mode)
-                    .then(|| format!("experts = {}", dump::experts(its_receive)))
+                    .then(|| format!("experts = {}", Experts::under(its_receive).name()))
             } else if copy != its_copy {
                 (its_copy < copy && has_its_mode).then(|| format!("row_copy = {}", name_of(its_copy)))
             } else {
@@ -266,7 +266,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     Entry {
         system,
         receive: way.map(|(receive, _)| receive.name()),
-        experts: way.map(|(receive, _)| dump::experts(receive)),
+        experts: way.map(|(receive, _)| Experts::under(receive).name()),
         row_copy: subject.row_copy.map(|way| name_of(RowCopyArg::from(way))),
         asked: way.map(|(_, asked)| asked),
         ep_world_size: config.ep_world_size,

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     };
     let mut report = common.report("bench", false);
     // Processes of an MPI would not all end behind the same turn.
-    let answers = Answers { ends_early: !args.backend.contains(&LiveArg::Mpi), ..Answers::default() };
+    let answers = Answers { ends_early: !args.backend.contains(&LiveArg::Mpi), ..Answers::NONE };
     match answers.prepare().and_then(|()| measure::run(&args, &mut report)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => ExitCode::from(report.fail(&error)),

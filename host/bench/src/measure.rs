@@ -22,6 +22,7 @@ use veriep_case::atomic_file::check_writable;
 use veriep_case::case::{Case, support};
 use veriep_case::config::{Bs, Config};
 use veriep_case::error::Error;
+use veriep_case::experts::Experts;
 use veriep_case::generate::{Options, generate};
 use veriep_case::hints;
 use veriep_core::fabric::raw::RowCopy;
@@ -33,7 +34,6 @@ use veriep_group::backend::Pages;
 use veriep_group::interrupt;
 #[cfg(target_os = "linux")]
 use veriep_group::world::Invited;
-use veriep_plan::mode::Experts;
 
 /// What is asked when nothing is: the yardstick of the documents.
 const EP: [i64; 2] = [2, 8];

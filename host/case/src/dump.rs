@@ -5,11 +5,12 @@
 
 use crate::config::{self, FILE_NAME};
 use crate::error::Error;
+use crate::experts::Experts;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 use veriep_core::place::Region;
-use veriep_core::protocol::{Choices, Receive, Stage};
+use veriep_core::protocol::{Choices, Stage};
 
 /// The name of the file with the group's [`Options`].
 pub const OPTIONS_NAME: &str = "options.toml";
@@ -31,12 +32,6 @@ pub struct Options {
     pub in_flight: u32,
 }
 
-/// Returns the place where experts leave their results, by its name on the command line.
-#[must_use]
-pub const fn experts(receive: Receive) -> &'static str {
-    if receive.overwrites() { "overwrite" } else { "apart" }
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self::chosen(Choices::default(), 0, 1)
@@ -54,7 +49,7 @@ impl Options {
                 Stage::Three => 3,
             },
             port_offset,
-            experts: experts(choices.receive).to_owned(),
+            experts: Experts::under(choices.receive).name().to_owned(),
             in_flight,
         }
     }

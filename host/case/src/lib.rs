@@ -20,6 +20,7 @@ pub mod clashes;
 pub mod config;
 pub mod dump;
 pub mod error;
+pub mod experts;
 pub mod generate;
 pub mod global_rank;
 pub mod hints;

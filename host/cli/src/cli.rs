@@ -27,6 +27,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use core::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use veriep_case::experts::Experts;
 use veriep_case::generate::{MaskKind, Routing};
 use veriep_case::padding::Padding;
 use veriep_case::presets;
@@ -38,7 +39,7 @@ use veriep_group::compared::Asked;
 use veriep_group::driver::threads::Spread;
 use veriep_group::vector::Unit;
 use veriep_plan::diagnose::OperatorSource;
-use veriep_plan::mode::{self, Experts, Mode};
+use veriep_plan::mode::{self, Mode};
 
 /// Run, check and debug Mixture-of-Experts dispatch and combine (Ascend A2/A3) without an NPU.
 #[derive(Debug, Parser)]
@@ -119,10 +120,10 @@ impl Verb {
                 is_launched: matches!(args.backend, BackendArg::Mpi),
                 ends_early: true,
             },
-            Self::Simulate(_) => Answers { dumps: false, is_launched: false, ends_early: true },
+            Self::Simulate(_) => Answers { ends_early: true, ..Answers::NONE },
             #[cfg(feature = "schedule")]
-            Self::Schedule(_) => Answers { dumps: false, is_launched: false, ends_early: true },
-            _ => Answers { dumps: false, is_launched: false, ends_early: false },
+            Self::Schedule(_) => Answers { ends_early: true, ..Answers::NONE },
+            _ => Answers::NONE,
         }
     }
 
@@ -298,37 +299,12 @@ impl ByName for Flags {
     }
 }
 
-impl ByName for Experts {
-    const VALUES: &'static [Self] = &Self::ALL;
-
-    fn named(self) -> (&'static str, &'static str) {
-        let about = match self {
-            Self::Apart => "In memory of their own",
-            Self::Overwrite => {
-                "In the places of the rows that they came from; needs --receive direct and quant_mode = 0"
-            }
-        };
-        (self.name(), about)
-    }
-}
-
-impl ByName for OperatorSource {
-    const VALUES: &'static [Self] = &Self::ALL;
-
-    fn named(self) -> (&'static str, &'static str) {
-        let about = match self {
-            Self::Veriep => "Those of this program, in every protocol",
-            Self::CannM => "The shipped operators of A3 from CANN 9.0.0 on: partitions of 384 KiB",
-            Self::CannH => "The shipped operators of A3 up to CANN 8.5.0: partitions of 500 KiB",
-        };
-        (self.name(), about)
-    }
-}
-
 by_name! {
     Routing: Self::ALL;
     MaskKind: Self::ALL;
     Receive: Self::MODES;
+    Experts: Self::ALL;
+    OperatorSource: Self::ALL;
     Spread: Self::ALL;
     Unit: Self::ALL;
 }

@@ -11,7 +11,7 @@ use veriep_group::interrupt::{ASKED, DUMP};
 const ANSWERS: u32 = 10;
 
 /// The signals that a program answers, beside a file that grows beyond its limit.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Answers {
     /// It writes a dump when it is asked to.
     pub dumps: bool,
@@ -22,6 +22,9 @@ pub struct Answers {
 }
 
 impl Answers {
+    /// None.
+    pub const NONE: Self = Self { dumps: false, is_launched: false, ends_early: false };
+
     /// Prepares the answers.
     ///
     /// # Errors

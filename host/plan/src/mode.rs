@@ -2,6 +2,7 @@
 
 use veriep_case::case::support;
 use veriep_case::error::Error;
+use veriep_case::experts::Experts;
 use veriep_core::fabric::Capabilities;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::shared::SharedSplit;
@@ -25,47 +26,6 @@ pub const fn split_name(split: SharedSplit) -> &'static str {
     match split {
         SharedSplit::AllIn => "all-in",
         SharedSplit::Even => "even",
-    }
-}
-
-/// The place where experts leave their results (with rows that are placed directly).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Experts {
-    /// In memory of their own.
-    #[default]
-    Apart,
-    /// In the places of the rows that they came from.
-    Overwrite,
-}
-
-impl Experts {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Apart, Self::Overwrite];
-
-    /// Returns the name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Apart => "apart",
-            Self::Overwrite => "overwrite",
-        }
-    }
-
-    /// Returns `receive` with results at this place.
-    ///
-    /// # Errors
-    /// Results are to overwrite rows, and `receive` is not direct.
-    pub fn of(self, receive: Receive) -> Result<Receive, Error> {
-        match (self, receive) {
-            (Self::Apart, _) => Ok(receive),
-            (Self::Overwrite, Receive::Direct { areas } | Receive::Overwrite { areas }) => {
-                Ok(Receive::Overwrite { areas })
-            }
-            (Self::Overwrite, _) => Err(Error::Request(format!(
-                "--experts overwrite: only --receive direct has it, not {}; hint: --receive direct",
-                receive.name()
-            ))),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sizes that a configuration needs: the window term by term, and what follows from it.
 
 use serde::Serialize;
-use veriep_case::dump;
+use veriep_case::experts::Experts;
 use veriep_core::layout::direct;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Buffer, Product, Shape, Term};
@@ -72,7 +72,7 @@ impl Placed {
     pub fn of(shape: &Shape, receive: Receive) -> Option<Self> {
         let required_bytes = direct::required_bytes(shape, receive.areas(), receive.overwrites());
         let required_mb = required_bytes.div_ceil(MIB);
-        let experts = dump::experts(receive);
+        let experts = Experts::under(receive).name();
         receive.is_direct().then_some(Self { experts, areas: receive.areas(), required_bytes, required_mb })
     }
 }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use veriep_case::case::{Case, Opened};
 use veriep_case::config::Config;
 use veriep_case::error::Error;
+use veriep_case::experts::Experts;
 use veriep_case::presets::{NAMES, preset};
 use veriep_case::store::TensorFile;
 use veriep_case::{case, hints};
@@ -19,7 +20,7 @@ use veriep_core::units::{CoreId, RankId};
 use veriep_group::compared::{Asked, Compared, One, compared};
 use veriep_group::expected::Expected;
 use veriep_plan::export::Exported;
-use veriep_plan::mode::{Experts, Mode};
+use veriep_plan::mode::Mode;
 
 use tensors::{Given as Tensors, Taken, given, taken};
 
@@ -79,11 +80,8 @@ fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<Mode
         PyValueError::new_err(format!("{name} = {seen:?}: must be {legal}"))
     };
     let named = Receive::MODES.into_iter().find(|mode| mode.name() == receive);
-    let experts = match experts.as_str() {
-        "apart" => Experts::Apart,
-        "overwrite" => Experts::Overwrite,
-        other => return Err(unknown("experts", other, "\"apart\" or \"overwrite\"")),
-    };
+    let experts =
+        Experts::named(&experts).ok_or_else(|| unknown("experts", &experts, "\"apart\" or \"overwrite\""))?;
     let flags = match flags.as_deref() {
         None => None,
         Some("joint") => Some(Flags::Joint),

@@ -9,7 +9,7 @@ mod report;
 
 pub use report::{Diagnosis, Rank, Suspect};
 
-use crate::mode::{Experts, Mode};
+use crate::mode::Mode;
 use cann::Release;
 use memory::Memory;
 use owes::{Evidence, Seen};
@@ -19,6 +19,7 @@ use veriep_case::case::{self, Case};
 use veriep_case::config::Config;
 use veriep_case::dump;
 use veriep_case::error::Error;
+use veriep_case::experts::Experts;
 use veriep_case::global_rank;
 use veriep_case::hints;
 use veriep_case::verdict::Judgement;
@@ -55,9 +56,19 @@ impl OperatorSource {
             Self::CannH => "cann-h",
         }
     }
+
+    /// Returns one sentence about it.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Veriep => "Those of this program, in every protocol",
+            Self::CannM => "The shipped operators of A3 from CANN 9.0.0 on: partitions of 384 KiB",
+            Self::CannH => "The shipped operators of A3 up to CANN 8.5.0: partitions of 500 KiB",
+        }
+    }
 }
 
-/// What is asked of a folder of dumps.
+/// A question about a folder of dumps.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The folder.
@@ -232,11 +243,8 @@ fn choices(request: &Request, shape: &Shape, options: &dump::Options) -> Result<
     let receive = Receive::MODES.into_iter().find(|mode| mode.name() == options.receive);
     let mode = Mode {
         receive: receive.ok_or_else(|| refused("receive: no such way to receive"))?,
-        experts: match options.experts.as_str() {
-            "apart" => Experts::Apart,
-            "overwrite" => Experts::Overwrite,
-            _ => return Err(refused("experts: must be apart or overwrite")),
-        },
+        experts: Experts::named(&options.experts)
+            .ok_or_else(|| refused("experts: must be apart or overwrite"))?,
         flags: match options.flags.as_str() {
             "joint" => request.flags,
             "separate" => Some(Flags::Separate),

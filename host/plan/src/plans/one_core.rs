@@ -6,7 +6,7 @@ use super::{Asked, Ends, ends, ports, tp};
 use crate::mode::{order_name, split_name};
 use core::ops::Range;
 use serde::Serialize;
-use veriep_case::dump;
+use veriep_case::experts::Experts;
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
     Partition, combine_slot, combine_status, dispatch_slot, dispatch_status, token_flag,
@@ -177,7 +177,7 @@ pub fn of(traffic: &Traffic, asked: Asked, rank: RankId, core: CoreId) -> Plan {
     };
     Plan {
         receive: receive.name(),
-        experts: dump::experts(receive),
+        experts: Experts::under(receive).name(),
         order: order_name(asked.order).to_owned(),
         shared: split_name(asked.shared).to_owned(),
         port_offset: traffic.shape.port_offset(),

@@ -7,8 +7,8 @@ use crate::report::{Cell, Report, columns, note, pairs};
 use core::time::Duration;
 use serde::Serialize;
 use veriep_case::case::Case;
-use veriep_case::dump;
 use veriep_case::error::Error;
+use veriep_case::experts::Experts;
 use veriep_case::global_rank;
 use veriep_case::verdict::Judgement;
 use veriep_core::protocol::Stage;
@@ -160,7 +160,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         rows: bytes.rows,
         schedule: args.schedule.clone(),
         receive: receive.name(),
-        experts: dump::experts(receive),
+        experts: Experts::under(receive).name(),
         rounds: costs.rounds,
         interrupted: costs.rounds < plan.rounds(),
         checked: plan.check.is_some(),
