@@ -105,7 +105,10 @@ impl Numbers {
     fn choices(&self, shape: &Shape) -> Option<Choices> {
         let enough = |receive: Receive| receive.areas() >= receive.with_batches(self.in_flight()).areas();
         let all: Vec<_> = Choices::all(shape).filter(|choices| enough(choices.receive)).collect();
-        all.get(usize::from(self.protocol) / ALGORITHMS.len() % all.len().max(1)).copied()
+        let number = usize::from(self.protocol) / ALGORITHMS.len();
+        let choices = *all.get(number % all.len().max(1))?;
+        // Calls are checked with every other turn through them.
+        Some(Choices { checked: number / all.len() % 2 == 1, ..choices })
     }
 
     /// Rounds, from 1.
@@ -343,6 +346,7 @@ impl Tensors {
             const_expert_v: &self.const_v,
             residual_x: &self.residual_x,
             gamma: &self.gamma,
+            call: None,
         }
     }
 }

@@ -42,6 +42,7 @@ fn by_definition(shape: &Shape, rank: RankId, inputs: &Inputs<'_>) -> Sent {
     let (rs, s, k) = (shape.shared_expert_rank_num(), shape.shared_expert_num(), shape.k());
     let active = |token: u32, column: u32| match inputs.mask {
         Mask::None => true,
+        Mask::Abstains => false,
         Mask::Tokens(mask) => mask[token as usize],
         Mask::Pairs(mask) => mask[(token * k + column) as usize],
     };

@@ -98,7 +98,7 @@ fn drawn(case: &Case, distance: usize) -> Vec<RankTensors> {
     let k = case.shape.k() as usize;
     let inactive = |rank: &RankTensors| match &rank.mask {
         OwnedMask::Tokens(mask) => mask.iter().filter(|&&active| !active).count(),
-        OwnedMask::None | OwnedMask::Pairs(_) => 0,
+        OwnedMask::None | OwnedMask::Pairs(_) | OwnedMask::Abstains => 0,
     };
     let bs = |rank: &RankTensors| rank.expert_ids.len() / k;
     let tokens = |rank| (0..bs(rank) - inactive(rank)).map(move |token| Source { rank, token });
@@ -144,7 +144,7 @@ fn mask(case: &Case, sources: &[Source<'_>], bs: usize) -> OwnedMask {
     if any(|mask| matches!(mask, OwnedMask::Pairs(_))) {
         let pairs = |source: &Source<'_>| match &source.rank.mask {
             OwnedMask::Pairs(mask) => mask[source.token * k..][..k].to_vec(),
-            OwnedMask::None | OwnedMask::Tokens(_) => vec![true; k],
+            OwnedMask::None | OwnedMask::Tokens(_) | OwnedMask::Abstains => vec![true; k],
         };
         let mut all: Vec<_> = sources.iter().flat_map(pairs).collect();
         all.resize(bs * k, false);

@@ -26,6 +26,8 @@ pub struct Options {
     pub receive: String,
     pub flags: String,
     pub stage: u32,
+    /// Whether words have the numbers of their calls.
+    pub checked: bool,
     pub port_offset: i64,
     pub experts: String,
     /// The most batches in flight.
@@ -48,6 +50,7 @@ impl Options {
                 Stage::Two => 2,
                 Stage::Three => 3,
             },
+            checked: choices.checked,
             port_offset,
             experts: Experts::under(choices.receive).name().to_owned(),
             in_flight,

@@ -447,7 +447,7 @@ impl ModeArgs {
     #[must_use]
     pub const fn mode(&self) -> Mode {
         let Self { receive, experts, flags, stage, port_offset } = *self;
-        Mode { receive, experts, flags, stage, port_offset }
+        Mode { receive, experts, flags, stage, port_offset, checked: false }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Mode {
     pub flags: Option<Flags>,
     /// 2 or 3.
     pub stage: Option<u32>,
+    /// Whether words have the numbers of their calls.
+    pub checked: bool,
     /// In bytes.
     pub port_offset: i64,
 }
@@ -66,7 +68,7 @@ impl Mode {
     pub fn receiving(&self, shape: &Shape, receive: Receive) -> Result<Choices, Error> {
         support::receives(shape, receive)?;
         let (flags, stage) = (flags(shape, self.flags, receive)?, stage(shape, self.stage)?);
-        let choices = Choices { flags, receive, stage, ..Choices::default() };
+        let choices = Choices { flags, receive, stage, checked: self.checked, ..Choices::default() };
         choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
         Ok(choices)
     }

@@ -255,6 +255,7 @@ impl Member {
         given: [Array; 3],
         mask: Option<(usize, usize, bool)>,
         scales: Option<Array>,
+        call: Option<u32>,
     ) -> PyResult<(Handle, usize, usize, [Array; OUTPUTS.len()])> {
         let [x, ids, weights] = given;
         let mut free = self.open()?;
@@ -282,6 +283,7 @@ impl Member {
                 expert_scales: &expert_scales,
                 mask,
                 scales: scales.as_deref(),
+                call,
             };
             member.dispatch(&tokens, goes_on)
         })?;

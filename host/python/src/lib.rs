@@ -97,6 +97,7 @@ fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<Mode
         experts,
         flags,
         stage,
+        checked: false,
         port_offset,
     })
 }

@@ -11,7 +11,7 @@
 /**
  * The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
  */
-#define VERIEP_ABI_VERSION 2
+#define VERIEP_ABI_VERSION 3
 
 /**
  * All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
@@ -385,6 +385,11 @@
 #define VERIEP_MASK_PAIRS 2
 
 /**
+ * The rank has no token, and takes part: its experts serve the others.
+ */
+#define VERIEP_MASK_ABSTAINS 3
+
+/**
  * A row of `dtype` times the weight.
  */
 #define VERIEP_TERM_ROW 0
@@ -427,7 +432,7 @@
 /**
  * Words of 8 bytes that stand for parameters and areas of a rank.
  */
-#define VERIEP_FINGERPRINTS 64
+#define VERIEP_FINGERPRINTS 65
 
 /**
  * Words of 8 bytes in a shape.
@@ -663,6 +668,10 @@ typedef struct veriep_choices {
    * `VERIEP_STAGE_*`.
    */
   uint32_t stage;
+  /**
+   * 1: flags and counts have the number of their call beside them. 0: words as the shipped operators write them.
+   */
+  uint32_t checked;
 } veriep_choices;
 
 /**
@@ -774,9 +783,15 @@ typedef struct veriep_inputs {
    */
   struct veriep_bytes gamma;
   /**
-   * `VERIEP_MASK_*`.
+   * `VERIEP_MASK_*`. With `VERIEP_MASK_ABSTAINS` the rank takes part with no token, and no tensor is read.
    */
   uint32_t mask_kind;
+  /**
+   * The number of the call, the same on all ranks, in dispatch and in the combine of its results, such as step times
+   * layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). Always 0 where callers have
+   * no number: a left-out call is not seen then.
+   */
+  uint32_t call;
 } veriep_inputs;
 
 /**
@@ -1395,7 +1410,8 @@ int32_t veriep_received_rows(const struct veriep_shape *shape,
                              struct veriep_rows *results);
 
 /**
- * What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`.
+ * What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`, and
+ * calls are checked.
  */
 struct veriep_choices veriep_choices_default(void);
 
@@ -1493,11 +1509,11 @@ VERIEP_ASSERT(sizeof(veriep_core) == 288, "veriep_core");
 VERIEP_ASSERT(sizeof(veriep_expert_map) == 32, "veriep_expert_map");
 VERIEP_ASSERT(sizeof(veriep_agent) == 64, "veriep_agent");
 VERIEP_ASSERT(sizeof(veriep_place) == 16, "veriep_place");
-VERIEP_ASSERT(sizeof(veriep_choices) == 16, "veriep_choices");
+VERIEP_ASSERT(sizeof(veriep_choices) == 20, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");
-VERIEP_ASSERT(sizeof(veriep_fingerprints) == 512, "veriep_fingerprints");
+VERIEP_ASSERT(sizeof(veriep_fingerprints) == 520, "veriep_fingerprints");
 VERIEP_ASSERT(sizeof(veriep_status) == 12, "veriep_status");
 VERIEP_ASSERT(sizeof(veriep_awaited) == 24, "veriep_awaited");
 #undef VERIEP_ASSERT

@@ -11,7 +11,7 @@ use kernel_core::protocol::{Choices, Fingerprints, Flags, Receive, Stage};
 use kernel_core::shape::{Dtype, Given, Limits, Op, Protocol};
 
 /// The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
-pub const VERIEP_ABI_VERSION: u32 = 2;
+pub const VERIEP_ABI_VERSION: u32 = 3;
 
 /// All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
 pub const VERIEP_OK: i32 = 0;
@@ -177,6 +177,8 @@ pub const VERIEP_MASK_NONE: u32 = 0;
 pub const VERIEP_MASK_TOKENS: u32 = 1;
 /// `x_active_mask` has a byte for each token and k.
 pub const VERIEP_MASK_PAIRS: u32 = 2;
+/// The rank has no token, and takes part: its experts serve the others.
+pub const VERIEP_MASK_ABSTAINS: u32 = 3;
 
 /// A row of `dtype` times the weight.
 pub const VERIEP_TERM_ROW: u32 = 0;
@@ -198,7 +200,7 @@ pub const VERIEP_AWAITS_ROOM: u32 = 3;
 pub const VERIEP_NONE: u32 = u32::MAX;
 
 /// Words of 8 bytes that stand for parameters and areas of a rank.
-pub const VERIEP_FINGERPRINTS: usize = 64;
+pub const VERIEP_FINGERPRINTS: usize = 65;
 
 /// Refuses an argument.
 pub(crate) type Said<T = i32> = Result<T, i32>;
@@ -243,7 +245,7 @@ pub(crate) fn order(code: u32) -> Said<SendOrder> {
 /// As of [`read`].
 pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
     if given.is_null() {
-        return Ok(Choices::default());
+        return Ok(Choices { checked: true, ..Choices::default() });
     }
     // SAFETY: the caller's.
     let given = unsafe { read(given) }?;
@@ -258,6 +260,7 @@ pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
             VERIEP_STAGE_3 => Stage::Three,
             _ => return Err(VERIEP_E_ARGUMENT),
         },
+        checked: nth(&[false, true], given.checked)?,
     })
 }
 

@@ -25,7 +25,8 @@ use kernel_core::protocol::{
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
 
-/// What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`.
+/// What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`, and
+/// calls are checked.
 #[unsafe(no_mangle)]
 pub extern "C" fn veriep_choices_default() -> veriep_choices {
     veriep_choices {
@@ -33,6 +34,7 @@ pub extern "C" fn veriep_choices_default() -> veriep_choices {
         flags: codes::VERIEP_FLAGS_JOINT,
         receive: codes::VERIEP_RECEIVE_COPY,
         stage: codes::VERIEP_STAGE_3,
+        checked: 1,
     }
 }
 

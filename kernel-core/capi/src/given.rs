@@ -1,8 +1,8 @@
 //! Pointers of the caller as references: what can be checked of them is.
 
 use crate::codes::{
-    Said, VERIEP_E_ARGUMENT, VERIEP_E_NULL, VERIEP_MASK_NONE, VERIEP_MASK_PAIRS, VERIEP_MASK_TOKENS,
-    VERIEP_OK,
+    Said, VERIEP_E_ARGUMENT, VERIEP_E_NULL, VERIEP_MASK_ABSTAINS, VERIEP_MASK_NONE, VERIEP_MASK_PAIRS,
+    VERIEP_MASK_TOKENS, VERIEP_OK,
 };
 use crate::types::{veriep_bytes, veriep_inputs, veriep_operands};
 use core::mem::MaybeUninit;
@@ -106,6 +106,7 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
                 VERIEP_MASK_NONE if given.x_active_mask.len == 0 => Mask::None,
                 VERIEP_MASK_TOKENS => Mask::Tokens(mask()?),
                 VERIEP_MASK_PAIRS => Mask::Pairs(mask()?),
+                VERIEP_MASK_ABSTAINS => Mask::Abstains,
                 _ => return Err(VERIEP_E_ARGUMENT),
             },
             scales: optional(given.scales)?,
@@ -115,6 +116,7 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
             const_expert_v: tensor(given.const_expert_v)?,
             residual_x: tensor(given.residual_x)?,
             gamma: tensor(given.gamma)?,
+            call: Some(given.call),
         })
     }
 }

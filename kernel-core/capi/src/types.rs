@@ -136,6 +136,8 @@ pub struct veriep_choices {
     pub receive: u32,
     /// `VERIEP_STAGE_*`.
     pub stage: u32,
+    /// 1: flags and counts have the number of their call beside them. 0: words as the shipped operators write them.
+    pub checked: u32,
 }
 
 /// What the memory of a rank must hold, in bytes but for what says otherwise.
@@ -249,8 +251,12 @@ pub struct veriep_inputs {
     pub residual_x: veriep_bytes,
     /// `[h]` dtype, AddRmsNorm.
     pub gamma: veriep_bytes,
-    /// `VERIEP_MASK_*`.
+    /// `VERIEP_MASK_*`. With `VERIEP_MASK_ABSTAINS` the rank takes part with no token, and no tensor is read.
     pub mask_kind: u32,
+    /// The number of the call, the same on all ranks, in dispatch and in the combine of its results, such as step times
+    /// layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). Always 0 where callers have
+    /// no number: a left-out call is not seen then.
+    pub call: u32,
 }
 
 /// What combine is given besides: what the experts returned, and outputs of the same batch's dispatch. Each protocol reads

@@ -2,6 +2,7 @@
 
 use super::{Fault, Flag, Wait};
 use crate::place::Place;
+use crate::sync::call::{CALLS, Tag};
 use crate::units::{CoreId, RankId};
 use core::fmt;
 
@@ -41,6 +42,15 @@ pub enum ProtocolError {
         awaited: Wait,
         /// The value seen.
         seen: u64,
+    },
+    /// A flag has the number of another call: its writer has left out a call, or given another number than this rank.
+    OtherCall {
+        /// The wait for this flag, which identifies it.
+        awaited: Wait,
+        /// The call of the flag.
+        seen: Tag,
+        /// This rank's call.
+        expected: Tag,
     },
     /// A grant is not a row from which on the rows for that expert fit.
     Grant {
@@ -220,8 +230,10 @@ impl ProtocolError {
     #[must_use]
     pub const fn source(&self) -> Option<RankId> {
         match self {
-            Self::Flag { awaited: Wait { flag: Flag::Tp, .. }, .. } => None,
-            Self::Flag { awaited, .. } => awaited.source(),
+            Self::Flag { awaited, .. } | Self::OtherCall { awaited, .. } => match awaited.flag {
+                Flag::Tp => None,
+                _ => awaited.source(),
+            },
             Self::Count { source, .. } | Self::Grant { source, .. } | Self::Record { source, .. } => {
                 Some(*source)
             }
@@ -234,7 +246,7 @@ impl ProtocolError {
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
         match &mut self {
-            Self::Flag { awaited, .. } => *awaited = awaited.renamed(name),
+            Self::Flag { awaited, .. } | Self::OtherCall { awaited, .. } => *awaited = awaited.renamed(name),
             Self::Count { source, .. }
             | Self::Grant { source, .. }
             | Self::Record { source, .. }
@@ -257,6 +269,12 @@ impl fmt::Display for ProtocolError {
                 "barrier word of core {core} = {seen:#x}: impossible while this core is at barrier {epoch} (modulo 4)"
             ),
             Self::Flag { awaited, seen } => flag(f, awaited, seen),
+            Self::OtherCall { awaited: Wait { flag, rank, .. }, seen, expected } => write!(
+                f,
+                "rank {rank} is in {seen} by its {}, this rank in {expected}: one of them has left out a call, or given \
+                 another number (modulo {CALLS})",
+                flag.name()
+            ),
             Self::Grant { source, local_expert, seen, max } => write!(
                 f,
                 "grant of rank {source} for its local expert {local_expert} = {seen}: the rows do not fit from there on into its {max}"

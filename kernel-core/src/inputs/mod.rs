@@ -21,6 +21,8 @@ pub enum Mask<'a> {
     Tokens(&'a [bool]),
     /// One flag per (token, k).
     Pairs(&'a [bool]),
+    /// No token is active: the rank [abstains](Inputs::abstaining). Unlike a mask, every protocol takes this.
+    Abstains,
 }
 
 /// The tensors of one rank, by reference. Rows are little-endian bytes; tensors that the shape does not have are empty.
@@ -50,6 +52,10 @@ pub struct Inputs<'a> {
     pub residual_x: &'a [u8],
     /// `[h]` dtype, AddRmsNorm; the same on all ranks.
     pub gamma: &'a [u8],
+    /// The number of the call, such as step times layers plus layer: the same on all ranks, in dispatch and in the combine
+    /// of its results. Where a group [checks calls](crate::protocol::Choices::checked), a rank that is at another call is
+    /// refused. `None`: each rank counts its own calls, so that one which leaves out a call is not seen.
+    pub call: Option<u32>,
 }
 
 /// Whose inputs are checked.
@@ -63,6 +69,34 @@ enum Reads {
 pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
 
 impl Inputs<'_> {
+    /// Returns the inputs of a rank that has nothing to send, or whose batch was refused, and takes part all the same: its
+    /// peers need its flags, and its experts serve them. It gives no tensor but the model's own, and its results hold no
+    /// token's.
+    #[must_use]
+    pub const fn abstaining(call: Option<u32>) -> Self {
+        Inputs {
+            x: &[],
+            expert_ids: &[],
+            expert_scales: &[],
+            mask: Mask::Abstains,
+            scales: None,
+            shared_expert_x: None,
+            const_expert_alpha_1: &[],
+            const_expert_alpha_2: &[],
+            const_expert_v: &[],
+            residual_x: &[],
+            gamma: &[],
+            call,
+        }
+    }
+
+    /// Returns whether the rank abstains.
+    #[inline]
+    #[must_use]
+    pub const fn abstains(&self) -> bool {
+        matches!(self.mask, Mask::Abstains)
+    }
+
     /// Checks the inputs of `rank` against the shape, before anything of them is sent.
     ///
     /// Rows of tokens are only read when they are quantised, and then only the rows of active tokens.
@@ -91,6 +125,9 @@ impl Inputs<'_> {
 
     /// The same of what combine reads besides. It trusts the ids and the mask, which dispatch has checked.
     pub fn check_combine(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
+        if self.abstains() {
+            return ControlFlow::Continue(());
+        }
         let (tokens, k) = (shape.bs(rank) as usize, shape.k() as usize);
         if length("expert_scales", self.expert_scales.len(), tokens * k, found)? {
             all_finite("expert_scales", self.expert_scales, Some(k), found)?;
@@ -105,6 +142,10 @@ impl Inputs<'_> {
         rank: RankId,
         found: &mut Found<'_>,
     ) -> ControlFlow<()> {
+        // Then no tensor is read.
+        if self.abstains() {
+            return ControlFlow::Continue(());
+        }
         self.check_taken(shape, found)?;
         let bs = shape.bs(rank);
         let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
@@ -112,7 +153,7 @@ impl Inputs<'_> {
         let ids = length("expert_ids", self.expert_ids.len(), tokens * k, found)?;
         let weights = length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
         let mask = match self.mask {
-            Mask::None => true,
+            Mask::None | Mask::Abstains => true,
             Mask::Tokens(mask) => length("x_active_mask", mask.len(), tokens, found)?,
             Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
         };
@@ -144,7 +185,7 @@ impl Inputs<'_> {
     /// Checks that no tensor is given that the machines would not read: they would answer for other inputs.
     fn check_taken(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<()> {
         let mask = match self.mask {
-            Mask::None => Given::empty(),
+            Mask::None | Mask::Abstains => Given::empty(),
             Mask::Tokens(_) => Given::MASK_1D,
             Mask::Pairs(_) => Given::MASK_2D,
         };
@@ -285,6 +326,7 @@ impl Inputs<'_> {
     pub fn pair_is_active(&self, shape: &Shape, token: Token, k: u32) -> bool {
         match self.mask {
             Mask::None => true,
+            Mask::Abstains => false,
             Mask::Tokens(mask) => mask.get(token.index()).copied().unwrap_or(false),
             Mask::Pairs(mask) => {
                 mask.get(token.index() * shape.k() as usize + k as usize).copied().unwrap_or(false)
@@ -298,6 +340,7 @@ impl Inputs<'_> {
     pub fn token_is_active(&self, shape: &Shape, token: Token) -> bool {
         match self.mask {
             Mask::None => true,
+            Mask::Abstains => false,
             Mask::Tokens(mask) => mask.get(token.index()).copied().unwrap_or(false),
             Mask::Pairs(_) => (0..shape.k()).any(|k| self.pair_is_active(shape, token, k)),
         }
@@ -330,10 +373,13 @@ impl Inputs<'_> {
         (alphas, nth_row(shape, self.const_expert_v, i as usize))
     }
 
-    /// Returns the `expert_ids` row of a token; empty when out of range.
+    /// Returns the `expert_ids` row of a token; empty when out of range, or when the rank abstains.
     #[inline]
     #[must_use]
     pub fn ids(&self, shape: &Shape, token: Token) -> &[i32] {
+        if self.abstains() {
+            return &[];
+        }
         nth_piece(self.expert_ids, token.index(), shape.k() as usize).unwrap_or(&[])
     }
 

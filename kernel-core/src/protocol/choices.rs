@@ -10,6 +10,7 @@ use crate::layout::{outputs, row_table};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::shape::{Product, Protocol, RowFormat, Seen, Shape};
+use crate::sync::call::Untagged;
 
 /// Choices that do not change results. Every core of every rank makes the same choices, for the life of a group. A protocol
 /// ignores the fields that do not apply to it.
@@ -23,6 +24,9 @@ pub struct Choices {
     pub receive: Receive,
     /// The issuer of messages to other servers, in a hierarchy.
     pub stage: Stage,
+    /// Every flag and count has the number of its call beside it, so that a rank which leaves out a call, or calls another
+    /// operator, is refused by name. Without it words are as the shipped operators write them.
+    pub checked: bool,
 }
 
 /// The place where experts find received rows. The rows are the same in all modes.
@@ -208,6 +212,12 @@ impl Choices {
         }
     }
 
+    /// Returns the words of the group without the numbers of calls.
+    #[must_use]
+    pub const fn untagged(&self) -> Untagged {
+        Untagged { checked: self.checked }
+    }
+
     /// Returns whether every rank has an agent beside its cores: on the full mesh of A2, and in stage 2 of the hierarchy.
     #[must_use]
     pub fn has_agents(&self, shape: &Shape) -> bool {
@@ -218,13 +228,14 @@ impl Choices {
         }
     }
 
-    /// Returns all combinations that differ for `shape`. Fields that its protocol ignores have their default.
+    /// Returns all combinations that differ for `shape`. Fields that its protocol ignores have their default; calls are
+    /// not checked.
     pub fn all(shape: &Shape) -> impl Iterator<Item = Self> {
         const STAGES: [Stage; 2] = [Stage::Two, Stage::Three];
         let all = SendOrder::ALL.into_iter().flat_map(|order| {
             Flags::ALL.into_iter().flat_map(move |flags| {
                 STAGES.into_iter().flat_map(move |stage| {
-                    Receive::every().map(move |receive| Self { order, flags, receive, stage })
+                    Receive::every().map(move |receive| Self { order, flags, receive, stage, checked: false })
                 })
             })
         });
@@ -233,7 +244,7 @@ impl Choices {
 
     /// Returns whether no field is an equivalent of its default.
     fn differs(&self, shape: &Shape) -> bool {
-        let Self { order, flags, receive, stage } = *self;
+        let Self { order, flags, receive, stage, .. } = *self;
         let is_a3 = matches!(shape.protocol(), Protocol::FullmeshV1 | Protocol::FullmeshV2);
         let plain = shape.protocol() == Protocol::FullmeshV1 && !receive.is_direct();
         let returns_rows = is_a3 && !receive.is_direct();

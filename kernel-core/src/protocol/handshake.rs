@@ -9,7 +9,7 @@ use crate::units::RankId;
 
 /// The number of the layout and of what its words mean. Builds that would not understand each other have different ones: a
 /// change of any place, or of who writes what there, counts it up.
-const LAYOUT: u64 = 1;
+const LAYOUT: u64 = 2;
 
 /// Declares the names of the parameters, and the function that tells their numbers.
 macro_rules! parameters {
@@ -54,6 +54,7 @@ parameters! {
     "experts": choices.receive.overwrites().into(),
     "flags": choices.flags as u64,
     "stage": choices.stage as u64,
+    "checked": choices.checked.into(),
     // Whatever else makes a shape.
     "elastic_info": shape.fingerprint(),
 }
@@ -160,8 +161,13 @@ mod tests {
     use std::path::Path;
     use std::{env, format, fs};
 
-    const COPY: Choices =
-        Choices { order: SendOrder::Plain, flags: Flags::Joint, receive: Receive::Copy, stage: Stage::Three };
+    const COPY: Choices = Choices {
+        order: SendOrder::Plain,
+        flags: Flags::Joint,
+        receive: Receive::Copy,
+        stage: Stage::Three,
+        checked: false,
+    };
 
     fn a3() -> Config<'static> {
         Config { ep_world_size: 6, moe_expert_num: 60, h: 1024, hccl_buffsize_mb: 600, ..Config::default() }
@@ -223,6 +229,7 @@ mod tests {
             ("experts", direct(1), Choices { receive: Receive::Overwrite { areas: 1 }, ..COPY }),
             ("flags", COPY, Choices { flags: Flags::Separate, ..COPY }),
             ("stage", COPY, Choices { stage: Stage::Two, ..COPY }),
+            ("checked", COPY, Choices { checked: true, ..COPY }),
         ];
         for (name, own, other) in choices {
             assert_eq!(of(&a3(), own).first_difference(&of(&a3(), other)), Some(name));

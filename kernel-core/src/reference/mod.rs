@@ -397,6 +397,7 @@ impl Cluster<'_> {
     fn active(&self, rank: RankId, token: Token, k: u32) -> bool {
         match self.ranks[rank.index()].mask {
             Mask::None => true,
+            Mask::Abstains => false,
             Mask::Tokens(mask) => mask[token.index()],
             Mask::Pairs(mask) => mask[(token.0 * self.shape.k() + k) as usize],
         }

@@ -33,7 +33,7 @@ pub struct Cluster<'a, S, C> {
     pub vector: Any,
     /// The memory.
     pub memory: Memory<S, C>,
-    /// What every rank runs.
+    /// What every rank runs, unless its [member](Member::own) has other operators.
     pub operators: Vec<Planned>,
     /// Everybody.
     pub members: Vec<Member>,
@@ -92,6 +92,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             agent: Agent::new(),
             agent_wait: None,
             error: None,
+            own: None,
         };
         Self {
             shape,
@@ -129,6 +130,11 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         found.unwrap_or_else(|_| {
             self.members.iter().position(|other| other.number == member).expect("a member")
         })
+    }
+
+    /// The operators that member number `i` runs.
+    fn plan(&self, i: usize) -> &[Planned] {
+        self.members[i].plan(&self.operators)
     }
 
     /// The constants of a core.
@@ -205,9 +211,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         for core in 0..self.members[i].cores.len() {
             let Core { machine, ended, .. } = &self.members[i].cores[core];
             let (number, ended) = (self.members[i].number, *ended);
-            let (true, Some(&planned)) = (machine.is_none(), self.operators.get(ended)) else { continue };
+            let (true, Some(&planned)) = (machine.is_none(), self.plan(i).get(ended)) else { continue };
             // What the experts return is data: combine cannot begin without it.
-            let needed = if self.joinless { self.dispatch_of(planned) } else { ended };
+            let needed = if self.joinless { self.dispatch_of(i, planned) } else { ended };
             if self.members[i].ended < needed {
                 continue;
             }
@@ -228,9 +234,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// How many operators must have ended before a combine can begin; none before a dispatch.
-    fn dispatch_of(&self, planned: Planned) -> usize {
+    fn dispatch_of(&self, i: usize, planned: Planned) -> usize {
         let dispatch = Planned { operator: Operator::Dispatch, ..planned };
-        let before = self.operators.iter().position(|&other| other == dispatch && planned != dispatch);
+        let before = self.plan(i).iter().position(|&other| other == dispatch && planned != dispatch);
         before.map_or(0, |before| before + 1)
     }
 
@@ -301,7 +307,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         core.ended += 1;
         let ended = self.members[i].ended;
         if self.members[i].cores.iter().all(|core| core.ended > ended) {
-            world.ended(self, i, self.operators[ended])?;
+            world.ended(self, i, self.plan(i)[ended])?;
             self.members[i].ended += 1;
         } else if !self.joinless {
             return Ok(());
@@ -311,10 +317,10 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
 
     fn step_core(&mut self, i: usize, actor: Actor, world: &impl World<S, C>) -> Option<Answer> {
         let shape = self.shape;
+        let planned = *self.plan(i).get(self.members[i].cores[actor.core.index()].ended)?;
         let Member { number, returned, cores, .. } = &mut self.members[i];
-        let Core { env, machine, words, row, ended, .. } = &mut cores[actor.core.index()];
+        let Core { env, machine, words, row, .. } = &mut cores[actor.core.index()];
         let (Some(env), Some(machine)) = (env, machine) else { return None };
-        let planned = *self.operators.get(*ended)?;
         let round = planned.round;
         world.steps(actor, planned, machine.phase());
         let before = self.checked.then(|| (machine.clone(), words.clone()));
@@ -395,7 +401,8 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     /// # Errors
     /// The schedule has not ended.
     pub fn end(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
-        let late: Vec<_> = self.members.iter().filter(|member| member.ended < self.operators.len()).collect();
+        let is_late = |member: &&Member| member.ended < member.plan(&self.operators).len();
+        let late: Vec<_> = self.members.iter().filter(is_late).collect();
         if late.iter().all(|member| member.error.is_some()) {
             return Ok(());
         }

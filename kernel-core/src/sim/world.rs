@@ -112,6 +112,16 @@ pub struct Member {
     pub agent_wait: Option<Wait>,
     /// What it has refused. It takes no steps afterwards.
     pub error: Option<ProtocolError>,
+    /// The operators of its own, if it does not run what the group runs.
+    pub own: Option<Vec<Planned>>,
+}
+
+impl Member {
+    /// The operators that it runs in a group that runs `operators`.
+    #[must_use]
+    pub fn plan<'p>(&'p self, operators: &'p [Planned]) -> &'p [Planned] {
+        self.own.as_deref().unwrap_or(operators)
+    }
 }
 
 /// Why a run ended badly.

@@ -2,6 +2,7 @@
 
 use crate::fabric::{Fabric, Result, Wait};
 use crate::place::Place;
+use crate::sync::call::{Tag, Tags};
 
 pub use crate::layout::a2_window::FLAG as WINDOW_FLAG;
 
@@ -39,32 +40,72 @@ pub const fn dispatch(word: u64) -> Seen {
     }
 }
 
-/// Returns the wait `awaited` for the word at `at` unless it is [`ARRIVED`].
+/// Returns the wait `awaited` for the word at `at` unless it is [`ARRIVED`] in the call of `tags`.
 ///
 /// # Errors
-/// The word is neither that nor empty, or the fabric refuses.
+/// The word is neither that nor empty, it is another call's, or the fabric refuses.
 #[inline(always)]
-pub(crate) fn missing<F: Fabric + ?Sized>(fabric: &F, at: Place, awaited: Wait) -> Result<Option<Wait>> {
+pub(crate) fn missing<F: Fabric + ?Sized>(
+    fabric: &F,
+    at: Place,
+    tags: Tags,
+    awaited: Wait,
+) -> Result<Option<Wait>> {
     let seen = fabric.observe(at)?;
-    match seen {
-        0 => Ok(Some(awaited)),
-        ARRIVED => Ok(None),
-        _ => Err(awaited.refused(seen)),
+    match tags.read(seen, awaited)? {
+        None => Ok(Some(awaited)),
+        Some(ARRIVED) => Ok(None),
+        Some(_) => Err(awaited.refused(seen)),
     }
 }
 
-/// Returns the count in the dispatch status word at `at`, or `awaited` if it is empty.
+/// Returns the count in the dispatch status word at `at`, the word `awaited`; `None` if it is empty.
 ///
 /// # Errors
-/// The word has no flag, or the fabric refuses.
+/// The word has no flag, it is another call's, or the fabric refuses.
 #[inline(always)]
-pub(crate) fn count<F: Fabric + ?Sized>(fabric: &F, at: Place, awaited: Wait) -> Result<Result<u32, Wait>> {
+pub(crate) fn count<F: Fabric + ?Sized>(
+    fabric: &F,
+    at: Place,
+    tags: Tags,
+    awaited: Wait,
+) -> Result<Option<u32>> {
     let seen = fabric.observe(at)?;
-    match dispatch(seen) {
-        Seen::Empty => Ok(Err(awaited)),
-        Seen::Flag(count) => Ok(Ok(count)),
-        Seen::Corrupt => Err(awaited.refused(seen)),
+    match tags.read(seen, awaited)? {
+        None => Ok(None),
+        Some(word) if word as u32 == FLAG => Ok(Some((word >> 32) as u32)),
+        Some(_) => Err(awaited.refused(seen)),
     }
+}
+
+/// Returns whether the A2 flag of the call of `tags`, the word `awaited`, is at `at`.
+///
+/// # Errors
+/// The flag is another call's, or the fabric refuses.
+#[inline(always)]
+pub(crate) fn in_window<F: Fabric + ?Sized>(
+    fabric: &F,
+    at: Place,
+    tags: Tags,
+    awaited: Wait,
+) -> Result<bool> {
+    let seen = fabric.observe(at)?;
+    if !is_window_flag(seen) {
+        return Ok(false);
+    }
+    if !tags.is_checked {
+        return Ok(true);
+    }
+    let tag = Tag::of(seen >> 32);
+    if tag.bits() != seen >> 32 {
+        return Err(awaited.refused(seen));
+    }
+    tags.judge(tag, awaited)
+}
+
+/// Returns the word with the A2 flag of the call of `tags`.
+pub(crate) const fn window_flag(tags: Tags) -> u64 {
+    tags.tag.bits() << 32 | WINDOW_FLAG as u64
 }
 
 /// Returns whether a word of an A2 window holds [the flag](WINDOW_FLAG).

@@ -2,6 +2,7 @@
 //! operators.
 
 pub mod barrier;
+pub mod call;
 pub mod event;
 pub mod flag;
 pub mod join;

@@ -1,8 +1,9 @@
 //! Epochs, selectors and flag words, with the fabric of the tests.
 
 use super::barrier::{arrive, current_epoch, missing, sum_of};
+use super::call::{CALLS, Numbering, Tag, Tags};
 use super::flag::{self, ARRIVED, FLAG, Seen};
-use super::selector::select;
+use super::selector::{Turn, select};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::layout::state::{Operator, Partition, core_word, selector};
 use crate::plan::counts::ShareSum;
@@ -10,7 +11,9 @@ use crate::testing::domain::{Dice, PAIR};
 use crate::testing::group::{Memory, memory};
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
+const UNCHECKED: Numbering = Numbering { kind: Operator::Combine, given: None, calls: 0 };
 const RANK: RankId = RankId(0);
 const SELF: CoreId = CoreId(0);
 const OTHER: CoreId = CoreId(1);
@@ -171,11 +174,51 @@ fn no_core_misses_the_sum_of_a_barrier_however_fast_the_others_are() {
 #[test]
 fn a_selector_alternates_by_core_and_kind() {
     let mut world = world();
-    let mut take =
-        |kind, core| select(&mut world.fabric(RANK, core, 0), selector(kind, core)).unwrap().index();
+    let mut take = |kind, core| {
+        let turn = select(&mut world.fabric(RANK, core, 0), selector(kind, core), UNCHECKED).unwrap();
+        assert_eq!(turn.tags, Tags::NONE);
+        turn.partition.index()
+    };
     let taken = [SELF, SELF, SELF, OTHER].map(|core| take(Operator::Dispatch, core));
     assert_eq!(taken, [0, 1, 0, 0]);
     assert_eq!([(); 2].map(|()| take(Operator::Combine, SELF)), [0, 1]);
+}
+
+#[test]
+fn a_selector_that_numbers_calls_remembers_each_partitions_last_tag() {
+    let mut world = world();
+    let mut take = |given| {
+        let numbering = Numbering { kind: Operator::Combine, given, calls: 5 };
+        let at = selector(Operator::Combine, SELF);
+        let Turn { partition, tags } = select(&mut world.fabric(RANK, SELF, 0), at, numbering).unwrap();
+        assert!(tags.is_checked);
+        (partition.index(), tags.tag.call(), tags.former.map(Tag::call))
+    };
+    let counted: Vec<_> = (0..7).map(|_| take(None)).collect();
+    let expected = [
+        (0, 0, None),
+        (1, 1, None),
+        (0, 2, Some(0)),
+        (1, 3, Some(1)),
+        (0, 4, Some(2)),
+        (1, 0, Some(3)),
+        (0, 1, Some(4)),
+    ];
+    assert_eq!(counted, expected);
+    assert_eq!(take(Some(13)), (1, 3, Some(0)), "a given number is taken as it is, modulo the calls");
+    assert_eq!(take(None), (0, 4, Some(1)), "and counted on from");
+}
+
+#[test]
+fn a_selector_that_numbers_calls_refuses_what_no_core_writes() {
+    for seen in [2, 1 << 15, 1 << 48, 1 << 29, u64::MAX] {
+        let mut world = world();
+        let at = selector(Operator::Combine, OTHER);
+        world.poke_word(RANK, at, seen);
+        let numbering = Numbering { calls: CALLS, ..UNCHECKED };
+        let result = select(&mut world.fabric(RANK, OTHER, 0), at, numbering);
+        assert_eq!(result, Err(ProtocolError::Selector { at, seen }), "{seen:#x}");
+    }
 }
 
 #[test]
@@ -184,7 +227,7 @@ fn a_selector_that_holds_neither_0_nor_1_is_refused_and_left_alone() {
         let mut world = world();
         let at = selector(Operator::Combine, OTHER);
         world.poke_word(RANK, at, seen);
-        let result = select(&mut world.fabric(RANK, OTHER, 0), at);
+        let result = select(&mut world.fabric(RANK, OTHER, 0), at, UNCHECKED);
         assert_eq!(result, Err(ProtocolError::Selector { at, seen }));
         assert_eq!(world.word(RANK, at), seen);
     }
@@ -226,7 +269,11 @@ fn a_flag_without_a_count_is_missing_there_or_refused() {
     ] {
         let (mut world, at) = (world(), core_word(SELF, 0));
         world.poke_word(RANK, at, word);
-        assert_eq!(flag::missing(&world.fabric(RANK, SELF, 0), at, awaited), missing, "{word:#x}");
+        assert_eq!(
+            flag::missing(&world.fabric(RANK, SELF, 0), at, Tags::NONE, awaited),
+            missing,
+            "{word:#x}"
+        );
     }
 }
 

@@ -210,6 +210,7 @@ impl Tensors {
             const_expert_v: &self.const_v,
             residual_x: &self.residual_x,
             gamma: &self.gamma,
+            call: None,
         }
     }
 }

@@ -126,6 +126,14 @@ pub(crate) struct Judge {
     pub(crate) result: Result,
     /// Whether outputs are not compared.
     pub(crate) lenient: bool,
+    /// Whether ranks give calls no number, so that cores count them.
+    pub(crate) counts: bool,
+    /// The number of the first round.
+    pub(crate) first_call: u32,
+    /// A rank, and the round for which it gives the number after.
+    pub(crate) wrong_call: Option<(RankId, usize)>,
+    /// Ranks that abstain, and the rounds in which they do.
+    pub(crate) abstaining: Vec<(RankId, usize)>,
     /// The duty that is left out.
     pub(crate) duty: Option<Duty>,
     /// Whether A2 clears only the flags that were waited for, as in the seed.
@@ -342,15 +350,16 @@ impl Group {
         }
         self.cluster.run(&mut self.judge)?;
         self.memory.settle();
-        let across = |tensors: &Vec<Tensors>| {
-            let of = |(rank, tensors): (u32, &Tensors)| {
-                relay::across(self.shape, RankId(rank), &tensors.ids).count() as u64
+        let across = |round: usize| {
+            let of = |rank| {
+                let ids = self.judge.given(round, rank).expert_ids;
+                relay::across(self.shape, rank, ids).count() as u64
             };
-            (0..).zip(tensors).map(of).sum::<u64>()
+            self.judge.ranks().map(of).sum::<u64>()
         };
         if self.shape.protocol() == Protocol::Hierarchy && self.choices.stage == Stage::Three {
             // Every token crosses once to each server that needs it, and so does every partial sum.
-            let rows = self.judge.rounds.iter().map(across).sum::<u64>();
+            let rows = (0..self.judge.rounds.len()).map(across).sum::<u64>();
             assert_eq!(self.memory.rows_sent, 2 * rows);
         }
         Ok(())
@@ -398,7 +407,9 @@ impl Group {
 
 impl<C: Chooser> World<Dense, C> for Judge {
     fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
-        self.rounds[round][member.index()].inputs()
+        let shift = u32::from(self.wrong_call == Some((member, round)));
+        let call = (!self.counts).then(|| self.first_call + round as u32 + shift);
+        Inputs { call, ..self.given(round, member) }
     }
 
     fn begins(
@@ -425,7 +436,7 @@ impl<C: Chooser> World<Dense, C> for Judge {
                 if !self.lenient {
                     self.check_dispatch(cluster, i, planned.round)?;
                 }
-                let inputs = |source: RankId| self.rounds[planned.round][source.index()].inputs();
+                let inputs = |source: RankId| self.given(planned.round, source);
                 let rows = received(shape, RankId(i as u32), inputs);
                 let result = |row: crate::plan::returns::Received| {
                     (self.result)(shape, planned.round, row.source.0, row.pair.token.0, row.pair.k)
@@ -433,6 +444,7 @@ impl<C: Chooser> World<Dense, C> for Judge {
                 let y = rows.flat_map(result).collect();
                 cluster.members[i].returned[planned.round] = cluster.returned(i, planned.round, y);
             }
+            Operator::Combine if self.given(planned.round, RankId(i as u32)).abstains() => {}
             Operator::Combine if !self.lenient => self.check_combine(cluster, i, planned.round)?,
             Operator::Combine => {}
         }
@@ -455,11 +467,35 @@ impl<C: Chooser> World<Dense, C> for Judge {
 impl Judge {
     pub(crate) fn new(shape: &Shape, rounds: Vec<Vec<Tensors>>, result: Result) -> Self {
         let (duty, held) = (None, RefCell::default());
-        Self { shape: shape.clone(), rounds, result, lenient: false, duty, seed_clears: false, held }
+        Self {
+            shape: shape.clone(),
+            rounds,
+            result,
+            lenient: false,
+            counts: false,
+            first_call: 0,
+            wrong_call: None,
+            abstaining: Vec::new(),
+            duty,
+            seed_clears: false,
+            held,
+        }
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = RankId> {
+        (0..self.shape.ep_world_size()).map(RankId)
+    }
+
+    /// Returns what a rank brings to a round.
+    fn given(&self, round: usize, rank: RankId) -> Inputs<'_> {
+        if self.abstaining.contains(&(rank, round)) {
+            return Inputs::abstaining(None);
+        }
+        self.rounds[round][rank.index()].inputs()
     }
 
     fn oracle<T>(&self, shape: &Shape, round: usize, ask: impl FnOnce(&reference::Cluster<'_>) -> T) -> T {
-        let inputs: Vec<_> = self.rounds[round].iter().map(Tensors::inputs).collect();
+        let inputs: Vec<_> = self.ranks().map(|rank| self.given(round, rank)).collect();
         ask(&reference::Cluster { shape, ranks: &inputs, elastic_info: None, expert_map: None })
     }
 
@@ -535,7 +571,7 @@ impl Judge {
                 Operator::Dispatch => (Operator::Dispatch, rank, peer),
                 Operator::Combine => (Operator::Combine, peer, rank),
             };
-            let inputs = |source: RankId| self.rounds[planned.round][source.index()].inputs();
+            let inputs = |source: RankId| self.given(planned.round, source);
             let rows = received(shape, receiver, inputs).filter(|row| row.source == source).count();
             let start = window(shape, half, peer);
             places.insert((rank, start + tail_flag(shape, kind, rows as u32)));

@@ -80,6 +80,8 @@ pub enum OwnedMask {
     Tokens(Vec<bool>),
     /// `[bs, k]`.
     Pairs(Vec<bool>),
+    /// The rank has no token.
+    Abstains,
 }
 
 /// In `expert_ids`, where it is allowed: no expert.
@@ -91,6 +93,7 @@ impl OwnedMask {
     pub fn without_no_expert(mask: Mask<'_>, ids: &[i32], bs: usize, k: usize) -> Self {
         let mut active = match mask {
             Mask::None => vec![true; ids.len()],
+            Mask::Abstains => vec![false; ids.len()],
             Mask::Tokens(mask) => mask.iter().flat_map(|&active| core::iter::repeat_n(active, k)).collect(),
             Mask::Pairs(mask) => mask.to_vec(),
         };
@@ -112,7 +115,7 @@ impl OwnedMask {
     /// The optional input that it is.
     pub fn given(&self) -> Given {
         match self {
-            Self::None => Given::empty(),
+            Self::None | Self::Abstains => Given::empty(),
             Self::Tokens(_) => Given::MASK_1D,
             Self::Pairs(_) => Given::MASK_2D,
         }
@@ -121,6 +124,7 @@ impl OwnedMask {
     pub fn by_reference(&self) -> Mask<'_> {
         match self {
             Self::None => Mask::None,
+            Self::Abstains => Mask::Abstains,
             Self::Tokens(mask) => Mask::Tokens(mask),
             Self::Pairs(mask) => Mask::Pairs(mask),
         }

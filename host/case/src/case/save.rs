@@ -123,6 +123,7 @@ fn rank_tensors<'a>(shape: &Shape, rank: RankId, of_rank: &'a RankTensors, tenso
     let flags = |mask: &[bool]| mask.iter().map(|&flag| u8::from(flag)).collect::<Vec<_>>().into();
     match &of_rank.mask {
         OwnedMask::None => {}
+        OwnedMask::Abstains => push("x_active_mask", Dtype::BOOL, vec![bs], flags(&vec![false; bs])),
         OwnedMask::Tokens(mask) => push("x_active_mask", Dtype::BOOL, vec![bs], flags(mask)),
         OwnedMask::Pairs(mask) => push("x_active_mask", Dtype::BOOL, vec![bs, k], flags(mask)),
     }

@@ -20,6 +20,8 @@ pub struct Faults {
     pub killed: Option<(RankId, u64)>,
     /// The rank whose experts take longer, and how much longer.
     pub slow: Option<(RankId, Duration)>,
+    /// The rank that leaves out a round, and which.
+    pub skips: Option<(RankId, usize)>,
 }
 
 impl RunArgs {
@@ -33,10 +35,14 @@ impl RunArgs {
         let found = match fault.split_once('=') {
             Some(("killed", given)) => self.killed(given, case).map(|killed| faults.killed = Some(killed)),
             Some(("slow", given)) => self.slow(given, case).map(|slow| faults.slow = Some(slow)),
+            Some(("skips", given)) => self.skips(given, case).map(|skips| faults.skips = Some(skips)),
             Some(("twice", rank)) => twice(&case.shape, rank).map(|rank| faults.twice = Some(rank)),
             Some(("silent", given)) => self.silent(given, case).map(|silent| faults.silent = Some(silent)),
-            _ => Err("must be silent=RANK, silent=RANK:WHAT, killed=RANK:N, slow=RANK:SECONDS or twice=RANK"
-                .to_owned()),
+            _ => Err(
+                "must be silent=RANK, silent=RANK:WHAT, killed=RANK:N, skips=RANK:N, slow=RANK:SECONDS or \
+                      twice=RANK"
+                    .to_owned(),
+            ),
         };
         found.map(|()| faults).map_err(|why| Error::Request(format!("--inject {fault}: {why}")))
     }
@@ -78,6 +84,11 @@ impl RunArgs {
         }
         let must = "must be killed=RANK:N with N writes before it dies";
         of_rank(case, given, must, |writes| writes.parse().ok())
+    }
+
+    fn skips(&self, given: &str, case: &Case) -> Result<(RankId, usize), String> {
+        let must = format!("must be skips=RANK:N with a round N in [0, {})", self.rounds);
+        of_rank(case, given, &must, |round| round.parse().ok().filter(|round| *round < self.rounds as usize))
     }
 
     fn slow(&self, given: &str, case: &Case) -> Result<(RankId, Duration), String> {

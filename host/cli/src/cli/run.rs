@@ -58,6 +58,9 @@ pub struct RunArgs {
     /// many as were started (mpi).
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = BACKEND)]
     pub processes: Option<u32>,
+    /// Leave the numbers of calls out of flags and counts: words as the shipped operators write them.
+    #[arg(long, help_heading = PROTOCOL)]
+    pub unchecked: bool,
     /// Share no memory between processes, even on one machine (mpi).
     #[arg(long, help_heading = BACKEND)]
     pub all_far: bool,
@@ -68,8 +71,8 @@ pub struct RunArgs {
     #[arg(long, value_parser = Spread::parser(), help_heading = BACKEND)]
     pub spread: Option<Spread>,
     /// Make a rank misbehave: silent=RANK loses all that it publishes, silent=RANK:WHAT only its counts, tokens, grants, blocks,
-    /// rows, tp or ends; killed=RANK:N ends its process at write N; slow=RANK:SECONDS delays its experts; twice=RANK, in a
-    /// hierarchy, sends everything to other servers twice.
+    /// rows, tp or ends; killed=RANK:N ends its process at write N; skips=RANK:N leaves out round N; slow=RANK:SECONDS delays
+    /// its experts; twice=RANK, in a hierarchy, sends everything to other servers twice.
     #[arg(long, value_name = "FAULT", help_heading = FAULTS)]
     pub inject: Option<String>,
     #[command(flatten)]

@@ -34,6 +34,7 @@ use veriep_group::traffic as bytes;
 #[cfg(target_os = "linux")]
 use veriep_group::world::Invited;
 use veriep_group::world::World;
+use veriep_plan::mode::Mode;
 use veriep_trace::events::Unit;
 use veriep_trace::events::log::Log;
 use veriep_trace::events::page::About;
@@ -174,10 +175,12 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     }
     let (case, source) =
         open_case(&args.config, &args.tensors, args.seed, (args.mode.port_offset, u64::MAX))?;
-    let choices = args.mode.mode().ordered(&case.shape, schedule.in_flight(), args.order)?;
+    let mode = Mode { checked: !args.unchecked, ..args.mode.mode() };
+    let choices = mode.ordered(&case.shape, schedule.in_flight(), args.order)?;
     let faults = args.faults(&case)?;
     let processes = processes(args, &case.shape, started)?;
-    let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
+    let mut plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
+    plan.options.skips = faults.skips;
     let workers = workers(args, processes);
     let (row_copy, committed) = Default::default();
     Ok((Job { args, source, case, plan, processes, workers, faults, row_copy, committed }, schedule))
@@ -186,7 +189,7 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
 /// What stands in front of a memory in every run.
 fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>> {
     let case = &job.case;
-    let Faults { silent, twice, killed, slow } = job.faults;
+    let Faults { silent, twice, killed, slow, .. } = job.faults;
     let inject = Inject {
         silent,
         twice,

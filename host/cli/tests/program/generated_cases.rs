@@ -158,7 +158,7 @@ fn masks_are_of_the_kind_asked_for() {
     };
     let lengths = |case: &Case| {
         let length = |rank: &veriep_case::case::RankTensors| match &rank.mask {
-            OwnedMask::None => 0,
+            OwnedMask::None | OwnedMask::Abstains => 0,
             OwnedMask::Tokens(mask) | OwnedMask::Pairs(mask) => mask.len(),
         };
         case.ranks.iter().map(length).collect::<BTreeSet<_>>()

@@ -213,7 +213,7 @@ impl<B: Clockwork> Scene<'_, B> {
 
 impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
     fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
-        self.unit.batches[round].inputs(self.name(member))
+        self.unit.inputs(round, self.name(member))
     }
 
     fn begins(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Ended> {
@@ -304,6 +304,11 @@ fn driven<'u, B: Clockwork>(
     cluster.one_by_one = if all_finer { |_| true } else { |rank| !rank.0.is_multiple_of(2) };
     for (member, rank) in cluster.members.iter_mut().zip(unit.ranks) {
         member.agent = lock(&rank.agent).clone();
+        let rank = scene.names[member.number.index()];
+        let skips = |planned: &Planned| unit.skips(rank, planned.round);
+        if unit.operators.iter().any(skips) {
+            member.own = Some(unit.operators.iter().copied().filter(|planned| !skips(planned)).collect());
+        }
     }
     let ran = drive(&mut cluster, &mut scene).map_err(|ended| scene.failure(&cluster, ended));
     for (member, rank) in cluster.members.into_iter().zip(unit.ranks) {

@@ -32,6 +32,7 @@ use crate::world::World;
 use core::sync::atomic::Ordering;
 use veriep_case::batch::Batch;
 use veriep_core::fabric::{Fabric, ProtocolError};
+use veriep_core::inputs::Inputs;
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Any;
@@ -61,6 +62,8 @@ pub struct Options {
     pub steps_max: Option<u64>,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
+    /// A rank leaves out the round of that number, its dispatch and its combine.
+    pub skips: Option<(RankId, usize)>,
     /// Somebody dies, to see what becomes of the others. For tests.
     pub stopped: Option<Stopped>,
 }
@@ -109,6 +112,17 @@ pub struct Unit<'a, B> {
 }
 
 impl<B> Unit<'_, B> {
+    /// Returns whether a rank leaves out a batch.
+    pub(crate) fn skips(&self, rank: RankId, batch: usize) -> bool {
+        self.options.skips == Some((rank, self.first_round + batch))
+    }
+
+    /// Returns what a rank brings to a batch. Its call has the number of the round.
+    pub(crate) fn inputs(&self, batch: usize, rank: RankId) -> Inputs<'_> {
+        let call = u32::try_from(self.first_round + batch).ok();
+        Inputs { call, ..self.batches[batch].inputs(rank) }
+    }
+
     /// Refuses, before anything has happened, what the memory or the shape cannot do.
     fn check(&self) -> Result<(), Failure>
     where

@@ -229,6 +229,10 @@ impl Task {
             return Ok(Some(stop));
         }
         let Some(planned) = self.current(unit) else { return Ok(Some(Stop::End)) };
+        if unit.skips(self.rank, planned.round) {
+            self.end(unit)?;
+            return Ok(Some(Stop::Ended));
+        }
         let over = (unit.shape, &unit.options, unit.backend);
         self.stepper.begin(over, (self.rank, self.core), planned)?;
         self.phase = Phase::Runs;
@@ -248,7 +252,7 @@ impl Task {
         let returned = unit.ranks[rank.index()].returned[round]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let given = (&unit.batches[round].inputs(rank), &returned.operands());
+        let given = (&unit.inputs(round, rank), &returned.operands());
         if !B::STEPS {
             let fabric = unit.backend.fabric(rank, core, round);
             return self.stepper.step::<B>(unit.shape, fabric, given, steps, done);
@@ -315,7 +319,8 @@ impl Task {
         let late = unit.options.choices.receive.keeps_rows();
         let due = if late { Operator::Combine } else { Operator::Dispatch };
         let planned = unit.operators.get(self.operator + usize::from(late))?;
-        (planned.operator == due).then_some(planned.round)
+        let is_due = planned.operator == due && !unit.skips(self.rank, planned.round);
+        is_due.then_some(planned.round)
     }
 
     /// The stand-in experts of the rank.

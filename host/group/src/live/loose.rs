@@ -30,7 +30,7 @@ impl Member {
         let shape = self.plan.shape_of(of.layer());
         let x = vec![0; shape.bs(self.ep_rank()) as usize * shape.row_bytes() as usize];
         let inputs = Inputs { x: &x, ..of.route.tensors.inputs() };
-        let again = self.send(&of.route, &inputs, of.batch, goes_on)?;
+        let again = self.send(&of.route, &inputs, of.called, goes_on)?;
         if again.rows == of.rows {
             return Ok(again.batch);
         }

@@ -28,7 +28,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::process;
 use std::sync::Arc;
-use veriep_case::case::RankTensors;
+use veriep_case::case::{OwnedMask, RankTensors};
 use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_core::inputs::Inputs;
@@ -98,6 +98,8 @@ pub struct Handle {
     /// Rows that the rank has received.
     pub rows: usize,
     slot: usize,
+    /// The number by which ranks compare it.
+    called: usize,
     /// Whose it is.
     member: u64,
     route: Arc<Route>,
@@ -235,7 +237,8 @@ impl Member {
         while self.in_flight.len() >= plan.in_flight_max {
             self.give_back_oldest(goes_on)?;
         }
-        self.send(&route, &inputs, self.batches, goes_on)
+        let called = tokens.call.map_or(self.batches, |call| call as usize);
+        self.send(&route, &inputs, called, goes_on)
     }
 
     /// Runs the dispatch of a batch for which there is room. Others compare the number by which it is `called`: of a batch that
@@ -259,7 +262,7 @@ impl Member {
             batch,
             called,
             common: inputs.scales.map_or(0, number_of_floats),
-            inputs,
+            inputs: &Inputs { call: Some(called as u32), ..*inputs },
             operands: &Operands::default(),
         };
         self.run(&*memory, &run, goes_on)?;
@@ -275,7 +278,7 @@ impl Member {
         (kept.batch, kept.called, kept.rows, kept.route) = (batch, called, rows, route.clone());
         self.in_flight.push_back(slot);
         self.batches += 1;
-        Ok(Handle { batch, rows, slot, member: self.number, route: route.clone() })
+        Ok(Handle { batch, rows, slot, called, member: self.number, route: route.clone() })
     }
 
     /// Returns what experts made of the rows of a batch and sums for every token of that batch what comes back into `x_out`,
@@ -305,6 +308,9 @@ impl Member {
         let rule = self.x_out_bytes(of.layer());
         if x_out.len() != rule {
             return Err(Error::Request(format!("x_out: {} bytes: must be {rule}", x_out.len())));
+        }
+        if of.route.tensors.mask == OwnedMask::Abstains {
+            x_out.fill(0);
         }
         let padded = results.padded(shape, self.ep_rank(), &of.route)?;
         let inputs = padded.inputs(&of.route.tensors, results);
@@ -360,7 +366,7 @@ impl Member {
             batch,
             called,
             common: number_of(&(common, inputs.shared_expert_x.is_some())),
-            inputs,
+            inputs: &Inputs { call: Some(called as u32), ..*inputs },
             operands: &operands,
         };
         let ran = self.run(&memory, &run, goes_on);

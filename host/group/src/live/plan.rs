@@ -126,7 +126,11 @@ impl Plan {
             return Err(Error::Request("layers: must be at least one".to_owned()));
         }
         let in_flight_max = in_flight_max(&layers)?;
-        let options = Options { choices: Choices::default(), vector, ..Options::default() };
+        let options = Options {
+            choices: Choices { checked: true, ..Choices::default() },
+            vector,
+            ..Options::default()
+        };
         let shapes: Vec<_> = layers.iter().map(|layer| &layer.shape).collect();
         let bytes =
             SharedMemory::bytes_of_layers(&shapes, IN_FLIGHT_MAX).map_err(|e| of_system("memory", &e))?;

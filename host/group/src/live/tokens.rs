@@ -24,6 +24,9 @@ pub struct Tokens<'a> {
     pub mask: Mask<'a>,
     /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
     pub scales: Option<&'a [f32]>,
+    /// The number of the call, the same on all ranks, such as step times layers plus layer. A rank that leaves out a call is
+    /// then refused by name. `None`: the member counts its calls, so that one which it leaves out is not seen.
+    pub call: Option<u32>,
 }
 
 /// Something about a group's member that breaks a rule.
@@ -65,17 +68,21 @@ impl Tokens<'_> {
             let (what, rule) = if name == "x" { ("bytes", rule) } else { ("values", rule) };
             return Err(refused(name, &format!(": {seen} {what}"), format!("must be {rule} for {n} tokens")));
         }
-        let mask = self.mask_of(bs, k, n)?;
+        let mut mask = self.mask_of(bs, k, n)?;
         let given = mask.given();
         if !given.is_empty() {
             // Fewer tokens or pairs are a mask, which not every layout has.
             let masked = hints::shape(config, given, limits, "Group");
-            if masked.is_err() && matches!(self.mask, Mask::None) {
+            if masked.is_err() && n == 0 {
+                mask = OwnedMask::Abstains;
+            } else if masked.is_err() && matches!(self.mask, Mask::None) {
                 let seen = format!(": {n} tokens, {} of {pairs} ids -1", count(self.expert_ids));
                 let rule = format!("must be bs = {bs} tokens and no -1: this layout has no masks");
                 return Err(refused("expert_ids", &seen, rule));
             }
-            masked?;
+            if n > 0 {
+                masked?;
+            }
         }
         let mut expert_ids = self.expert_ids.to_vec();
         expert_ids.resize(bs * k, NO_EXPERT);

@@ -53,7 +53,7 @@ fn go_on() -> bool {
 /// Returns the tokens that a member passes to dispatch: those of a batch without the inactive ones at its end.
 fn tokens<'a>(inputs: &Inputs<'a>, shape: &Shape) -> Tokens<'a> {
     let Inputs { x, expert_ids, expert_scales, mask, scales, .. } = *inputs;
-    let all = Tokens { x, expert_ids, expert_scales, mask, scales, layer: 0 };
+    let all = Tokens { x, expert_ids, expert_scales, mask, scales, ..Tokens::default() };
     let Mask::Tokens(mask) = mask else { return all };
     let n = mask.iter().filter(|&&active| active).count();
     Tokens {
@@ -587,5 +587,62 @@ fn who_leaves_or_is_interrupted_is_named_and_nobody_else() {
                 assert_eq!((how.as_str(), ranks.as_slice()), ("left", &[1][..]));
             }
         });
+    }
+}
+
+#[test]
+fn a_member_that_leaves_out_a_numbered_call_is_named_on_every_rank() {
+    let case = case(&["ep_world_size=3", "moe_expert_num=6"], MaskKind::None);
+    let batch = Batch::new(&case);
+    let lines = each(members(&case.config, LONG), |mut member| {
+        let given = tokens(&batch.inputs(member.rank()), &case.shape);
+        let numbers = if member.rank() == RankId(1) { [7, 8, 10] } else { [7, 8, 9] };
+        let ended = numbers.map(|number| -> Result<(), Error> {
+            let of = member.dispatch(&Tokens { call: Some(number), ..given }, &mut go_on)?;
+            let y = stand_ins(&member, &batch, &of);
+            let mut x_out = vec![0; member.x_out_bytes(0)];
+            let results = Results { y: &y, ..Results::default() };
+            member.combine(&of, &results, &mut x_out, &mut go_on)
+        });
+        let [Ok(()), Ok(()), Err(Error::Mismatch(line))] = ended else { panic!("{ended:?}") };
+        (member.rank(), line)
+    });
+    for (rank, line) in lines {
+        let text = match rank {
+            RankId(1) => "rank 0 called dispatch of batch 9, rank 1 of batch 10",
+            _ => "rank 1 called dispatch of batch 10",
+        };
+        assert!(line.contains(text), "rank {rank}: {line}");
+    }
+}
+
+#[test]
+fn a_member_without_tokens_takes_part_in_every_layout() {
+    let unmasked = ["release=seed", "comm_alg=fullmesh_v2"];
+    let hierarchy = ["product=a2", "comm_alg=hierarchy", "ep_world_size=16", "moe_expert_num=32", "k=4"];
+    for set in [&[][..], &unmasked, &hierarchy] {
+        let full = case(set, MaskKind::None);
+        let batch = Batch::new(&full);
+        let rounds = each(members(&full.config, LONG), |mut member| {
+            let all = tokens(&batch.inputs(member.rank()), &full.shape);
+            let none = Tokens { x: &[], expert_ids: &[], expert_scales: &[], ..all };
+            [false, true, false].map(|is_idle| {
+                let is_idle = is_idle && member.rank().0 < 2;
+                let given = if is_idle { none } else { all };
+                let of = member.dispatch(&given, &mut go_on).unwrap();
+                let y = stand_ins(&member, &batch, &of);
+                let mut x_out = vec![0xAA; member.x_out_bytes(0)];
+                let results = Results { y: &y, ..Results::default() };
+                member.combine(&of, &results, &mut x_out, &mut go_on).unwrap();
+                (is_idle, of.rows, x_out)
+            })
+        });
+        let rows = |n: usize| rounds.iter().map(|round| round[n].1).sum::<usize>();
+        assert!(rows(1) < rows(0) && rows(2) == rows(0), "{set:?}: {} rows, not fewer", rows(1));
+        for [first, second, third] in &rounds {
+            assert_eq!(first.2, third.2, "{set:?}: the same tokens give the same sums");
+            let zeros = vec![0; first.2.len()];
+            assert_eq!(second.2, if second.0 { zeros } else { first.2.clone() }, "{set:?}");
+        }
     }
 }

@@ -120,7 +120,7 @@ fn what_quantisation_would_refuse_is_never_sent() {
             let hidden = |token: usize| match &rank.mask {
                 OwnedMask::Tokens(mask) => !mask[token],
                 OwnedMask::Pairs(mask) => !mask[2 * token] && !mask[2 * token + 1],
-                OwnedMask::None => false,
+                OwnedMask::None | OwnedMask::Abstains => false,
             };
             for token in (0..6).filter(|&token| hidden(token)) {
                 rank.x[token * row..][..row].fill(0xFF);

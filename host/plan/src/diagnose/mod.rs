@@ -255,6 +255,7 @@ fn choices(request: &Request, shape: &Shape, options: &dump::Options) -> Result<
             3 => request.stage,
             _ => return Err(refused("stage: must be 2 or 3")),
         },
+        checked: options.checked,
         port_offset: options.port_offset,
     };
     let receive = mode.experts.of(mode.receive)?.with_batches(options.in_flight as usize);

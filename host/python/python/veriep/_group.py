@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -264,13 +265,18 @@ class Group:
         *,
         scales: Any = None,
         layer: int = 0,
+        call: int | None = None,
     ) -> Received:
         """Sends tokens to their experts, and takes what has come for those of this rank.
+
+        A rank without tokens, or whose tokens were refused, must call all the same: ``dispatch(x[:0], topk_ids[:0])``. Its
+        experts then serve the others.
 
         ``x`` is ``[n, h]`` of the configuration's type, with n from 0 to ``bs``; ``topk_ids`` is ``[n, k]`` of int32 or int64,
         where -1 is no expert; ``topk_weights`` is ``[n, k]``, and may be left to ``combine`` but in the hierarchy of A2; ``mask``
         of bool says which tokens ``[n]`` or pairs ``[n, k]`` count; ``scales``, ``[shared and MoE experts, h]``, are the smooth
-        scales of quantisation. All may be ``torch`` tensors without gradients: what comes back is like ``x``. Contiguous rows are
+        scales of quantisation; ``call`` is a number that all ranks give alike, such as step times layers plus layer: a rank that
+        leaves out a call is then refused by name, else it is not seen. All may be ``torch`` tensors without gradients: what comes back is like ``x``. Contiguous rows are
         read where they are, and must not change before this returns.
 
         Raises:
@@ -308,6 +314,7 @@ class Group:
             [_address(array) for array in arrays],
             None if active is None else (*_address(active), active.ndim == 2),
             None if smooth is None else _address(smooth),
+            None if call is None else operator.index(call) % 2**32,
         )
         as_torch = is_torch(x)
         like = _torch if as_torch else _as_it_is

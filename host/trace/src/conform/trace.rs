@@ -43,6 +43,8 @@ struct Options {
     _flags: IgnoredAny,
     #[serde(rename = "stage")]
     _stage: IgnoredAny,
+    #[serde(rename = "checked")]
+    _checked: IgnoredAny,
     #[serde(rename = "port_offset")]
     _port_offset: IgnoredAny,
 }

@@ -115,7 +115,7 @@ impl Combine {
 
     /// Computes the weighted sum of a token's rows straight from the windows.
     fn sum(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, token: Token) -> Outcome {
-        if token.0 >= cx.core.work.tokens.end {
+        if cx.core.is_past_tokens(token.0, cx.inputs) {
             return self.go(Phase::Summed(Meeting::Arrive));
         }
         let core = cx.core;

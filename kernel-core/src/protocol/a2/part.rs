@@ -19,7 +19,9 @@ use crate::layout::a2_window::{
 };
 use crate::layout::state::{Operator, Partition};
 use crate::protocol::kit::{Context, Core, DoorbellSequence, Outcome, internal};
-use crate::sync::{barrier, flag, selector};
+use crate::sync::call::Tags;
+use crate::sync::selector::{self, Chosen};
+use crate::sync::{barrier, flag};
 use crate::units::{Offset, RankId};
 
 /// The state of an operator apart from its phase.
@@ -27,6 +29,9 @@ use crate::units::{Offset, RankId};
 pub(super) struct Round {
     kind: Operator,
     pub(super) half: Partition,
+    tags: Tags,
+    /// The word that names the next operator's half.
+    next_chosen: u64,
     /// The last barrier that was passed or arrived at.
     pub(super) epoch: u32,
 }
@@ -34,12 +39,14 @@ pub(super) struct Round {
 impl Round {
     /// Creates the state of an operator that has not begun.
     pub(super) const fn new(kind: Operator) -> Self {
-        Self { kind, half: Partition::P0, epoch: 0 }
+        Self { kind, half: Partition::P0, tags: Tags::NONE, next_chosen: 0, epoch: 0 }
     }
 
     /// Reads the half to use and the last barrier.
     pub(super) fn begin(&mut self, cx: &Context<'_, impl Fabric + ?Sized>) -> Result<()> {
-        self.half = selector::selected(cx.fabric, buffer_chosen(cx.core.shape))?;
+        let numbering = cx.core.numbering(self.kind, cx.inputs);
+        let Chosen { turn, next } = selector::chosen(cx.fabric, buffer_chosen(cx.core.shape), numbering)?;
+        (self.half, self.tags, self.next_chosen) = (turn.partition, turn.tags, next);
         self.epoch = barrier::current_epoch(cx.fabric, cx.core.id)?;
         Ok(())
     }
@@ -61,15 +68,21 @@ impl Round {
         Ok(())
     }
 
-    /// Returns whether the flag at `at` of the window from `source` has arrived.
+    /// Returns whether the flag at `at` of the window from the rank that is waited for has arrived.
     #[inline]
-    pub(super) fn flag_is_in(
+    pub(super) fn has_arrived(
         &self,
         cx: &Context<'_, impl Fabric + ?Sized>,
-        source: RankId,
         at: Offset,
+        awaited: Wait,
     ) -> Result<bool> {
-        Ok(flag::is_window_flag(cx.fabric.observe(window_in(cx.core.shape, self.half, source, at))?))
+        flag::in_window(cx.fabric, window_in(cx.core.shape, self.half, awaited.rank, at), self.tags, awaited)
+    }
+
+    /// Returns the two halves of the word with a flag of this operator: flag and tag.
+    pub(super) const fn flag_words(&self) -> [u32; 2] {
+        let word = flag::window_flag(self.tags);
+        [word as u32, (word >> 32) as u32]
     }
 
     /// Awaits the last flag of the window of `rows` rows from `source`.
@@ -80,11 +93,8 @@ impl Round {
         rows: u32,
     ) -> Outcome {
         let at = tail_flag(cx.core.shape, self.kind, rows);
-        Ok(if self.flag_is_in(cx, source, at)? {
-            Progress::Done
-        } else {
-            Progress::Pending(Wait::new(Flag::WindowRows, source, &[rows]))
-        })
+        let awaited = Wait::new(Flag::WindowRows, source, &[rows]);
+        Ok(if self.has_arrived(cx, at, awaited)? { Progress::Done } else { Progress::Pending(awaited) })
     }
 }
 
@@ -122,8 +132,14 @@ impl Send {
             Self::Tail { to } if to >= core.work.ranks.end => Self::Ring(DoorbellSequence::Quiet),
             Self::Tail { to } => {
                 let rows = split_words(core, cx.scratch.words)?.rows_to(kind, RankId(to));
-                let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();
-                round.write_out(core, fabric, RankId(to), tail_flag(shape, kind, rows), &word)?;
+                let word = round.flag_words().map(u32::to_le_bytes);
+                round.write_out(
+                    core,
+                    fabric,
+                    RankId(to),
+                    tail_flag(shape, kind, rows),
+                    word.as_flattened(),
+                )?;
                 if to == core.rank.0 { Self::Tail { to: to + 1 } } else { Self::Task { to, word: 0 } }
             }
             Self::Task { to, word } => {
@@ -137,7 +153,7 @@ impl Send {
                 }
             }
             Self::Ring(ref mut doorbell) => {
-                let chosen = Some(buffer_chosen(shape));
+                let chosen = Some((buffer_chosen(shape), round.next_chosen));
                 return doorbell.step(core.core_ref(), fabric, &mut round.epoch, half, chosen);
             }
         };
@@ -169,8 +185,10 @@ impl Clear {
         let end = sent_bytes(core.shape, round.kind, rows);
         let mut at = next_flag_place(core.shape, self.from);
         while at < end {
-            if round.flag_is_in(cx, source, at)? {
-                cx.fabric.store(window_in(core.shape, round.half, source, at), 0)?;
+            let place = window_in(core.shape, round.half, source, at);
+            // Whatever call it is of: later operators read it as a flag.
+            if flag::is_window_flag(cx.fabric.observe(place)?) {
+                cx.fabric.store(place, 0)?;
                 self.from = at + 1;
                 return Ok(Progress::Stepped);
             }

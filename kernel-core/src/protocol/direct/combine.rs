@@ -22,14 +22,14 @@ use crate::protocol::kit::{Context, Outcome, await_pairs, await_run, entry, give
 use crate::shape::Shape;
 use crate::sync::barrier::{self, Meeting};
 use crate::sync::flag;
-use crate::sync::selector::select;
+use crate::sync::selector::{Turn, select};
 use crate::units::{Pair, RankId, Token};
 use crate::vector::Value;
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
-    partition: Partition,
+    turn: Turn,
     /// The last barrier that was passed.
     epoch: u32,
     /// The area of the results, on every rank.
@@ -61,7 +61,7 @@ impl Combine {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            partition: Partition::P0,
+            turn: Turn::NONE,
             epoch: 0,
             area: Area { number: 0, overwritten: false },
             phase: Phase::Select,
@@ -102,7 +102,8 @@ impl Combine {
             .find(|&area| direct::Parts::of(cx.core.shape, cx.core.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
         self.epoch = barrier::current_epoch(cx.fabric, cx.core.id)?;
-        self.partition = select(cx.fabric, selector(Operator::Combine, cx.core.id))?;
+        let numbering = cx.core.numbering(Operator::Combine, cx.inputs);
+        self.turn = select(cx.fabric, selector(Operator::Combine, cx.core.id), numbering)?;
         self.go(Phase::Ready { to: ranks(cx.core).start })
     }
 
@@ -113,14 +114,16 @@ impl Combine {
         }
         let to = now.end;
         for rank in now {
-            cx.fabric.publish(RankId(rank), results_ready(self.partition, cx.core.rank), flag::ARRIVED)?;
+            let at = results_ready(self.turn.partition, cx.core.rank);
+            cx.fabric.publish(RankId(rank), at, self.turn.tags.with(flag::ARRIVED))?;
         }
         self.go(Phase::Ready { to })
     }
 
     /// Returns the wait for the results of `source`, unless they are ready.
     fn missing<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<Option<Wait>> {
-        flag::missing(fabric, results_ready(self.partition, source), Wait::new(Flag::Results, source, &[]))
+        let at = results_ready(self.turn.partition, source);
+        flag::missing(fabric, at, self.turn.tags, Wait::new(Flag::Results, source, &[]))
     }
 
     fn await_token(
@@ -129,7 +132,7 @@ impl Combine {
         token: Token,
         first: u32,
     ) -> Outcome {
-        if token.0 >= cx.core.work.tokens.end {
+        if cx.core.is_past_tokens(token.0, cx.inputs) {
             let alone = cx.core.shape.aiv_num() == 1;
             let source = ranks(cx.core).start;
             return self.go(if alone { Phase::Clear { source } } else { Phase::Meet(Meeting::Arrive) });
@@ -149,7 +152,7 @@ impl Combine {
         let reached = await_run(run.start, run.map(RankId), |source| {
             let wait = self.missing(cx.fabric, source)?;
             if wait.is_none() {
-                cx.fabric.store(results_ready(self.partition, source), 0)?;
+                cx.fabric.store(results_ready(self.turn.partition, source), 0)?;
             }
             Ok(wait)
         })?;

@@ -63,7 +63,7 @@ impl Course {
         let (core, fabric) = (*core, &mut **fabric);
         match self.phase {
             Phase::Select => {
-                self.epoch = Epoch::begin(self.epoch.kind, fabric, core.id)?;
+                self.epoch = Epoch::begin(core.numbering(self.epoch.kind, inputs), fabric, core.id)?;
                 self.go(if core.id.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work })
             }
             Phase::Enter { near } if near < core.shape.server_ranks() => {

@@ -1,11 +1,14 @@
 //! A core, as all machines see it.
 
 use crate::fabric::{Flag, ProtocolError, Result, Wait};
+use crate::inputs::Inputs;
+use crate::layout::state::Operator;
 use crate::plan::split::{self, DispatchShare};
 use crate::plan::{relay, split::Work as PairWork};
 use crate::protocol::{Choices, Flags};
 use crate::shape::{Product, Protocol, Shape};
 use crate::sync::barrier::CoreRef;
+use crate::sync::call::{CALLS, Numbering};
 use crate::units::{CoreId, RankId};
 use crate::vector::Vector;
 use core::fmt;
@@ -73,6 +76,8 @@ pub struct Constants {
     pub(crate) id: CoreId,
     pub(crate) choices: Choices,
     pub(crate) work: Work,
+    /// The number of calls that tags tell apart; 0 if words have no tags.
+    pub(crate) calls: u32,
     /// The maximum number of effects of a step.
     pub(crate) run: u32,
 }
@@ -88,6 +93,7 @@ impl Constants {
             id,
             choices,
             work: Work::of(shape, rank, id),
+            calls: if choices.checked { CALLS } else { 0 },
             run: if shape.protocol().product() == Product::A3 { RUN } else { 1 },
         }
     }
@@ -194,6 +200,17 @@ impl fmt::Debug for Core<'_> {
 }
 
 impl Core<'_> {
+    /// Returns how the words of an operator on these inputs are numbered.
+    pub(crate) fn numbering(&self, kind: Operator, inputs: &Inputs<'_>) -> Numbering {
+        Numbering { kind, given: inputs.call, calls: self.calls }
+    }
+
+    /// Returns whether the core has summed all its tokens once it has come to `token`. A rank that abstains has none to sum.
+    #[inline(always)]
+    pub(crate) fn is_past_tokens(&self, token: u32, inputs: &Inputs<'_>) -> bool {
+        token >= self.work.tokens.end || inputs.abstains()
+    }
+
     pub(crate) fn core_ref(&self) -> CoreRef {
         CoreRef { rank: self.rank, core: self.id, cores: self.shape.aiv_num() }
     }

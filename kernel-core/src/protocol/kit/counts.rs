@@ -10,23 +10,22 @@ use crate::place::Place;
 use crate::plan::route;
 use crate::plan::split::DispatchShare;
 use crate::shape::Shape;
-use crate::sync::{self, barrier, flag};
+use crate::sync::selector::{Turn, select};
+use crate::sync::{barrier, flag};
 use crate::units::RankId;
 use core::ops::Range;
 
 /// Plans the sends, and begins a round with the partition and the last barrier. It has one store.
-pub(crate) fn select(cx: &mut Context<'_, impl Fabric + ?Sized>, round: &mut Round) -> Result<()> {
+pub(crate) fn begin(cx: &mut Context<'_, impl Fabric + ?Sized>, round: &mut Round) -> Result<()> {
     let core = cx.core;
     let epoch = barrier::current_epoch(cx.fabric, core.id)?;
     let share = &core.work.sends;
     let Words { slots, mut table } = split_words(cx.scratch.words, share)?;
     let send_status = take(&mut table, route::destinations(core.shape) as usize)?;
     route::walk(core.shape, core.rank, cx.inputs, share, send_status, slots);
-    *round = Round {
-        partition: sync::selector::select(cx.fabric, selector(Operator::Dispatch, core.id))?,
-        epoch,
-        ..Round::new()
-    };
+    let numbering = core.numbering(Operator::Dispatch, cx.inputs);
+    let turn = select(cx.fabric, selector(Operator::Dispatch, core.id), numbering)?;
+    *round = Round { turn, epoch, ..Round::new() };
     Ok(())
 }
 
@@ -49,20 +48,21 @@ impl Signal {
         }
     }
 
-    /// Publishes `words` to the next destinations of this core's share, and returns the destination to continue with.
+    /// Publishes `words`, each with the operator's tag, to the next destinations of this core's share, and returns the destination to continue with.
     #[inline]
     fn publish<F: Fabric + ?Sized>(
         self,
         core: Core<'_>,
         fabric: &mut F,
-        partition: Partition,
+        turn: Turn,
         first: u32,
         words: impl Iterator<Item = u64>,
     ) -> Result<u32> {
         let now = core.run_of(&core.work.destinations, first);
         for (destination, word) in now.clone().zip(words) {
             let home = route::destination_home(core.shape, destination);
-            fabric.publish(home.rank, self.at(core.shape, partition, home.local_expert, core.rank), word)?;
+            let at = self.at(core.shape, turn.partition, home.local_expert, core.rank);
+            fabric.publish(home.rank, at, turn.tags.with(word))?;
         }
         Ok(now.end)
     }
@@ -90,32 +90,26 @@ impl Signal {
     }
 }
 
-/// Publishes flag and count to the next destinations of this core's share, as [`select`] counted them for the whole rank.
+/// Publishes flag and count to the next destinations of this core's share, as [`begin`] counted them for the whole rank.
 /// Returns the destination to continue with.
 pub(crate) fn publish_counts(
     cx: &mut Context<'_, impl Fabric + ?Sized>,
-    partition: Partition,
+    turn: Turn,
     first: u32,
 ) -> Result<u32> {
     let send_status = split_words(cx.scratch.words, &cx.core.work.sends)?.table;
     let left = first as usize..cx.core.work.destinations.end as usize;
     let counts = send_status.get(left).ok_or(internal("no such destination"))?;
-    Signal::Count.publish(
-        cx.core,
-        cx.fabric,
-        partition,
-        first,
-        counts.iter().map(|&count| flag::status(count)),
-    )
+    Signal::Count.publish(cx.core, cx.fabric, turn, first, counts.iter().map(|&count| flag::status(count)))
 }
 
 /// Publishes `TokenFlag` to the next destinations of this core's share, and returns the destination to continue with.
 pub(crate) fn publish_token_flags(
     cx: &mut Context<'_, impl Fabric + ?Sized>,
-    partition: Partition,
+    turn: Turn,
     first: u32,
 ) -> Result<u32> {
-    Signal::TokenFlag.publish(cx.core, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
+    Signal::TokenFlag.publish(cx.core, cx.fabric, turn, first, core::iter::repeat(flag::ARRIVED))
 }
 
 /// A slot of a core's share: a local expert and a source of its rows.
@@ -146,18 +140,16 @@ pub(crate) fn slots_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item =
 #[inline]
 pub(crate) fn await_counts(
     cx: &mut Context<'_, impl Fabric + ?Sized>,
-    partition: Partition,
+    turn: Turn,
     own: &Range<u32>,
     mut note: impl FnMut(u32, u32),
 ) -> Result<Reached> {
     let core = cx.core;
     let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
-    Signal::Count.take(core, cx.fabric, partition, own, |fabric, at, slot| {
+    Signal::Count.take(core, cx.fabric, turn.partition, own, |fabric, at, slot| {
         let Slot { number, local_expert, source } = slot;
-        let count = match flag::count(fabric, at, core.waits_for_count(source, local_expert))? {
-            Ok(count) => count,
-            Err(wait) => return Ok(Some(wait)),
-        };
+        let awaited = core.waits_for_count(source, local_expert);
+        let Some(count) = flag::count(fabric, at, turn.tags, awaited)? else { return Ok(Some(awaited)) };
         let max = core.shape.rows_from(source, core.rank);
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
@@ -171,11 +163,11 @@ pub(crate) fn await_counts(
 /// Awaits and clears the `TokenFlag`s of the first of `own` slots.
 pub(crate) fn await_token_flags(
     cx: &mut Context<'_, impl Fabric + ?Sized>,
-    partition: Partition,
+    turn: Turn,
     own: &Range<u32>,
 ) -> Result<Reached> {
-    Signal::TokenFlag.take(cx.core, cx.fabric, partition, own, |fabric, at, slot| {
-        flag::missing(fabric, at, Wait::new(Flag::Token, slot.source, &[slot.local_expert]))
+    Signal::TokenFlag.take(cx.core, cx.fabric, turn.partition, own, |fabric, at, slot| {
+        flag::missing(fabric, at, turn.tags, Wait::new(Flag::Token, slot.source, &[slot.local_expert]))
     })
 }
 

@@ -33,14 +33,15 @@ phase_names! { DoorbellSequence of "Send.": Quiet Barrier Flip Settle Ring Rung 
 
 impl DoorbellSequence {
     /// Advances by one step; returns `Done` when the doorbell has been rung, or core 0 will ring it. `epoch` is the last
-    /// barrier that was passed or arrived at; `chosen` is the word that names the half, if the cores keep one.
+    /// barrier that was passed or arrived at; `chosen` is the place of the word that names the half, if the cores keep one, and
+    /// its value for the next operator.
     pub(crate) fn step<F: Fabric + ?Sized>(
         &mut self,
         core_ref: CoreRef,
         fabric: &mut F,
         epoch: &mut u32,
         half: Partition,
-        chosen: Option<Place>,
+        chosen: Option<(Place, u64)>,
     ) -> Outcome {
         *self = match self {
             Self::Quiet | Self::Settle if !fabric.quiet()? => return Ok(Progress::Pending(Wait::QUIET)),
@@ -52,8 +53,8 @@ impl DoorbellSequence {
                 progress => return Ok(progress),
             },
             Self::Flip => {
-                if let Some(at) = chosen {
-                    fabric.store(at, half.flipped().index().into())?;
+                if let Some((at, next)) = chosen {
+                    fabric.store(at, next)?;
                 }
                 Self::Settle
             }

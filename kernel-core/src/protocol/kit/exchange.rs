@@ -104,7 +104,7 @@ impl Exchange {
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let reached = await_counts(cx, round.partition, &(slot..end), |slot, count| {
+        let reached = await_counts(cx, round.turn, &(slot..end), |slot, count| {
             self.sum = self.sum.with(shape, slot, end, count);
         })?;
         reached.then(|slot| self.go(Phase::Await { slot }))

@@ -102,7 +102,7 @@ pub(crate) use copy::{
     Column, copy_data, copy_of, copy_scale, copy_scales, copy_triple, copy_triples, tail_of,
 };
 pub(crate) use counts::{
-    await_counts, await_token_flags, count_of, publish_counts, publish_token_flags, select, slots_of,
+    await_counts, await_token_flags, begin, count_of, publish_counts, publish_token_flags, slots_of,
     split_words, write_sums,
 };
 #[cfg(feature = "a2")]

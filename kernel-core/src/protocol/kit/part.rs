@@ -3,13 +3,13 @@
 use super::exchange::Exchange;
 use super::{Context, Core, Outcome, Staged, expand_idx, publish_counts, publish_token_flags, split_words};
 use crate::fabric::{Fabric, Progress};
-use crate::layout::state::Partition;
 use crate::sync::barrier::Meeting;
+use crate::sync::selector::Turn;
 
 /// The state of a dispatch apart from its phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Round {
-    pub(crate) partition: Partition,
+    pub(crate) turn: Turn,
     /// The last barrier that was passed or arrived at.
     pub(crate) epoch: u32,
     /// The row of the outputs at which the core's share begins, once counts are exchanged.
@@ -24,7 +24,7 @@ pub(crate) struct Round {
 impl Round {
     /// Creates the state of a dispatch that has not begun.
     pub(crate) const fn new() -> Self {
-        Self { partition: Partition::P0, epoch: 0, first_row: 0, total: 0, end: None, staged: None }
+        Self { turn: Turn::NONE, epoch: 0, first_row: 0, total: 0, end: None, staged: None }
     }
 }
 
@@ -79,10 +79,10 @@ impl Part {
                 return Ok(Progress::Done);
             }
             Self::Publish { destination } => {
-                *destination = publish_counts(cx, round.partition, *destination)?;
+                *destination = publish_counts(cx, round.turn, *destination)?;
             }
             Self::PublishTokens { destination } => {
-                *destination = publish_token_flags(cx, round.partition, *destination)?;
+                *destination = publish_token_flags(cx, round.turn, *destination)?;
             }
             Self::ExpandIdx { pair } => {
                 let slots = split_words(cx.scratch.words, &core.work.sends)?.slots;

@@ -16,7 +16,8 @@ use veriep_core::units::{CoreId, RankId};
 pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
     group.each(Region::Window, |member, memory| {
         let rung = memory.word(doorbell()).unwrap_or(0);
-        let chosen = memory.word(buffer_chosen(group.shape)).map_or(0, |word| word as u32);
+        let chosen = memory.word(buffer_chosen(group.shape)).unwrap_or(0) & u64::from(u32::MAX);
+        let chosen = group.choices.untagged().selector(chosen);
         if chosen > 1 {
             return Err(format!("bufferChosen: {chosen:#x}: must be 0 or 1"));
         }

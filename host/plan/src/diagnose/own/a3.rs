@@ -94,7 +94,8 @@ fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, String>
     let cores = (0..group.shape.aiv_num()).map(|core| {
         let core = CoreId(core);
         let word = |at| memory.word(at).unwrap_or(0);
-        let begun = [Operator::Dispatch, Operator::Combine].map(|kind| word(selector(kind, core)));
+        let begun = [Operator::Dispatch, Operator::Combine]
+            .map(|kind| group.choices.untagged().selector(word(selector(kind, core))));
         let [even, odd] = [0, 1].map(|epoch| word(core_word(core, epoch)));
         let epoch = barrier::last_of(even, odd).map_err(|_| {
             format!("core words of core {core}: {even:#x} and {odd:#x} cannot follow each other")

@@ -38,10 +38,11 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
     let is_dispatch = own.operator == Operator::Dispatch;
     let (server, _) = shape.server_of(RankId(member));
     let half = partition(last).index();
+    let stated = |epoch| group.choices.untagged().epoch(epoch);
     let mut lacks = |core: u32, level, wait| own.note_wait(core, level, wait);
     let has = |named, indices, is_mark: bool| {
         let seen = group.word(member, named, indices).unwrap_or(0);
-        (if is_mark { unmark(seen).0 } else { seen }) >= last
+        stated(if is_mark { unmark(seen).0 } else { seen }) >= last
     };
     for near in 0..shape.server_ranks() {
         if !has((Named::Entered, "word"), [near, 0, 0, 0, 0], false) {
@@ -66,7 +67,9 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
             .flat_map(|expert| (0..shape.ep_world_size()).map(move |source| (expert, source)));
         let mut lost = all.filter(|(expert, source)| {
             let at = [half, *expert, *source, 0, 0];
-            group.word(member, (Named::Counts, "word"), at).is_some_and(|word| unmark(word).0 < last - 1)
+            group
+                .word(member, (Named::Counts, "word"), at)
+                .is_some_and(|word| stated(unmark(word).0) < last - 1)
         });
         own.seen.contradictions.extend(lost.next().map(|(expert, source)| {
             format!("it has left dispatch {number}, and lacks its word how many rows rank {source} has for local expert {expert}")

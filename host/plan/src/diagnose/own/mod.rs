@@ -153,6 +153,7 @@ impl<'a> LastOperator<'a> {
             Operator::Combine => (Named::TpCombineSelectors, Named::TpCombineSlots),
         };
         let begun = self.group.word(self.member, (selectors, ""), [core, 0, 0, 0, 0]);
+        let begun = begun.map(|word| self.group.choices.untagged().selector(word));
         if let (Some(begun), Some(0)) = (begun, self.word((slots, "rows"), [core, 0])) {
             let wait = Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]);
             // Before it takes its partition there, it has cleared nothing.
@@ -196,12 +197,13 @@ fn check(group: &Group<'_>, member: u32, memory: &Memory) -> Result<(), (Region,
                 format!("{seen:#x} at byte {}, where this configuration has nothing", 8 * at),
             ));
         }
+        let untagged = group.choices.untagged();
         for event in event::events(shape, mode).filter(|event| event.word.inside().is_empty()) {
             let Some(map) = maps().find(|map| map.named == event.word) else { continue };
             let mut fields = event.word.fields(shape, mode).filter(|field| field.name == event.field);
             let field = fields.next().map_or(0, |field| field.offset);
             for at in indices(&map).map(|indices| map.offset(indices) + field) {
-                let seen = word(&(at as usize / 8));
+                let seen = untagged.flag(word(&(at as usize / 8)));
                 let is_legal = match event.value {
                     Value::Count => flag::dispatch(seen) != Word::Corrupt,
                     Value::Arrived => seen == 0 || seen == flag::ARRIVED,

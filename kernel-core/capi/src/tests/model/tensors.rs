@@ -153,7 +153,7 @@ impl World {
             x_active_mask.data = tensors.bad_mask.words.as_ptr().cast();
         }
         let mask_kind = match args.fault("inputs.mask_kind") {
-            Some(Fault::OneBeyond) => VERIEP_MASK_PAIRS + 1,
+            Some(Fault::OneBeyond) => VERIEP_MASK_ABSTAINS + 1,
             Some(Fault::Wrong) => VERIEP_MASK_NONE,
             _ => tensors.mask_kind,
         };
@@ -170,6 +170,7 @@ impl World {
             residual_x,
             gamma,
             mask_kind,
+            call: 7,
         }
     }
 
@@ -239,6 +240,7 @@ pub(super) fn rust_inputs<'a>(given: &veriep_inputs) -> Inputs<'a> {
             const_expert_v: elements(&given.const_expert_v),
             residual_x: elements(&given.residual_x),
             gamma: elements(&given.gamma),
+            call: Some(given.call),
         }
     }
 }

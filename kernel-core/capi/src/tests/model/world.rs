@@ -233,6 +233,7 @@ impl World {
             flags: dice.below(2) as u32,
             receive,
             stage: 2 + dice.below(2) as u32,
+            checked: dice.below(2) as u32,
         };
         let memories = [Memory::new(&of), Memory::new(&of)];
         let experts = of.moe_expert_num().cast_signed();
@@ -423,7 +424,9 @@ pub(super) fn sizes_of<'a>(config: &Config<'_>, bs_per_rank: &'a [i64]) -> Batch
 /// The choices that C was given; null are those by default.
 pub(super) fn rust_choices(given: *const veriep_choices) -> Choices {
     // SAFETY: null, or the test's own.
-    let Some(given) = (unsafe { given.as_ref() }) else { return Choices::default() };
+    let Some(given) = (unsafe { given.as_ref() }) else {
+        return Choices { checked: true, ..Choices::default() };
+    };
     Choices {
         order: [SendOrder::Plain, SendOrder::Staggered, SendOrder::Destinations, SendOrder::Stride]
             [given.order as usize],
@@ -437,6 +440,7 @@ pub(super) fn rust_choices(given: *const veriep_choices) -> Choices {
             _ => Receive::Overwrite { areas: 2 },
         },
         stage: if given.stage == VERIEP_STAGE_2 { Stage::Two } else { Stage::Three },
+        checked: given.checked == 1,
     }
 }
 

@@ -13,7 +13,7 @@ mod receive;
 use super::part::{Clear, Round, Send};
 use super::split_words;
 use crate::fabric::{Fabric, Progress};
-use crate::layout::a2_window;
+use crate::layout::a2_window::{self, STATUS_FLAG};
 use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::cumulate;
@@ -157,7 +157,11 @@ impl Dispatch {
         if to >= cx.core.work.ranks.end {
             return self.go(Phase::Send(Send::new(cx.core)));
         }
-        let status = split_words(cx.core, cx.scratch.words)?.cumsum().status(RankId(to));
+        let mut status = split_words(cx.core, cx.scratch.words)?.cumsum().status(RankId(to));
+        let [_, tag] = self.round.flag_words();
+        if let Some(word) = status.get_mut(STATUS_FLAG + 1) {
+            *word = tag;
+        }
         let bytes = status.map(u32::to_le_bytes);
         self.round.write_out(cx.core, cx.fabric, RankId(to), 0, bytes.as_flattened())?;
         self.go(Phase::Head { to: to + 1 })

@@ -25,8 +25,9 @@ impl Dispatch {
         if source >= cx.core.work.ranks.end {
             return self.go(Phase::Barrier(Meeting::Arrive));
         }
-        if !self.round.flag_is_in(cx, RankId(source), FLAG1)? {
-            return Ok(Progress::Pending(Wait::new(Flag::WindowCounts, RankId(source), &[])));
+        let awaited = Wait::new(Flag::WindowCounts, RankId(source), &[]);
+        if !self.round.has_arrived(cx, FLAG1, awaited)? {
+            return Ok(Progress::Pending(awaited));
         }
         let rows = self.counts_of(cx.core, cx.fabric, RankId(source), |_, _| ())?;
         self.go(Phase::Rows { source, rows })

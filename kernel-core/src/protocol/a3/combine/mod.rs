@@ -18,13 +18,14 @@ use crate::layout::state::Partition;
 use crate::plan::order::Path;
 use crate::protocol::kit::sum::{self, Output};
 use crate::protocol::kit::{Context, Outcome};
+use crate::sync::selector::Turn;
 use crate::units::Token;
 use core::ops::Range;
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
-    partition: Partition,
+    turn: Turn,
     /// The rows that this core returns.
     share: Range<u32>,
     /// The order in which it returns them.
@@ -59,7 +60,7 @@ impl Combine {
     /// Creates a core's combine in its first phase.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, share: 0..0, path: Path::EMPTY, lent: None, phase: Phase::Select }
+        Self { turn: Turn::NONE, share: 0..0, path: Path::EMPTY, lent: None, phase: Phase::Select }
     }
 
     /// Advances the operator by one step.
@@ -78,7 +79,7 @@ impl Combine {
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Clear { token, k } => self.clear(cx, token, k),
             Phase::Write { token, output } => {
-                let (shape, partition) = (cx.core.shape, self.partition);
+                let (shape, partition) = (cx.core.shape, self.turn.partition);
                 let next = sum::write(cx, token, output, |fabric, pair, _| {
                     let at = combine_row(shape, partition, pair.token, pair.k);
                     Ok(sum::as_travelled(shape, fabric.bytes(at, shape.result_bytes())?))

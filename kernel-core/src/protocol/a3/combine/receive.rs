@@ -15,12 +15,12 @@ impl Combine {
         token: Token,
         first: u32,
     ) -> Outcome {
-        if token.0 >= cx.core.work.tokens.end {
+        if cx.core.is_past_tokens(token.0, cx.inputs) {
             return self.go(Phase::Done);
         }
         let reached = await_pairs(cx.core, cx.inputs, token, first, |k, home| {
-            let at = combine_status(self.partition, combine_slot(cx.core.shape, token, k));
-            flag::missing(cx.fabric, at, Wait::new(Flag::Combine, home.rank, &[token.0, k]))
+            let at = combine_status(self.turn.partition, combine_slot(cx.core.shape, token, k));
+            flag::missing(cx.fabric, at, self.turn.tags, Wait::new(Flag::Combine, home.rank, &[token.0, k]))
         })?;
         match reached {
             Some(reached) => reached.then(|k| self.go(Phase::Await { token, k })),
@@ -38,7 +38,8 @@ impl Combine {
             let Some((next, _)) = next_pair(cx.core, cx.inputs, token, k) else {
                 return self.go(Phase::Write { token, output: Output::Sum });
             };
-            cx.fabric.store(combine_status(self.partition, combine_slot(cx.core.shape, token, next)), 0)?;
+            cx.fabric
+                .store(combine_status(self.turn.partition, combine_slot(cx.core.shape, token, next)), 0)?;
             k = next + 1;
         }
         self.go(Phase::Clear { token, k })

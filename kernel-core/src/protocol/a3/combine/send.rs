@@ -24,7 +24,8 @@ impl Combine {
         let source = |row: u32| triple(row).map(|triple| triple.source);
         let count = self.share.end - self.share.start;
         self.path = cx.core.choices.order.path_by(count, cx.core.rank, source)?;
-        self.partition = select(cx.fabric, selector(Operator::Combine, cx.core.id))?;
+        let numbering = cx.core.numbering(Operator::Combine, cx.inputs);
+        self.turn = select(cx.fabric, selector(Operator::Combine, cx.core.id), numbering)?;
         self.go(match cx.core.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
             _ => Phase::Lend { add: Add::new(), rows, others },
@@ -65,7 +66,8 @@ impl Combine {
     #[inline(always)]
     fn publish(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, triple: Triple) -> Result<()> {
         let slot = combine_slot(cx.core.shape, triple.token, triple.k);
-        cx.fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
+        let at = combine_status(self.turn.partition, slot);
+        cx.fabric.publish(triple.source, at, self.turn.tags.with(flag::ARRIVED))?;
         Ok(())
     }
 
@@ -75,7 +77,7 @@ impl Combine {
         let core = cx.core;
         let triple = cx.operands.triple(core.shape, core.rank, row)?;
         let y = cx.operands.result(core.shape, row)?;
-        let at = combine_row(core.shape, self.partition, triple.token, triple.k);
+        let at = combine_row(core.shape, self.turn.partition, triple.token, triple.k);
         if let Some(partition) = self.lent
             && built().is_ok()
         {

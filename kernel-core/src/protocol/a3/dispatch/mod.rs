@@ -18,18 +18,18 @@ mod tp;
 
 use super::tp::{Gather, built};
 use crate::fabric::{Fabric, Progress};
-use crate::layout::state::Partition;
 use crate::protocol::Flags;
 use crate::protocol::kit::{Context, Core, Cursor, Exchange, Outcome, Part, Round};
 use crate::shape::Shape;
 use crate::sync::barrier::Meeting;
+use crate::sync::selector::Turn;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
     round: Round,
-    /// The partition of the TP domain's areas.
-    tp_partition: Partition,
+    /// The turn of the TP domain's areas.
+    tp_turn: Turn,
     phase: Phase,
 }
 
@@ -82,7 +82,7 @@ impl Dispatch {
     /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
-        Self { round: Round::new(), tp_partition: Partition::P0, phase: Phase::Select }
+        Self { round: Round::new(), tp_turn: Turn::NONE, phase: Phase::Select }
     }
 
     /// Advances the operator by one step.

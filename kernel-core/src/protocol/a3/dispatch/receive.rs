@@ -62,7 +62,7 @@ impl Dispatch {
         if slot >= cx.core.work.slots.end {
             return self.copied(cx.core, row);
         }
-        let reached = await_token_flags(cx, self.round.partition, &(slot..slot + 1))?;
+        let reached = await_token_flags(cx, self.round.turn, &(slot..slot + 1))?;
         reached.then(|_| self.go(first_record(slot, row)))
     }
 
@@ -127,7 +127,7 @@ impl Dispatch {
     /// Returns the place of the first record of a stretch.
     #[inline(always)]
     pub(super) fn records(&self, core: Core<'_>, rows: &Stretch) -> Place {
-        dispatch_record(core.shape, self.round.partition, rows.home, rows.source, rows.index)
+        dispatch_record(core.shape, self.round.turn.partition, rows.home, rows.source, rows.index)
     }
 
     /// Returns the column of a field. `field_of` returns the place of the field in a record.

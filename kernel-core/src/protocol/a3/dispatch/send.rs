@@ -10,7 +10,7 @@ use crate::sync::barrier::Meeting;
 
 impl Dispatch {
     pub(super) fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
-        kit::select(cx, &mut self.round)?;
+        kit::begin(cx, &mut self.round)?;
         self.go(if cx.core.shape.tp_world_size() == 1 { first_to_send(cx.core) } else { Phase::SelectTp })
     }
 
@@ -27,7 +27,7 @@ impl Dispatch {
                 });
             };
             let (row, tail) = kit::record(cx.core, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
-            let at = dispatch_record(shape, self.round.partition, send.home, cx.core.rank, send.slot);
+            let at = dispatch_record(shape, self.round.turn.partition, send.home, cx.core.rank, send.slot);
             cx.fabric.put(send.home.rank, at, row, tail.as_bytes())?;
             next = item + 1;
         }

@@ -10,7 +10,8 @@ use crate::sync::selector::select;
 
 impl Dispatch {
     pub(super) fn select_tp(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
-        self.tp_partition = select(cx.fabric, tp::selector(Operator::Dispatch, cx.core.id))?;
+        let numbering = cx.core.numbering(Operator::Dispatch, cx.inputs);
+        self.tp_turn = select(cx.fabric, tp::selector(Operator::Dispatch, cx.core.id), numbering)?;
         self.go(first_to_send(cx.core))
     }
 
@@ -35,7 +36,7 @@ impl Dispatch {
             return Err(given("the fabric returned bytes of another length"));
         }
         scratch.copy_from_slice(data);
-        let to = tp::record(shape, cx.core.rank, self.tp_partition, at.row);
+        let to = tp::record(shape, cx.core.rank, self.tp_turn.partition, at.row);
         cx.fabric.put(peer(cx.core), to, scratch, tail.as_bytes())?;
         Ok(())
     }
@@ -45,7 +46,7 @@ impl Dispatch {
         let told = Rows { first: self.round.first_row, end };
         self.go(match core.shape.tp_world_size() {
             1 => Phase::Done,
-            _ => Phase::Gather(Gather::new(self.tp_partition, self.round.total, told)),
+            _ => Phase::Gather(Gather::new(self.tp_turn, self.round.total, told)),
         })
     }
 }

@@ -10,12 +10,12 @@ use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::kit::{Context, Outcome};
-use crate::sync::selector::select;
+use crate::sync::selector::{Turn, select};
 
 /// The exchange of results of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Add {
-    partition: Partition,
+    turn: Turn,
     phase: Phase,
 }
 
@@ -37,12 +37,12 @@ go! { Add }
 impl Add {
     /// Creates the exchange in its first phase.
     pub(crate) const fn new() -> Self {
-        Self { partition: Partition::P0, phase: Phase::Select }
+        Self { turn: Turn::NONE, phase: Phase::Select }
     }
 
     /// Returns the partition that holds the peer's results once the exchange is done.
     pub(crate) const fn partition(&self) -> Partition {
-        self.partition
+        self.turn.partition
     }
 
     /// Advances the exchange by at most one effect. The rank has `own` rows, its peer `others`.
@@ -59,16 +59,22 @@ impl Add {
         let share = |rows| split::rows(core.shape, rows, core.id);
         match self.phase {
             Phase::Select => {
-                self.partition = select(cx.fabric, tp::selector(Operator::Combine, core.id))?;
+                let numbering = core.numbering(Operator::Combine, cx.inputs);
+                self.turn = select(cx.fabric, tp::selector(Operator::Combine, core.id), numbering)?;
                 self.go(Phase::Put { row: share(others).start })
             }
             Phase::Put { row } if row >= share(others).end => {
                 let told = share(others).into();
-                self.go(Phase::Announce(Announcement::new(Operator::Combine, self.partition, told)))
+                self.go(Phase::Announce(Announcement::new(Operator::Combine, self.turn, told)))
             }
             Phase::Put { row } => {
                 let y = cx.operands.result(core.shape, own.saturating_add(row))?;
-                cx.fabric.put(peer(core), tp::result(core.shape, core.rank, self.partition, row), y, &[])?;
+                cx.fabric.put(
+                    peer(core),
+                    tp::result(core.shape, core.rank, self.turn.partition, row),
+                    y,
+                    &[],
+                )?;
                 self.go(Phase::Put { row: row + 1 })
             }
             Phase::Announce(ref mut announcement) => {

@@ -16,6 +16,7 @@ use crate::place::{Place, Tensor};
 use crate::protocol::kit::{
     self, Context, Due, Outcome, copy_data, copy_scale, copy_triple, count_of, split_words, write_words,
 };
+use crate::sync::selector::Turn;
 use crate::units::RankId;
 
 /// The gathering of one core.
@@ -67,9 +68,9 @@ enum Part {
 
 impl Gather {
     /// Creates the gathering of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
-    pub(crate) const fn new(partition: Partition, own: u32, told: Rows) -> Self {
-        let phase = Phase::Announce(Announcement::new(Operator::Dispatch, partition, told));
-        Self { partition, own, heard: Rows { first: 0, end: 0 }, phase }
+    pub(crate) const fn new(turn: Turn, own: u32, told: Rows) -> Self {
+        let phase = Phase::Announce(Announcement::new(Operator::Dispatch, turn, told));
+        Self { partition: turn.partition, own, heard: Rows { first: 0, end: 0 }, phase }
     }
 
     /// Advances the gathering by at most one effect.

@@ -13,10 +13,11 @@ pub(crate) use add::Add;
 pub(crate) use gather::Gather;
 
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Result, Wait};
-use crate::layout::state::{Operator, Partition};
+use crate::layout::state::Operator;
 use crate::layout::tp;
 use crate::protocol::kit::{Context, Core, Outcome, copy_of};
 use crate::sync::flag;
+use crate::sync::selector::Turn;
 use crate::units::RankId;
 use core::ops::Range;
 
@@ -37,7 +38,7 @@ impl From<Range<u32>> for Rows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Announcement {
     kind: Operator,
-    partition: Partition,
+    turn: Turn,
     /// The rows that this core has put at the peer's.
     told: Rows,
     /// The rows that the peer's core has put here, once it has announced them.
@@ -76,8 +77,8 @@ pub(crate) fn peer(core: Core<'_>) -> RankId {
 
 impl Announcement {
     /// Creates the announcement of the rows `told` in its first phase.
-    pub(crate) const fn new(kind: Operator, partition: Partition, told: Rows) -> Self {
-        Self { kind, partition, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
+    pub(crate) const fn new(kind: Operator, turn: Turn, told: Rows) -> Self {
+        Self { kind, turn, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
     }
 
     /// Returns the rows that the peer's core has announced, once the announcement is done.
@@ -97,20 +98,21 @@ impl Announcement {
     ) -> Outcome {
         let id = cx.core.id;
         let peer = peer(cx.core);
-        let slot = tp::slot(self.kind, self.partition, id);
+        let slot = tp::slot(self.kind, self.turn.partition, id);
         match self.phase {
             Phase::PutFirst => {
                 cx.fabric.put(peer, tp::first_row(slot), &self.told.first.to_le_bytes(), &[])?;
                 self.go(Phase::Tell)
             }
             Phase::Tell => {
-                cx.fabric.publish(peer, slot, flag::status(self.told.end - self.told.first))?;
+                let word = flag::status(self.told.end - self.told.first);
+                cx.fabric.publish(peer, slot, self.turn.tags.with(word))?;
                 self.go(Phase::Await)
             }
             Phase::Await => {
-                let rows = match flag::count(cx.fabric, slot, Wait::new(Flag::Tp, peer, &[id.0]))? {
-                    Ok(rows) => rows,
-                    Err(wait) => return Ok(Progress::Pending(wait)),
+                let awaited = Wait::new(Flag::Tp, peer, &[id.0]);
+                let Some(rows) = flag::count(cx.fabric, slot, self.turn.tags, awaited)? else {
+                    return Ok(Progress::Pending(awaited));
                 };
                 let first = u32::from_le_bytes(copy_of(cx.fabric, tp::first_row(slot))?);
                 let heard = first.checked_add(rows).map(|end| Rows { first, end });

@@ -80,7 +80,7 @@ impl Dispatch {
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => {
-                kit::select(cx, &mut self.round)?;
+                kit::begin(cx, &mut self.round)?;
                 self.go(Phase::Part(Part::Meet(Meeting::Quiet)))
             }
             Phase::Part(ref mut part) => match part.step(&mut self.round, cx)? {

@@ -86,7 +86,7 @@ impl Dispatch {
         let at = self.record_of(core, slot, record);
         for block in (0..block::count(core.shape)).rev() {
             let awaited = Wait::new(Flag::Block, source, &[local_expert, record, block]);
-            let missing = flag::missing(fabric, block::flag(at, block), awaited)?;
+            let missing = flag::missing(fabric, block::flag(at, block), self.round.turn.tags, awaited)?;
             if missing.is_some() {
                 return Ok(missing);
             }
@@ -145,7 +145,7 @@ impl Dispatch {
 
     fn record_of(&self, core: Core<'_>, slot: u32, record: u32) -> Place {
         let (home, source) = ends(core, slot);
-        dispatch_record(core.shape, self.round.partition, home, source, record)
+        dispatch_record(core.shape, self.round.turn.partition, home, source, record)
     }
 }
 

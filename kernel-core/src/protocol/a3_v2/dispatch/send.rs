@@ -48,7 +48,7 @@ impl Dispatch {
         cx.fabric.publish(
             send.home.rank,
             block::flag(self.record_at(cx.core, send), block),
-            flag::ARRIVED,
+            self.round.turn.tags.with(flag::ARRIVED),
         )?;
         let block = block + 1;
         let more = block < block::count(cx.core.shape);
@@ -56,7 +56,7 @@ impl Dispatch {
     }
 
     fn record_at(&self, core: Core<'_>, send: Send) -> Place {
-        dispatch_record(core.shape, self.round.partition, send.home, core.rank, send.slot)
+        dispatch_record(core.shape, self.round.turn.partition, send.home, core.rank, send.slot)
     }
 }
 

@@ -33,7 +33,7 @@ impl Dispatch {
         if now.is_empty() {
             return self.go(Phase::PublishCounts { next: effects(cx.core, pieces_and_word(cx.core)).start });
         }
-        let (next, partition) = (now.end, self.round.partition.flipped());
+        let (next, partition) = (now.end, self.round.turn.partition.flipped());
         for effect in now {
             let (source, word) = div_rem(effect, CLEARS);
             let word = Direct::ALL.get(word as usize).ok_or(internal("no such word"))?;
@@ -42,13 +42,13 @@ impl Dispatch {
         self.go(Phase::Clear { next })
     }
 
-    /// Puts the counts that [`kit::select`](crate::protocol::a3::kit::select) computed for the whole rank.
+    /// Puts the counts that [`kit::begin`](crate::protocol::kit::begin) computed for the whole rank.
     pub(super) fn publish_counts(
         &mut self,
         cx: &mut Context<'_, impl Fabric + ?Sized>,
         next: u32,
     ) -> Outcome {
-        let (core, partition) = (cx.core, self.round.partition);
+        let (core, partition) = (cx.core, self.round.turn.partition);
         let send_status = split_words(cx.scratch.words, &core.work.sends)?.table;
         let each = pieces_and_word(core);
         let now = core.run_of(&effects(core, each), next);
@@ -75,7 +75,7 @@ impl Dispatch {
                 cx.fabric.publish(
                     to,
                     Direct::Counts.word(core.shape, partition, core.rank),
-                    flag::ARRIVED,
+                    self.round.turn.tags.with(flag::ARRIVED),
                 )?;
             }
         }
@@ -178,7 +178,7 @@ impl Dispatch {
         next: u32,
         of_expert: u32,
     ) -> Outcome {
-        let (core, partition) = (cx.core, self.round.partition);
+        let (core, partition) = (cx.core, self.round.turn.partition);
         let each = pieces_and_word(core);
         let now = core.run_of(&effects(core, each), next);
         if now.is_empty() {
@@ -204,7 +204,7 @@ impl Dispatch {
                 cx.fabric.publish(
                     to,
                     Direct::Grants.word(core.shape, partition, core.rank),
-                    flag::ARRIVED,
+                    self.round.turn.tags.with(flag::ARRIVED),
                 )?;
             }
         }
@@ -219,7 +219,7 @@ impl Dispatch {
         fabric: &F,
         source: RankId,
     ) -> Result<impl Iterator<Item = u32>> {
-        let at = Direct::Counts.entry(core.shape, self.round.partition, source, 0);
+        let at = Direct::Counts.entry(core.shape, self.round.turn.partition, source, 0);
         let told = fabric.bytes(at, u64::from(core.shape.local_experts(core.rank)) * 4)?.as_chunks().0;
         let max = core.shape.rows_from(source, core.rank);
         let counts = told.iter().map(|&told| u32::from_le_bytes(told));

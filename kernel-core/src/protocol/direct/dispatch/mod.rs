@@ -99,7 +99,7 @@ impl Dispatch {
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {
             Phase::Select => {
-                kit::select(cx, &mut self.round)?;
+                kit::begin(cx, &mut self.round)?;
                 self.go(Phase::Clear { next: exchange::effects(cx.core, CLEARS).start })
             }
             Phase::Clear { next } => self.clear(cx, next),
@@ -158,12 +158,12 @@ impl Dispatch {
             Direct::Grants => Flag::Grant,
             Direct::TokenFlags => Flag::Tokens,
         };
-        let at = what.word(core.shape, self.round.partition, source);
-        flag::missing(fabric, at, Wait::new(flag, source, &[]))
+        let at = what.word(core.shape, self.round.turn.partition, source);
+        flag::missing(fabric, at, self.round.turn.tags, Wait::new(flag, source, &[]))
     }
 
     fn area(&self, core: Core<'_>) -> Area {
-        core.choices.receive.area(self.round.partition)
+        core.choices.receive.area(self.round.turn.partition)
     }
 }
 

@@ -30,7 +30,7 @@ impl Dispatch {
         if let Some(wait) = self.missing(core, fabric, Direct::Grants, source)? {
             return Ok(Err(wait));
         }
-        let at = Direct::Grants.entry(core.shape, self.round.partition, source, local_expert);
+        let at = Direct::Grants.entry(core.shape, self.round.turn.partition, source, local_expert);
         let first = u32::from_le_bytes(kit::copy_of(fabric, at)?);
         match first.checked_add(send.slot) {
             Some(row) if parts.has(row) => Ok(Ok(row)),
@@ -122,9 +122,9 @@ impl Dispatch {
             return self.go(Phase::AwaitTokens { slot: cx.core.work.slots.start });
         }
         let (to, word) =
-            (now.end, Direct::TokenFlags.word(cx.core.shape, self.round.partition, cx.core.rank));
+            (now.end, Direct::TokenFlags.word(cx.core.shape, self.round.turn.partition, cx.core.rank));
         for rank in now {
-            cx.fabric.publish(RankId(rank), word, flag::ARRIVED)?;
+            cx.fabric.publish(RankId(rank), word, self.round.turn.tags.with(flag::ARRIVED))?;
         }
         self.go(Phase::PublishTokens { to })
     }

@@ -11,6 +11,7 @@ const ONE: Choices = Choices {
     order: SendOrder::Staggered,
     flags: Flags::Joint,
     stage: Stage::Three,
+    checked: false,
 };
 
 #[test]

@@ -76,8 +76,9 @@ fn summable<F: Fabric + ?Sized>(
 ) -> Result<Option<(Token, u32)>> {
     let max = relay::pairs_max(core.shape);
     for token in unsent(core, server, bitmap, first) {
-        let flag =
-            |position| core.epoch.number(fabric, relay::combine_slot(core.shape, server, token, position));
+        let flag = |position| {
+            core.epoch.number_of_near(fabric, relay::combine_slot(core.shape, server, token, position))
+        };
         let wrong = |position, seen, min, max| wrong(core, (server, token, position), seen, min, max);
         let Some(pairs) = flag(0)? else {
             // Without its first row a token is never sent. The owner misses it, too, but cannot name it.

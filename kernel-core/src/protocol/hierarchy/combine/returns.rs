@@ -66,7 +66,7 @@ impl Returns {
                 let row = operands.relayed_row(core.shape, self.rows.start)?;
                 let Row { triple: (source, token, part), .. } = row;
                 let (to, at) = slot(core, source, token, part);
-                fabric.publish(to, at, relay::mark(core.epoch.number, part.pairs))?;
+                fabric.publish(to, at, relay::mark(core.epoch.word(), part.pairs))?;
                 self.rows.start += 1;
                 Phase::Put
             }
@@ -78,7 +78,7 @@ impl Returns {
                 fabric.publish(
                     core.near(near),
                     relay::rows_done(core.work.number, core.id),
-                    core.epoch.number,
+                    core.epoch.word(),
                 )?;
                 Phase::RowsDone { near: near + 1 }
             }
@@ -87,7 +87,10 @@ impl Returns {
             Phase::Hear { heard: before } => {
                 let mut heard = before;
                 while let Some((near, other)) = unheard(core, heard)
-                    && fabric.observe(relay::rows_done(near, other))? >= core.epoch.number
+                    && core.epoch.is_reached(
+                        fabric.observe(relay::rows_done(near, other))?,
+                        rows_done(core, near, other),
+                    )?
                 {
                     heard += 1;
                 }
@@ -103,7 +106,7 @@ impl Returns {
     /// Returns the next announcement to await from near ranks that may still return rows, if there is one.
     pub(super) fn missing(&self, core: Now<'_>) -> Option<Wait> {
         let heard = if let Phase::Hear { heard } = self.phase { heard } else { 0 };
-        unheard(core, heard).map(|(near, other)| Wait::new(Flag::RowsDone, core.near(near), &[other.0]))
+        unheard(core, heard).map(|(near, other)| rows_done(core, near, other))
     }
 }
 
@@ -111,6 +114,11 @@ impl Returns {
 fn slot(core: Now<'_>, source: RankId, token: Token, part: Part) -> (RankId, Place) {
     let (server, number) = core.shape.server_of(source);
     (core.near(number), relay::combine_slot(core.shape, server, token, part.position))
+}
+
+/// Returns the wait for the announcement of a core of near rank number `near`.
+fn rows_done(core: Now<'_>, near: u32, other: CoreId) -> Wait {
+    Wait::new(Flag::RowsDone, core.near(near), &[other.0])
 }
 
 /// Returns the near rank, by its number, and its core whose announcement follows the first `heard` ones.

@@ -30,7 +30,7 @@ impl Tokens {
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
         let core = cx.core;
         let mut pending = None;
-        if self.token < core.work.tokens.end {
+        if !core.is_past_tokens(self.token, cx.inputs) {
             match self.missing(cx)? {
                 None => {
                     self.sum(cx)?;
@@ -65,10 +65,10 @@ impl Tokens {
         let here = plan::pairs(shape, ids, core.work.server);
         for (position, (k, near_expert)) in (0..).zip(plan::pairs_on(shape, ids, core.work.server)) {
             let at = relay::combine_slot(shape, core.work.server, token, position);
-            let seen = core.epoch.number(fabric, at)?;
+            let from = plan::near_home(shape, core.work.server, near_expert).rank;
+            let awaited = Wait::new(Flag::Combine, from, &[token.0, k]);
+            let seen = core.epoch.number(fabric, at, awaited)?;
             if seen != Some(here) {
-                let from = plan::near_home(shape, core.work.server, near_expert).rank;
-                let awaited = Wait::new(Flag::Combine, from, &[token.0, k]);
                 return seen.map_or(Ok(Some(awaited)), |seen| Err(awaited.refused(seen.into())));
             }
         }

@@ -120,9 +120,9 @@ impl Receive {
         loop {
             let (local_expert, source) = self.slot_of(shape);
             let at = relay::count(shape, core.epoch.partition(), local_expert, source);
-            let Some(rows) = core.epoch.number(fabric, at)? else {
-                let relay = shape.relay(source, core.work.server);
-                let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
+            let relay = shape.relay(source, core.work.server);
+            let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
+            let Some(rows) = core.epoch.number(fabric, at, awaited)? else {
                 return Ok(if self.slot == first { Progress::Pending(awaited) } else { Progress::Stepped });
             };
             self.take(*core, local_expert, source, rows)?;

@@ -84,7 +84,7 @@ fn assert_is_shape(object: &veriep_shape, shape: Option<&Shape>) {
     match shape {
         None => assert_eq!(said, VERIEP_E_ORDER, "a shape that was refused is none"),
         Some(shape) => {
-            let must = Fingerprints::new(shape, Default::default());
+            let must = Fingerprints::new(shape, rust_choices(null()));
             assert_eq!((said, found.words), (VERIEP_OK, must.0), "the shape that was made");
         }
     }
