@@ -1,18 +1,18 @@
 //! The agent of a rank on A2.
 
 use crate::codes::{Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_PENDING, code, order};
-use crate::context::{List, Outcome, awaited, context, report};
+use crate::context::{List, awaited, context, report};
 use crate::fabric::NicTable;
 use crate::given::{self, read};
 #[cfg(target_has_atomic = "64")]
 use crate::mapped::Mapped;
 use crate::objects;
 use crate::types::{veriep_agent, veriep_awaited, veriep_context, veriep_shape, veriep_status};
+use kernel_core::fabric::ProtocolError;
 use kernel_core::fabric::nic::Nic;
 #[cfg(target_has_atomic = "64")]
 use kernel_core::fabric::raw::RawNic;
-use kernel_core::fabric::{Progress, ProtocolError};
-use kernel_core::protocol::{Agent, AgentEnv, Choices, Stage};
+use kernel_core::protocol::{Agent, AgentEnv, Choices, Ran, Stage};
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 
@@ -59,13 +59,7 @@ pub unsafe extern "C" fn veriep_agent_step(
     status: *mut veriep_status,
 ) -> i32 {
     // SAFETY: the caller's.
-    code(unsafe {
-        drive(agent, cx, status, &mut |agent, env, shape, nic| {
-            let mut done = 0;
-            let outcome = agent.run(shape, env, nic, steps, &mut done);
-            (done, outcome)
-        })
-    })
+    code(unsafe { drive(agent, cx, status, &mut |agent, env, shape, nic| agent.run(shape, env, nic, steps)) })
 }
 
 /// As `veriep_core_awaits`, of an agent.
@@ -85,14 +79,13 @@ pub unsafe extern "C" fn veriep_agent_awaits(
     code((|| unsafe {
         let mut list = List::new(out, room, count)?;
         let said = drive(agent, cx, status, &mut |agent, env, shape, nic| {
-            let outcome = agent.awaits(shape, env, nic, &mut |what| list.add(awaited(what)));
-            (u32::from(outcome == Ok(Progress::Stepped)), outcome.map(Some))
+            agent.awaits(shape, env, nic, &mut |what| list.add(awaited(what))).into()
         })?;
         if said == VERIEP_PENDING { list.end().map(|_| said) } else { list.none(said) }
     })())
 }
 
-type Step<'s> = dyn FnMut(&mut Agent, &AgentEnv, &Shape, &mut dyn Nic) -> (u32, Outcome) + 's;
+type Step<'s> = dyn FnMut(&mut Agent, &AgentEnv, &Shape, &mut dyn Nic) -> Ran + 's;
 
 /// Opens what the caller gave, lets `step` go on, and reports.
 ///
@@ -128,8 +121,8 @@ unsafe fn drive(
                 &mut mapped
             }
         };
-        let (steps, outcome) = step(&mut agent.agent, &agent.env, shape, nic);
-        agent.is_dead = !matches!(outcome, Ok(_) | Err(ProtocolError::OtherShape { .. }));
-        report(given, status, steps, outcome, true)
+        let ran = step(&mut agent.agent, &agent.env, shape, nic);
+        agent.is_dead = !matches!(ran.end, Ok(_) | Err(ProtocolError::OtherShape { .. }));
+        report(given, status, ran, true)
     }
 }

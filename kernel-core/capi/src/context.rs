@@ -7,11 +7,9 @@ use crate::fabric::place;
 use crate::given::{self, read, slice_mut};
 use crate::text::Text;
 use crate::types::{veriep_awaited, veriep_context, veriep_status};
-use kernel_core::fabric::{Awaited, Progress, ProtocolError};
+use kernel_core::fabric::{Awaited, ProtocolError};
+use kernel_core::protocol::{Ran, Run};
 use kernel_core::units::RankId;
-
-/// What came of steps, as of `Machine::run`.
-pub(crate) type Outcome = Result<Option<Progress>, ProtocolError>;
 
 /// Writes the status and the text, and returns the code.
 ///
@@ -20,17 +18,16 @@ pub(crate) type Outcome = Result<Option<Progress>, ProtocolError>;
 pub(crate) unsafe fn report(
     cx: &veriep_context,
     status: *mut veriep_status,
-    steps: u32,
-    outcome: Outcome,
+    ran: Ran,
     tells_waits: bool,
 ) -> Said {
     // SAFETY: the caller's.
     let mut text = unsafe { Text::new(cx.text, cx.text_len) }?;
     let (mut rank, mut code) = (None, 0);
-    let said = match outcome {
-        Ok(None | Some(Progress::Stepped)) => VERIEP_STEPPED,
-        Ok(Some(Progress::Done)) => VERIEP_OK,
-        Ok(Some(Progress::Pending(wait))) => {
+    let said = match ran.end {
+        Ok(Run::Budget) => VERIEP_STEPPED,
+        Ok(Run::Done) => VERIEP_OK,
+        Ok(Run::Waiting(wait)) => {
             if tells_waits {
                 text.say(&wait);
             }
@@ -53,7 +50,7 @@ pub(crate) unsafe fn report(
     if !status.is_null() {
         let rank = rank.map_or(VERIEP_NONE, |RankId(rank)| rank);
         // SAFETY: the caller's.
-        unsafe { given::fill(status, veriep_status { steps, rank, code }) }?;
+        unsafe { given::fill(status, veriep_status { steps: ran.steps, rank, code }) }?;
     }
     Ok(said)
 }

@@ -4,7 +4,7 @@ use crate::codes::{
     self, Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_E_SHORT, VERIEP_OK,
     VERIEP_PENDING, code,
 };
-use crate::context::{List, Outcome, awaited, context, report};
+use crate::context::{List, awaited, context, report};
 use crate::fabric::{Table, capabilities, check};
 use crate::given::{self, read, slice_mut};
 #[cfg(target_has_atomic = "64")]
@@ -18,9 +18,9 @@ use crate::vector::Unit;
 use core::ffi::c_char;
 #[cfg(target_has_atomic = "64")]
 use kernel_core::fabric::raw::RawFabric;
-use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError};
+use kernel_core::fabric::{Capabilities, Fabric, ProtocolError};
 use kernel_core::protocol::{
-    Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+    Context, Env, Machine, Operands, Operator, Ran, Run, Scratch, scratch_bytes, scratch_words,
 };
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -140,13 +140,7 @@ pub unsafe extern "C" fn veriep_core_step(
     status: *mut veriep_status,
 ) -> i32 {
     // SAFETY: the caller's.
-    code(unsafe {
-        drive(core, cx, status, false, &mut |machine, cx| {
-            let mut done = 0;
-            let outcome = machine.run(cx, steps, &mut done);
-            (done, outcome)
-        })
-    })
+    code(unsafe { drive(core, cx, status, false, &mut |machine, cx| machine.run(cx, steps)) })
 }
 
 /// Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
@@ -170,8 +164,7 @@ pub unsafe extern "C" fn veriep_core_awaits(
     code((|| unsafe {
         let mut list = List::new(out, room, count)?;
         let said = drive(core, cx, status, true, &mut |machine, cx| {
-            let outcome = machine.awaits(cx, &mut |what| list.add(awaited(what)));
-            (u32::from(outcome == Ok(Progress::Stepped)), outcome.map(Some))
+            machine.awaits(cx, &mut |what| list.add(awaited(what))).into()
         })?;
         // A list that was cut would let its reader sleep too long. What has moved awaits nothing.
         if said == VERIEP_PENDING { list.end().map(|_| said) } else { list.none(said) }
@@ -190,7 +183,7 @@ unsafe fn drive(
     cx: *const veriep_context,
     status: *mut veriep_status,
     tells: bool,
-    step: &mut dyn FnMut(&mut Machine, &mut Cx<'_>) -> (u32, Outcome),
+    step: &mut dyn FnMut(&mut Machine, &mut Cx<'_>) -> Ran,
 ) -> Said {
     // SAFETY: the caller's.
     unsafe {
@@ -233,17 +226,17 @@ unsafe fn drive(
         }
         core.env.set_vector(Unit::new(given.vector)?);
         let scratch = Scratch { words, row };
-        let (steps, outcome) = match core.env.on(shape) {
+        let ran = match core.env.on(shape) {
             Ok(on) => step(&mut core.machine, &mut Context { core: on, fabric, inputs, operands, scratch }),
-            Err(error) => (0, Err(error)),
+            Err(error) => Ran::failed(error),
         };
-        core.phase = match outcome {
+        core.phase = match ran.end {
             Err(ProtocolError::OtherShape { .. }) => core.phase,
             Err(_) => Phase::Dead,
-            Ok(Some(Progress::Done)) => Phase::Done,
-            Ok(_) => Phase::Running,
+            Ok(Run::Done) => Phase::Done,
+            Ok(Run::Waiting(_) | Run::Budget) => Phase::Running,
         };
-        report(given, status, steps, outcome, tells)
+        report(given, status, ran, tells)
     }
 }
 

@@ -9,8 +9,9 @@ use super::direct;
 #[cfg(feature = "hierarchy")]
 use super::hierarchy;
 use super::kit::Family;
+use super::run::{Ran, drive};
 use super::{Context, Env, Operator, Scratch, a3};
-use crate::fabric::{Awaited, Fabric, Progress, ProtocolError, Result, Watch};
+use crate::fabric::{Awaited, Fabric, Progress, ProtocolError, Watch};
 
 /// One core's machine of one operator, of any protocol. A plain value: it can be copied, compared and hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -99,8 +100,7 @@ impl Machine {
     /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
     /// quantised, or the core runs the machines of another protocol.
     pub fn step<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>) -> Result<Progress, ProtocolError> {
-        let stop = self.run(cx, 1, &mut 0)?;
-        Ok(stop.unwrap_or(Progress::Stepped))
+        self.run(cx, 1).progress()
     }
 
     /// Takes a step like [`step`](Self::step) and reports everything that it reads to `tell`. A pending step changes
@@ -121,71 +121,33 @@ impl Machine {
         self.step(&mut Context { core, fabric, inputs, operands, scratch })
     }
 
-    /// Takes steps until `done` is `steps`, and returns `None`, or until the machine is pending or done. `done` counts the
-    /// steps that moved. It is faster than a loop around [`step`](Self::step).
-    ///
-    /// # Errors
-    /// Fails like [`step`](Self::step).
+    /// Takes at most `budget` steps, until the machine waits, has ended or fails. It is faster than a loop around
+    /// [`step`](Self::step), and fails like it.
     #[inline(always)]
-    pub fn run<F: Fabric + ?Sized>(
-        &mut self,
-        cx: &mut Context<'_, F>,
-        steps: u32,
-        done: &mut u32,
-    ) -> Result<Option<Progress>, ProtocolError> {
+    pub fn run<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>, budget: u32) -> Ran {
         match (self, cx.core.family) {
-            (Self::A3Dispatch(machine), Family::A3) => drive(steps, done, || machine.advance(cx)),
-            (Self::A3Combine(machine), Family::A3) => drive(steps, done, || machine.advance(cx)),
+            (Self::A3Dispatch(machine), Family::A3) => drive(budget, || machine.advance(cx)),
+            (Self::A3Combine(machine), Family::A3) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "a3-v2")]
-            (Self::A3Combine(machine), Family::V2) => drive(steps, done, || machine.advance(cx)),
+            (Self::A3Combine(machine), Family::V2) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "a3-v2")]
-            (Self::V2Dispatch(machine), Family::V2) => drive(steps, done, || machine.advance(cx)),
+            (Self::V2Dispatch(machine), Family::V2) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "direct")]
-            (Self::DirectDispatch(machine), Family::Direct) => drive(steps, done, || machine.advance(cx)),
+            (Self::DirectDispatch(machine), Family::Direct) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "direct")]
-            (Self::DirectCombine(machine), Family::Direct) => drive(steps, done, || machine.advance(cx)),
+            (Self::DirectCombine(machine), Family::Direct) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "a2")]
-            (Self::A2Dispatch(machine), Family::A2) => drive(steps, done, || machine.advance(cx)),
+            (Self::A2Dispatch(machine), Family::A2) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "a2")]
-            (Self::A2Combine(machine), Family::A2) => drive(steps, done, || machine.advance(cx)),
+            (Self::A2Combine(machine), Family::A2) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "hierarchy")]
-            (Self::HierarchyDispatch(machine), Family::Hierarchy) => {
-                drive(steps, done, || machine.advance(cx))
-            }
+            (Self::HierarchyDispatch(machine), Family::Hierarchy) => drive(budget, || machine.advance(cx)),
             #[cfg(feature = "hierarchy")]
-            (Self::HierarchyCombine(machine), Family::Hierarchy) => {
-                drive(steps, done, || machine.advance(cx))
-            }
+            (Self::HierarchyCombine(machine), Family::Hierarchy) => drive(budget, || machine.advance(cx)),
             #[allow(unreachable_patterns, reason = "a build may have one family")]
-            _ => Err(ProtocolError::OtherMachine),
+            _ => Ran::failed(ProtocolError::OtherMachine),
         }
     }
-}
-
-/// Steps until the outcome is another than a step, or until `done`, which counts on, reaches `steps`.
-///
-/// It is compiled once for each machine, so that none keeps room on the stack for what another one needs.
-///
-/// # Errors
-/// The step's error.
-#[inline(never)]
-pub(super) fn drive(
-    steps: u32,
-    done: &mut u32,
-    mut step: impl FnMut() -> Result<Progress>,
-) -> Result<Option<Progress>> {
-    for n in *done..steps {
-        match step() {
-            Ok(Progress::Stepped) => {}
-            // Errors and waits are handled outside, so a step costs one comparison.
-            other => {
-                *done = n;
-                return other.map(Some);
-            }
-        }
-    }
-    *done = steps;
-    Ok(None)
 }
 
 static_assertions::const_assert!(size_of::<Machine>() <= 256);

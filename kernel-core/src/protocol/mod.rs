@@ -43,6 +43,7 @@ mod handshake;
 #[cfg(feature = "hierarchy")]
 pub mod hierarchy;
 mod machine;
+mod run;
 
 pub use crate::layout::state::Operator;
 #[cfg(feature = "a2")]
@@ -53,7 +54,7 @@ pub use handshake::Fingerprints;
 pub use kit::{Context, Core, Scratch};
 use kit::{Outcome, entry, given};
 pub use machine::Machine;
-use machine::drive;
+pub use run::{Ran, Run};
 
 use crate::fabric::{ProtocolError, Result};
 use crate::place::Tensor;

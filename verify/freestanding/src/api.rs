@@ -33,8 +33,8 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Flags, Machine, Operands, Operator, Receive,
-    Scratch, a2, a3, a3_v2, direct, hierarchy,
+    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Flags, Machine, Operands, Operator, Ran,
+    Receive, Scratch, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
@@ -398,16 +398,17 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             if any() == 0 {
                 let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
                 let mut cx = Context { core, fabric, inputs, operands: &Operands::default(), scratch };
-                keep(Machine::run(&mut machine, &mut cx, any(), &mut 0));
+                keep(Machine::run(&mut machine, &mut cx, any()));
                 keep(Machine::awaits(&mut machine, &mut cx, &mut keep));
             }
         }
     }
+    keep(Ran::failed(ProtocolError::OtherMachine));
     let env = AgentEnv::new(shape, rank, SendOrder::Staggered);
     // SAFETY: there is no memory behind it, so it reaches none.
     let mut nic = unsafe { RawNic::new(black_box(&[]), rank) };
     let mut agent = Agent::new();
-    keep(Agent::run(&mut agent, shape, &env, &mut nic, any(), &mut 0));
+    keep(Agent::run(&mut agent, shape, &env, &mut nic, any()));
     keep(Agent::awaits(&mut agent, shape, &env, &mut nic, &mut keep));
 }
 

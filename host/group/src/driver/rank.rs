@@ -6,9 +6,9 @@ use crate::world::World;
 use core::time::Duration;
 use std::time::Instant;
 use veriep_case::global_rank;
-use veriep_core::fabric::{Progress, Wait};
+use veriep_core::fabric::Wait;
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{self, Agent, AgentEnv, Operands};
+use veriep_core::protocol::{self, Agent, AgentEnv, Operands, Ran, Run};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, RankId};
@@ -107,19 +107,19 @@ impl Cores {
             if wait.is_none() {
                 continue;
             }
-            let (fabric, mut done) = (backend.fabric(rank, core, batch), 0);
-            let stop = stepper.step::<B>(shape, fabric, (inputs, operands), TURN, &mut done);
+            let fabric = backend.fabric(rank, core, batch);
+            let Ran { steps, end } = stepper.step::<B>(shape, fabric, (inputs, operands), TURN);
             stepper.keeps_to_its_plan(rank, core)?;
             let by_number = |error| global_rank::of_error(shape, rank, error);
-            match stop.map_err(by_number).map_err(|error| Failure::Protocol { rank, core, error })? {
-                Some(Progress::Pending(missing)) => *wait = Some(global_rank::of_wait(shape, rank, missing)),
-                Some(_) => {
+            has_moved |= steps > 0;
+            match end.map_err(by_number).map_err(|error| Failure::Protocol { rank, core, error })? {
+                Run::Waiting(missing) => *wait = Some(global_rank::of_wait(shape, rank, missing)),
+                Run::Done => {
                     *wait = None;
-                    done += 1;
+                    has_moved = true;
                 }
-                None => {}
+                Run::Budget => {}
             }
-            has_moved |= done > 0;
         }
         Ok(has_moved)
     }
@@ -135,12 +135,11 @@ impl Cores {
             return Ok(None);
         }
         let env = AgentEnv::new(shape, rank, options.choices.order);
-        let mut done = 0;
-        let stop = self.agent.run(shape, &env, &mut backend.nic(rank), TURN, &mut done);
-        *has_moved |= done > 0;
-        match stop.map_err(|error| Failure::Agent { rank, error })? {
-            Some(Progress::Pending(wait)) => Ok(Some(wait)),
-            _ => Ok(Some(Wait::QUIET)),
+        let Ran { steps, end } = self.agent.run(shape, &env, &mut backend.nic(rank), TURN);
+        *has_moved |= steps > 0;
+        match end.map_err(|error| Failure::Agent { rank, error })? {
+            Run::Waiting(wait) => Ok(Some(wait)),
+            Run::Budget | Run::Done => Ok(Some(Wait::QUIET)),
         }
     }
 }

@@ -5,9 +5,9 @@ use super::{Failure, Options};
 use crate::backend::{Backend, Told};
 use crate::vector::RowUnit;
 use veriep_case::global_rank;
-use veriep_core::fabric::{Fabric, Progress, ProtocolError};
+use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{self, Context, Env, Machine, Operands, Scratch};
+use veriep_core::protocol::{self, Context, Env, Machine, Operands, Ran, Run, Scratch};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, RankId};
@@ -77,32 +77,31 @@ impl Stepper {
         Ok(())
     }
 
-    /// Steps the machine over the fabric of a core until it is pending or done; `None` when the steps are used up, or no
-    /// operator has begun.
-    ///
-    /// # Errors
-    /// The machine's.
+    /// Steps the machine over the fabric of a core at most `budget` times. Before its first operator a core takes no step.
     pub(crate) fn step<B: Backend>(
         &mut self,
         shape: &Shape,
         mut fabric: impl Fabric,
         (inputs, operands): (&Inputs<'_>, &Operands<'_>),
-        steps: u32,
-        done: &mut u32,
-    ) -> Result<Option<Progress>, ProtocolError> {
-        let (Some(machine), Some(env)) = (&mut self.machine, &self.env) else { return Ok(None) };
+        budget: u32,
+    ) -> Ran {
+        let (Some(machine), Some(env)) = (&mut self.machine, &self.env) else {
+            return Ran { steps: 0, end: Ok(Run::Budget) };
+        };
         let scratch = Scratch { words: &mut self.words, row: &mut self.row };
-        let before = *done;
-        let core = env.on(shape)?;
-        let stop = if B::INLINED {
+        let core = match env.on(shape) {
+            Ok(core) => core,
+            Err(error) => return Ran::failed(error),
+        };
+        let ran = if B::INLINED {
             let fabric = &mut fabric;
-            machine.run(&mut Context { core, fabric, inputs, operands, scratch }, steps, done)
+            machine.run(&mut Context { core, fabric, inputs, operands, scratch }, budget)
         } else {
             let fabric: &mut dyn Fabric = &mut fabric;
-            run_on_any(machine, &mut Context { core, fabric, inputs, operands, scratch }, steps, done)
+            run_on_any(machine, &mut Context { core, fabric, inputs, operands, scratch }, budget)
         };
-        self.steps += u64::from(*done - before);
-        stop
+        self.steps += u64::from(ran.steps);
+        ran
     }
 
     /// The failure of a core that has taken more steps than its operator can have.
@@ -117,11 +116,6 @@ impl Stepper {
 
 /// Steps over a fabric whose calls are found at run time: compiled once for all of them.
 #[inline(never)]
-fn run_on_any(
-    machine: &mut Machine,
-    cx: &mut Context<'_, dyn Fabric + '_>,
-    steps: u32,
-    done: &mut u32,
-) -> Result<Option<Progress>, ProtocolError> {
-    machine.run(cx, steps, done)
+fn run_on_any(machine: &mut Machine, cx: &mut Context<'_, dyn Fabric + '_>, budget: u32) -> Ran {
+    machine.run(cx, budget)
 }

@@ -10,12 +10,12 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 use veriep_case::global_rank;
 use veriep_case::parallel::lock;
-use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
+use veriep_core::fabric::{Fabric, ProtocolError, Wait};
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::row_table;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{Agent, AgentEnv, Operator};
+use veriep_core::protocol::{Agent, AgentEnv, Operator, Ran, Run};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Member, Planned, Returned};
 use veriep_core::sync::join::Join;
@@ -109,14 +109,13 @@ pub(super) fn run_agent<B: Backend>(
     let env = AgentEnv::new(unit.shape, rank, unit.options.choices.order);
     let mut agent = lock(&unit.ranks[rank.index()].agent);
     let mut nic = unit.backend.nic(rank);
-    let mut done = 0;
     let steps = unit.left(rank, Who::Agent, steps);
-    let stop = agent.run(unit.shape, &env, &mut nic, steps, &mut done);
-    unit.count(rank, Who::Agent, done);
-    unit.add_tasks(rank, done);
-    match stop.map_err(|error| Failure::Agent { rank, error })? {
-        Some(Progress::Pending(wait)) => Ok((done, Some(wait))),
-        _ => Ok((done, None)),
+    let Ran { steps, end } = agent.run(unit.shape, &env, &mut nic, steps);
+    unit.count(rank, Who::Agent, steps);
+    unit.add_tasks(rank, steps);
+    match end.map_err(|error| Failure::Agent { rank, error })? {
+        Run::Waiting(wait) => Ok((steps, Some(wait))),
+        Run::Budget | Run::Done => Ok((steps, None)),
     }
 }
 
@@ -183,19 +182,19 @@ impl Task {
         if left == 0 {
             return Ok((0, Some(Stop::Dead)));
         }
-        let mut done = 0;
         let by_number = |error| global_rank::of_error(unit.shape, rank, error);
-        let stop = match self.step(unit, left, &mut done).map_err(by_number)? {
-            Some(Progress::Pending(wait)) => Some(Stop::Wait(global_rank::of_wait(unit.shape, rank, wait))),
-            Some(_) => {
+        let Ran { mut steps, end } = self.step(unit, left);
+        let stop = match end.map_err(by_number)? {
+            Run::Waiting(wait) => Some(Stop::Wait(global_rank::of_wait(unit.shape, rank, wait))),
+            Run::Done => {
                 self.end(unit)?;
-                done += 1;
+                steps += 1;
                 Some(Stop::Ended)
             }
-            None => None,
+            Run::Budget => None,
         };
-        unit.count(rank, who, done);
-        Ok((done, stop))
+        unit.count(rank, who, steps);
+        Ok((steps, stop))
     }
 
     /// The operator that the task works on or waits to begin.
@@ -239,34 +238,29 @@ impl Task {
         Ok(None)
     }
 
-    /// Steps the machine until it is pending or done; `None` when the steps are used up.
-    fn step<B: Backend>(
-        &mut self,
-        unit: &Unit<'_, B>,
-        steps: u32,
-        done: &mut u32,
-    ) -> Result<Option<Progress>, ProtocolError> {
-        let Some(planned) = self.current(unit) else { return Ok(Some(Progress::Done)) };
+    /// Steps the machine at most `budget` times.
+    fn step<B: Backend>(&mut self, unit: &Unit<'_, B>, budget: u32) -> Ran {
+        let Some(planned) = self.current(unit) else { return Ran { steps: 0, end: Ok(Run::Done) } };
         let Planned { round, .. } = planned;
         let (rank, core) = (self.rank, self.core);
-        let returned = unit.ranks[rank.index()].returned[round]
-            .read()
-            .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
+        let Ok(returned) = unit.ranks[rank.index()].returned[round].read() else {
+            return Ran::failed(ProtocolError::Internal("a core of this rank panicked"));
+        };
         let given = (&unit.inputs(round, rank), &returned.operands());
         if !B::STEPS {
             let fabric = unit.backend.fabric(rank, core, round);
-            return self.stepper.step::<B>(unit.shape, fabric, given, steps, done);
+            return self.stepper.step::<B>(unit.shape, fabric, given, budget);
         }
         // The phase is known between two steps only.
-        for _ in 0..steps {
+        for steps in 0..budget {
             unit.backend.hears(rank, core, Told::Steps(planned, self.stepper.phase()));
             let fabric = unit.backend.fabric(rank, core, round);
-            let stop = self.stepper.step::<B>(unit.shape, fabric, given, 1, done)?;
-            if stop.is_some() {
-                return Ok(stop);
+            let ran = self.stepper.step::<B>(unit.shape, fabric, given, 1);
+            if ran.steps == 0 {
+                return Ran { steps, ..ran };
             }
         }
-        Ok(None)
+        Ran { steps: budget, end: Ok(Run::Budget) }
     }
 
     /// Ends the operator.

@@ -12,8 +12,8 @@ use crate::layout::relay::gathered_bytes;
 use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
-use crate::protocol::drive;
 use crate::protocol::kit::{Outcome, check};
+use crate::protocol::run::{Ran, drive};
 use crate::shape::{Protocol, Shape};
 use crate::units::{RankId, div_floor};
 
@@ -97,21 +97,12 @@ impl Agent {
         Ok(Progress::Stepped)
     }
 
-    /// Takes steps from number `done` on until the agent is pending, and adds the steps that moved to `done`; returns
-    /// `None` when `steps` is reached.
-    ///
-    /// # Errors
-    /// Fails like [`step`](Self::step).
-    pub fn run<N: Nic + ?Sized>(
-        &mut self,
-        shape: &Shape,
-        env: &AgentEnv,
-        nic: &mut N,
-        steps: u32,
-        done: &mut u32,
-    ) -> Result<Option<Progress>, ProtocolError> {
-        check(shape, env.fingerprint)?;
-        drive(steps, done, || self.advance(shape, env, nic))
+    /// Takes at most `budget` steps, until the agent waits or fails, like [`step`](Self::step). An agent never ends.
+    pub fn run<N: Nic + ?Sized>(&mut self, shape: &Shape, env: &AgentEnv, nic: &mut N, budget: u32) -> Ran {
+        match check(shape, env.fingerprint) {
+            Ok(()) => drive(budget, || self.advance(shape, env, nic)),
+            Err(error) => Ran::failed(error),
+        }
     }
 
     /// Takes a step like [`step`](Self::step) and reports everything that it reads, like

@@ -1,6 +1,6 @@
 //! Agents, in lockstep with those of Rust.
 
-use super::came::{Came, check_steps, said_of};
+use super::came::{check_steps, said_of};
 use super::cores::shape_to_go_on_with;
 use super::memories::{Cache, mapped_of, reach_of};
 use super::{List, ORDERS, shape_of};
@@ -14,9 +14,9 @@ use crate::tests::model::world::{AgentSeat, Outcome, Phase, World, nothing};
 use crate::types::*;
 use core::cell::Cell;
 use core::ptr::null;
+use kernel_core::fabric::ProtocolError;
 use kernel_core::fabric::nic::Nic;
-use kernel_core::fabric::{Progress, ProtocolError};
-use kernel_core::protocol::{Agent, AgentEnv};
+use kernel_core::protocol::{Agent, AgentEnv, Ran, Run};
 use kernel_core::shape::Protocol;
 use kernel_core::units::RankId;
 use std::vec::Vec;
@@ -48,7 +48,7 @@ fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
 
     // What the twin comes to.
     let AgentSeat { object, phase, twin } = &mut world.agents[rank as usize];
-    let (mut came, mut awaited): (Came, _) = ((0, Ok(None)), Vec::new());
+    let (mut came, mut awaited) = (Ran { steps: 0, end: Ok(Run::Budget) }, Vec::new());
     let told = Cell::default();
     let mut asked = Vec::new();
     if args.refused.is_none() {
@@ -70,13 +70,12 @@ fn drive_agent(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
             &mut by_address
         };
         if awaits {
-            let progress = agent.awaits(&of, env, nic, &mut |what| awaited.push(what));
-            came = (u32::from(progress == Ok(Progress::Stepped)), progress.map(Some));
+            came = agent.awaits(&of, env, nic, &mut |what| awaited.push(what)).into();
         } else {
-            came.1 = agent.run(&of, env, nic, steps, &mut came.0);
+            came = agent.run(&of, env, nic, steps);
         }
         asked = by_table.calls();
-        if !matches!(came.1, Ok(_) | Err(ProtocolError::OtherShape { .. })) {
+        if !matches!(came.end, Ok(_) | Err(ProtocolError::OtherShape { .. })) {
             *phase = Phase::Dead;
         }
     }

@@ -5,24 +5,22 @@ use crate::codes::*;
 use crate::tests::model::Args;
 use crate::tests::model::world::World;
 use crate::types::*;
-use kernel_core::fabric::{Awaited, Progress, ProtocolError};
+use kernel_core::fabric::{Awaited, ProtocolError};
 use kernel_core::place::{Place, Region};
+use kernel_core::protocol::{Ran, Run};
 use kernel_core::units::RankId;
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// What steps came to: how many moved, and how the last one ended, as of `Machine::run`.
-pub(super) type Came = (u32, Result<Option<Progress>, ProtocolError>);
-
 /// The code, the status and the text of it.
-pub(super) fn said_of(came: &Came, tells: bool) -> (i32, veriep_status, String) {
-    let mut status = veriep_status { steps: came.0, rank: VERIEP_NONE, code: 0 };
+pub(super) fn said_of(came: &Ran, tells: bool) -> (i32, veriep_status, String) {
+    let mut status = veriep_status { steps: came.steps, rank: VERIEP_NONE, code: 0 };
     let rank = |rank: Option<RankId>| rank.map_or(VERIEP_NONE, |rank| rank.0);
-    match &came.1 {
-        Ok(None | Some(Progress::Stepped)) => (VERIEP_STEPPED, status, String::new()),
-        Ok(Some(Progress::Done)) => (VERIEP_OK, status, String::new()),
-        Ok(Some(Progress::Pending(wait))) => {
+    match &came.end {
+        Ok(Run::Budget) => (VERIEP_STEPPED, status, String::new()),
+        Ok(Run::Done) => (VERIEP_OK, status, String::new()),
+        Ok(Run::Waiting(wait)) => {
             status.rank = rank(wait.source());
             (VERIEP_PENDING, status, if tells { format!("{wait}") } else { String::new() })
         }
@@ -69,7 +67,7 @@ pub(super) fn words_of(awaited: &[Awaited], rank: u32) -> Vec<(u32, u64)> {
 pub(super) fn check_steps(
     world: &mut World,
     args: &Args,
-    came: &Came,
+    came: &Ran,
     status: *const veriep_status,
     awaits: Option<(&List<veriep_awaited>, &[Awaited])>,
 ) -> (i32, Option<String>) {

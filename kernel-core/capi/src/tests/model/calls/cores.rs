@@ -1,6 +1,6 @@
 //! Cores, in lockstep with those of Rust.
 
-use super::came::{Came, check_steps};
+use super::came::check_steps;
 use super::memories::{Cache, lacking, mapped_of, reach_of, some};
 use super::{List, choices_of, shape_of};
 use crate::codes::*;
@@ -17,9 +17,10 @@ use crate::types::*;
 use crate::vector::Unit;
 use core::cell::Cell;
 use core::ptr::{null, null_mut};
-use kernel_core::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError};
+use kernel_core::fabric::{Awaited, Capabilities, Fabric, ProtocolError};
 use kernel_core::protocol::{
-    Context, Env, Machine, Operands, Operator, Scratch as KernelScratch, scratch_bytes, scratch_words,
+    Context, Env, Machine, Operands, Operator, Ran, Run, Scratch as KernelScratch, scratch_bytes,
+    scratch_words,
 };
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
@@ -89,23 +90,19 @@ fn go_on(
     mut cx: Context<'_, dyn Fabric + '_>,
     awaited: Option<&mut Vec<Awaited>>,
     steps: u32,
-) -> Came {
-    if let Some(awaited) = awaited {
-        let progress = machine.awaits(&mut cx, &mut |what| awaited.push(what));
-        (u32::from(progress == Ok(Progress::Stepped)), progress.map(Some))
-    } else {
-        let mut done = 0;
-        let came = machine.run(&mut cx, steps, &mut done);
-        (done, came)
+) -> Ran {
+    match awaited {
+        Some(awaited) => machine.awaits(&mut cx, &mut |what| awaited.push(what)).into(),
+        None => machine.run(&mut cx, steps),
     }
 }
 
 /// The state of a core that has gone on.
-fn phase_after(before: Phase, came: &Came) -> Phase {
-    match &came.1 {
+fn phase_after(before: Phase, came: &Ran) -> Phase {
+    match &came.end {
         Err(ProtocolError::OtherShape { .. }) => before,
         Err(_) => Phase::Dead,
-        Ok(Some(Progress::Done)) => Phase::Done,
+        Ok(Run::Done) => Phase::Done,
         Ok(_) => Phase::Running,
     }
 }
@@ -159,7 +156,7 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
 
     // What the twin comes to.
     let Seat { object, twin, scratch: [own, twins], phase, .. } = &mut world.seats[args.seat];
-    let (mut came, mut awaited): (Came, _) = ((0, Ok(None)), Vec::new());
+    let (mut came, mut awaited) = (Ran { steps: 0, end: Ok(Run::Budget) }, Vec::new());
     let told = Cell::default();
     let words_len = args.length("words_len", scratch_words(&of));
     let bytes_len = args.length("bytes_len", scratch_bytes(&of));
@@ -195,7 +192,7 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
                 let cx = Context { core, fabric, inputs, operands, scratch };
                 go_on(&mut twin.machine, cx, awaits.then_some(&mut awaited), steps)
             }
-            Err(error) => (0, Err(error)),
+            Err(error) => Ran::failed(error),
         };
         asked = (by_table.calls(), by_table.prefetched());
         *phase = phase_after(*phase, &came);
