@@ -11,7 +11,7 @@ use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{
-    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+    Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
@@ -122,8 +122,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sizes = [STATE_BYTES, shape.window_bytes()].into_iter().chain(outputs);
         sizes.map(|bytes| vec![0; bytes as usize]).collect::<Memory>()
     });
-    let core = |i: u32| (RankId(i / 2), CoreId(i % 2));
-    let env = |i| Env::new(&shape, core(i), Choices::default(), Capabilities::empty(), Portable);
+    let env = |i: u32| {
+        let (rank, core) = (RankId(i / 2), CoreId(i % 2));
+        Env::new(&shape, rank, core, Choices::default(), Capabilities::empty(), Portable)
+    };
     let envs = [env(0)?, env(1)?, env(2)?, env(3)?];
     let mut scratch = [0; 4].map(|_| (vec![0; scratch_words(&shape)], vec![0; scratch_bytes(&shape)]));
     // Combine reads what dispatch has left.
@@ -143,10 +145,10 @@ fn main() -> Result<(), Box<dyn Error>> {
                     let (rank, core) = (RankId(i as u32 / 2), envs[i].on(&shape)?);
                     let output = |tensor: Tensor| given[rank.index()][tensor as usize].as_slice();
                     // The experts return the rows unchanged.
-                    let operands = &Operands::of(output(Tensor::ExpandX), output);
+                    let combine_inputs = &CombineInputs::of(output(Tensor::ExpandX), output);
                     let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
                     let (inputs, scratch) = (&inputs, Scratch { words, row });
-                    let mut cx = Context { core, fabric, inputs, operands, scratch };
+                    let mut cx = Context { core, fabric, inputs, combine_inputs, scratch };
                     done += u32::from(machine.step(&mut cx)? == Progress::Done);
                 }
             }

@@ -49,15 +49,14 @@ fn every_choice_that_makes_a_difference_is_listed_once() {
         let twice = all.iter().enumerate().find(|(i, choices)| all[..*i].contains(choices));
         assert_eq!(twice, None, "{name}");
         for choices in all {
-            let core = (RankId(0), CoreId(0));
-            let env = Env::new(&shape, core, choices, choices.needs(&shape), Portable);
+            let env = Env::new(&shape, RankId(0), CoreId(0), choices, choices.needs(&shape), Portable);
             assert!(env.is_ok(), "{name}, {choices:?}: {env:?}");
         }
     }
 }
 
 fn refused(config: &Config<'_>, choices: Choices, has: Capabilities) -> Option<Refused> {
-    Env::new(&shape(config), (RankId(0), CoreId(0)), choices, has, Portable).err()
+    Env::new(&shape(config), RankId(0), CoreId(0), choices, has, Portable).err()
 }
 
 #[test]
@@ -81,8 +80,8 @@ fn a_core_that_the_shape_does_not_have_is_refused() {
     for config in [a3(), hierarchy(), Config { comm_alg: Protocol::Fullmesh, ..a3() }] {
         let shape = shape(&config);
         let new = |rank, core| {
-            let core = (RankId(rank), CoreId(core));
-            Env::new(&shape, core, Choices::default(), Capabilities::all(), Portable).err()
+            let (rank, core) = (RankId(rank), CoreId(core));
+            Env::new(&shape, rank, core, Choices::default(), Capabilities::all(), Portable).err()
         };
         let (ranks, cores) = (shape.ep_world_size(), shape.aiv_num());
         assert_eq!(new(ranks - 1, cores - 1), None);

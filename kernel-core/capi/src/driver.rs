@@ -20,7 +20,7 @@ use core::ffi::c_char;
 use kernel_core::fabric::raw::RawFabric;
 use kernel_core::fabric::{Capabilities, Fabric, ProtocolError};
 use kernel_core::protocol::{
-    Context, Env, Machine, Operands, Operator, Ran, Run, Scratch, scratch_bytes, scratch_words,
+    CombineInputs, Context, Env, Machine, Operator, Ran, Run, Scratch, scratch_bytes, scratch_words,
 };
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn veriep_core_new(
         let can = Capabilities::from_bits(can).ok_or(VERIEP_E_ARGUMENT)?;
         let choices = codes::choices(choices)?;
         objects::forget::<Core>(out)?;
-        let env = Env::new(shape, (RankId(rank), CoreId(core)), choices, can, Unit::PORTABLE);
+        let env = Env::new(shape, RankId(rank), CoreId(core), choices, can, Unit::PORTABLE);
         let env = env.map_err(|refused| {
             text.say(&refused);
             VERIEP_E_REFUSED
@@ -194,8 +194,8 @@ unsafe fn drive(
         }
         let shape = objects::get::<Shape>(given.shape)?;
         let inputs = &given::inputs(read(given.inputs)?)?;
-        let operands = &if given.operands.is_null() && core.operator == Operator::Dispatch {
-            Operands::default()
+        let combine_inputs = &if given.operands.is_null() && core.operator == Operator::Dispatch {
+            CombineInputs::NONE
         } else {
             given::operands(read(given.operands)?)?
         };
@@ -227,7 +227,9 @@ unsafe fn drive(
         core.env.set_vector(Unit::new(given.vector)?);
         let scratch = Scratch { words, row };
         let ran = match core.env.on(shape) {
-            Ok(on) => step(&mut core.machine, &mut Context { core: on, fabric, inputs, operands, scratch }),
+            Ok(on) => {
+                step(&mut core.machine, &mut Context { core: on, fabric, inputs, combine_inputs, scratch })
+            }
             Err(error) => Ran::failed(error),
         };
         core.phase = match ran.end {

@@ -8,7 +8,7 @@ use crate::types::{veriep_bytes, veriep_inputs, veriep_operands};
 use core::mem::MaybeUninit;
 use core::slice;
 use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::protocol::Operands;
+use kernel_core::protocol::CombineInputs;
 
 /// # Safety
 /// What is not null is aligned memory of a `T` that nobody writes meanwhile, or not aligned.
@@ -123,10 +123,10 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
 
 /// # Safety
 /// Tensors are as long as they say.
-pub(crate) unsafe fn operands<'a>(given: &veriep_operands) -> Said<Operands<'a>> {
+pub(crate) unsafe fn operands<'a>(given: &veriep_operands) -> Said<CombineInputs<'a>> {
     // SAFETY: the caller's, for all of them.
     unsafe {
-        Ok(Operands {
+        Ok(CombineInputs {
             y: tensor(given.y)?,
             assist_info: tensor(given.assist_info)?,
             expand_scales: tensor(given.expand_scales)?,

@@ -209,7 +209,7 @@ pub enum ProtocolError {
     },
     /// The fabric refused an access.
     Fault(Fault),
-    /// An argument of the caller is too short for the shape (scratch, inputs, operands), or a fabric returned another
+    /// An argument of the caller is too short for the shape (scratch, inputs), or a fabric returned another
     /// number of bytes than requested.
     Given(&'static str),
     /// An impossible state: a defect of this crate.

@@ -76,7 +76,8 @@ impl<V> Env<V> {
     /// make ([`Choices::needs`]).
     pub fn new(
         shape: &Shape,
-        (rank, core): (RankId, CoreId),
+        rank: RankId,
+        core: CoreId,
         choices: Choices,
         capabilities: Capabilities,
         vector: V,

@@ -97,7 +97,7 @@ impl Machine {
     /// Advances the operator by at most [`effects_max`](Env::effects_max) effects that others can see.
     ///
     /// # Errors
-    /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
+    /// A value read from the fabric or from the inputs contradicts the shape, the fabric refuses, a token cannot be
     /// quantised, or the core runs the machines of another protocol.
     pub fn step<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>) -> Result<Progress, ProtocolError> {
         self.run(cx, 1).progress()
@@ -116,9 +116,9 @@ impl Machine {
         tell: &mut dyn FnMut(Awaited),
     ) -> Result<Progress, ProtocolError> {
         let scratch = Scratch { words: cx.scratch.words, row: cx.scratch.row };
-        let Context { core, inputs, operands, .. } = *cx;
+        let Context { core, inputs, combine_inputs, .. } = *cx;
         let fabric: &mut dyn Fabric = &mut Watch::new(&mut *cx.fabric, tell);
-        self.step(&mut Context { core, fabric, inputs, operands, scratch })
+        self.step(&mut Context { core, fabric, inputs, combine_inputs, scratch })
     }
 
     /// Takes at most `budget` steps, until the machine waits, has ended or fails. It is faster than a loop around

@@ -3,14 +3,15 @@
 //! A [`Machine`] is a plain value of one core and one operator. A driver makes the core's constants once ([`Env::new`],
 //! which refuses configurations that the shape, the build or the memory does not support), puts them [on](Env::on) the
 //! shape, [begins](Machine::begin) a machine for each operator and calls [`step`](Machine::step) until it returns [`Done`](crate::fabric::Progress::Done).
-//! Every call gets what the machine does not store: the [`Context`] of core, fabric, inputs, operands and scratch.
+//! Every call gets what the machine does not store: the [`Context`] of core, fabric, both kinds of inputs and scratch.
 //! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
 //!
 //! # Obligations of a driver
 //!
 //! - All ranks have equal shapes (compare their [`Fingerprints`]) and the same [`Choices`].
 //! - State and window are zero when the group is created.
-//! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank: machines do not check them again.
+//! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank, or the check of the one operator that
+//!   reads them: machines do not check them again.
 //! - An [`Env`] lives as long as its core, an [`Agent`] as long as its rank. A machine lives for one operator; its scratch may
 //!   be used for something else between operators.
 //! - The **join**: a core begins an operator only after every core of its rank has ended the one before, and the outputs of
@@ -64,7 +65,7 @@ use crate::units::{RankId, nth_piece};
 /// The inputs of combine on one rank besides the inputs of dispatch: the results of the experts, and outputs of the same
 /// batch's dispatch, little-endian. Each machine reads some of them; the others may be empty.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Operands<'a> {
+pub struct CombineInputs<'a> {
     /// `[rows, h]` of dtype: a result for each row of `expand_x`, with a TP domain also for each of the peer's rows. Unused
     /// with direct placement, where experts write results into the window.
     pub y: &'a [u8],
@@ -84,8 +85,19 @@ pub struct Operands<'a> {
     pub row_table: &'a [u8],
 }
 
-impl<'a> Operands<'a> {
-    /// Returns the operands of any protocol: the results `y`, and the rank's outputs of dispatch, as `output` returns them.
+impl<'a> CombineInputs<'a> {
+    /// The inputs of a core that does not combine.
+    pub const NONE: Self = Self {
+        y: &[],
+        assist_info: &[],
+        expand_scales: &[],
+        ep_recv_counts: &[],
+        expand_idx: &[],
+        sent_rows: &[],
+        row_table: &[],
+    };
+
+    /// Returns the inputs of any protocol: the results `y`, and the rank's outputs of dispatch, as `output` returns them.
     #[must_use]
     pub fn of(y: &'a [u8], output: impl Fn(Tensor) -> &'a [u8]) -> Self {
         Self {
@@ -105,7 +117,7 @@ impl<'a> Operands<'a> {
         y.ok_or(given("y is shorter than its rows"))
     }
 
-    /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that the operands hold at most `held` rows.
+    /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that the inputs hold at most `held` rows.
     fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32> {
         let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
         let seen = entry(self.ep_recv_counts, entries.saturating_sub(1));

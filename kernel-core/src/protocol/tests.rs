@@ -9,7 +9,7 @@ use crate::inputs::Inputs;
 use crate::layout::outputs::ep_recv_counts_bytes;
 use crate::place::{Place, Tensor};
 use crate::protocol::kit::{Context, Scratch};
-use crate::protocol::{Choices, Env, Machine, Operands, Operator};
+use crate::protocol::{Choices, CombineInputs, Env, Machine, Operator};
 use crate::shape::{Config, Op, Protocol, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
@@ -321,7 +321,7 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
             core: env.on(cluster.shape).unwrap(),
             fabric: &mut replay,
             inputs: &scene.inputs(number, round),
-            operands: &returned.operands(),
+            combine_inputs: &returned.combine_inputs(),
             scratch: Scratch { words: &mut words, row: &mut row },
         };
         assert_eq!(machine.step(&mut cx), Ok(progress), "{machine:?}");
@@ -423,7 +423,7 @@ fn waiting_for_the_last_word_alone_is_caught() {
 }
 
 fn env(shape: &Shape, choices: Choices) -> Env<Portable> {
-    Env::new(shape, (RankId(0), CoreId(0)), choices, Capabilities::all(), Portable).unwrap()
+    Env::new(shape, RankId(0), CoreId(0), choices, Capabilities::all(), Portable).unwrap()
 }
 
 #[test]
@@ -472,10 +472,10 @@ fn machines_of_another_protocol_are_refused() {
                 let mut machine = before.clone();
                 let mut replay =
                     Replay { events: &[], next: Cell::new(0), capabilities: Capabilities::all() };
-                let (inputs, operands) = (&Inputs::default(), &Operands::default());
+                let (inputs, combine_inputs) = (&Inputs::default(), &CombineInputs::default());
                 let scratch = Scratch { words: &mut [], row: &mut [] };
                 let (core, fabric) = (env.on(shape).unwrap(), &mut replay);
-                let refused = machine.step(&mut Context { core, fabric, inputs, operands, scratch });
+                let refused = machine.step(&mut Context { core, fabric, inputs, combine_inputs, scratch });
                 assert_eq!(refused, Err(ProtocolError::OtherMachine), "{machine:?}");
                 assert_eq!(machine, before);
             }

@@ -144,7 +144,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     pub(crate) fn env(&mut self, i: usize, core: CoreId) -> Env<Any> {
         let Member { number, ep, tp, .. } = self.members[i];
         let capabilities = self.memory.fabric(number, core, 0).capabilities() | Capabilities::LEND;
-        let env = Env::new(self.shape, (ep, core), self.choices, capabilities, self.vector);
+        let env = Env::new(self.shape, ep, core, self.choices, capabilities, self.vector);
         let env = env.unwrap_or_else(|refused| panic!("{refused}")).with_tp_rank(tp);
         if (self.one_by_one)(number) { env.one_by_one() } else { env }
     }
@@ -324,13 +324,13 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let round = planned.round;
         world.steps(actor, planned, machine.phase());
         let before = self.checked.then(|| (machine.clone(), words.clone()));
-        let (inputs, operands) = (world.inputs(*number, round), returned[round].operands());
+        let (inputs, combine_inputs) = (world.inputs(*number, round), returned[round].combine_inputs());
         self.memory.begin_step();
         let mut fabric = self.memory.fabric(*number, actor.core, round % self.batches);
         let answer = world.through(actor, &mut fabric, &mut |fabric| {
             let scratch = Scratch { words, row };
-            let (core, inputs, operands) = (env.on(shape)?, &inputs, &operands);
-            machine.step(&mut Context { core, fabric, inputs, operands, scratch })
+            let (core, inputs, combine_inputs) = (env.on(shape)?, &inputs, &combine_inputs);
+            machine.step(&mut Context { core, fabric, inputs, combine_inputs, scratch })
         });
         if let Some((before, words_before)) = before {
             let effects = &self.memory.effects;

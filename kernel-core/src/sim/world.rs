@@ -6,7 +6,7 @@ use super::storage::Storage;
 use crate::fabric::nic::Nic;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
-use crate::protocol::{Agent, Env, Machine, Operands, Operator};
+use crate::protocol::{Agent, CombineInputs, Env, Machine, Operator};
 use crate::units::{CoreId, RankId};
 use crate::vector::Any;
 use alloc::string::String;
@@ -52,9 +52,9 @@ pub fn schedule(letters: &str, times: usize) -> Vec<Planned> {
     letters.chars().cycle().take(letters.len() * times).map(letter).collect()
 }
 
-/// What combine is given on one rank. See [`Operands`].
+/// What combine is given on one rank. See [`CombineInputs`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are those of the operands")]
+#[expect(missing_docs, reason = "the fields are those of the inputs")]
 pub struct Returned {
     pub y: Vec<u8>,
     pub assist_info: Vec<u8>,
@@ -68,9 +68,9 @@ pub struct Returned {
 impl Returned {
     /// By reference.
     #[must_use]
-    pub fn operands(&self) -> Operands<'_> {
+    pub fn combine_inputs(&self) -> CombineInputs<'_> {
         let Self { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } = self;
-        Operands { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table }
+        CombineInputs { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table }
     }
 }
 

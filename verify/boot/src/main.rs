@@ -28,7 +28,7 @@ use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{
-    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes,
+    Agent, AgentEnv, Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes,
     scratch_words,
 };
 use veriep_core::shape::{Limits, Shape};
@@ -220,8 +220,8 @@ impl Core<'_> {
     }
 
     fn rounds(&self, fabric: &mut dyn Fabric, golden: &[[u64; RANKS]]) {
-        let core = (self.id, CoreId(self.core as u32));
-        let env = Env::new(self.shape, core, self.choices, fabric.capabilities(), Portable);
+        let core = CoreId(self.core as u32);
+        let env = Env::new(self.shape, self.id, core, self.choices, fabric.capabilities(), Portable);
         let env = env.unwrap_or_else(|why| fail("env", &why));
         for (round, golden) in golden.iter().enumerate() {
             if self.core == 0 {
@@ -262,10 +262,10 @@ impl Core<'_> {
     ) {
         // SAFETY: combine reads what its rank's dispatch and experts have left; dispatch reads nothing of it.
         let of = |tensor| unsafe { bytes(self.memory.output(tensor)) };
-        let operands = match operator {
-            Operator::Dispatch => Operands::default(),
+        let combine_inputs = match operator {
+            Operator::Dispatch => CombineInputs::NONE,
             // SAFETY: as above.
-            Operator::Combine => Operands::of(unsafe { bytes(self.memory.y) }, of),
+            Operator::Combine => CombineInputs::of(unsafe { bytes(self.memory.y) }, of),
         };
         let (mut words, mut row) = ([0; 256], [0; 6 * ROW]);
         if scratch_words(self.shape) > words.len() || scratch_bytes(self.shape) > row.len() {
@@ -273,7 +273,7 @@ impl Core<'_> {
         }
         let core = env.on(self.shape).unwrap_or_else(|error| fail("core", &error));
         let scratch = Scratch { words: &mut words, row: &mut row };
-        let mut cx = Context { core, fabric, inputs, operands: &operands, scratch };
+        let mut cx = Context { core, fabric, inputs, combine_inputs: &combine_inputs, scratch };
         let mut machine = Machine::begin(operator, env);
         loop {
             match machine.step(&mut cx) {

@@ -8,7 +8,7 @@ use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{
-    Choices, Context, Env, Machine, Operands, Operator, Refused, Scratch, scratch_bytes, scratch_words,
+    Choices, CombineInputs, Context, Env, Machine, Operator, Refused, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
@@ -174,19 +174,16 @@ pub fn run(memory: &mut Memory, rounds: u32) -> Result<(), Stop> {
             while is_done != [true; RANKS] {
                 let cores = machines.iter_mut().zip(&mut is_done).zip(words.iter_mut().zip(rows.iter_mut()));
                 for (((machine, done), (words, row)), (&own, given)) in cores.zip(ranks.iter().zip(&given)) {
-                    let env = Env::new(
-                        shape,
-                        (own, CoreId(0)),
-                        Choices::default(),
-                        Capabilities::empty(),
-                        Portable,
-                    )
-                    .map_err(Stop::Refused)?;
+                    let env =
+                        Env::new(shape, own, CoreId(0), Choices::default(), Capabilities::empty(), Portable)
+                            .map_err(Stop::Refused)?;
                     let [y, assist_info, ep_recv_counts] = given;
-                    let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
+                    let combine_inputs =
+                        &CombineInputs { y, assist_info, ep_recv_counts, ..CombineInputs::default() };
                     let core = env.on(shape).map_err(Stop::Failed)?;
                     let fabric = &mut View { ranks: regions, own };
-                    let mut cx = Context { core, fabric, inputs, operands, scratch: Scratch { words, row } };
+                    let mut cx =
+                        Context { core, fabric, inputs, combine_inputs, scratch: Scratch { words, row } };
                     let machine = machine.get_or_insert_with(|| Machine::begin(operator, &env));
                     *done = machine.step(&mut cx).map_err(Stop::Failed)? == Progress::Done;
                 }

@@ -33,7 +33,7 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Flags, Machine, Operands, Operator, Ran,
+    self, Agent, AgentEnv, Choices, CombineInputs, Context, Env, Fingerprints, Flags, Machine, Operator, Ran,
     Receive, Scratch, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{
@@ -384,7 +384,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         keep((choices.receive.suits(shape), choices.needs(shape), Flags::name(choices.flags)));
         choices.receive.excluded_by(shape).for_each(keep);
         keep(Choices::check(choices, shape, fabric.capabilities()));
-        let Ok(mut env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
+        let Ok(mut env) = Env::new(shape, rank, core, choices, fabric.capabilities(), Portable) else {
             continue;
         };
         Env::set_vector(&mut env, black_box(Portable));
@@ -397,7 +397,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             // Not to be stepped here, where the group has its own.
             if any() == 0 {
                 let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
-                let mut cx = Context { core, fabric, inputs, operands: &Operands::default(), scratch };
+                let mut cx = Context { core, fabric, inputs, combine_inputs: &CombineInputs::NONE, scratch };
                 keep(Machine::run(&mut machine, &mut cx, any()));
                 keep(Machine::awaits(&mut machine, &mut cx, &mut keep));
             }

@@ -27,7 +27,7 @@ use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Agent, AgentEnv, Context, Env, Machine, Operands, Operator, Scratch};
+use veriep_core::protocol::{Agent, AgentEnv, CombineInputs, Context, Env, Machine, Operator, Scratch};
 use veriep_core::shape::{Elastic, Given, Limits, Op, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -375,8 +375,8 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
 
 /// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
 fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Option<Env<Portable>> {
-    let core = (domain.ep(rank), CoreId(core as u32));
-    let env = Env::new(domain.shape, core, scene.choices, Capabilities::all(), Portable).ok()?;
+    let (ep, core) = (domain.ep(rank), CoreId(core as u32));
+    let env = Env::new(domain.shape, ep, core, scene.choices, Capabilities::all(), Portable).ok()?;
     Some(black_box(if domain.shape.tp_world_size() == 2 {
         env.with_tp_rank(RankId(rank as u32))
     } else {
@@ -423,11 +423,12 @@ fn poll<'i>(
                 let scratch = black_box(Scratch { words: &mut scratch.words, row: &mut scratch.row });
                 let (stopped, depth) = stack::deepest(|| {
                     let output = |tensor| black_box(domain.bytes(rank, tensor));
-                    let operands = Operands::of(y.get(rank).map_or(&[][..], |y| black_box(y)), output);
+                    let combine_inputs =
+                        CombineInputs::of(y.get(rank).map_or(&[][..], |y| black_box(y)), output);
                     let env = env(domain, scene, rank, core).ok_or(ProtocolError::OtherMachine)?;
                     let (core, inputs) = (env.on(shape)?, &black_box(inputs(rank)));
-                    let (fabric, operands) = (&mut fabric, &operands);
-                    machine.step(&mut Context { core, fabric, inputs, operands, scratch })
+                    let (fabric, combine_inputs) = (&mut fabric, &combine_inputs);
+                    machine.step(&mut Context { core, fabric, inputs, combine_inputs, scratch })
                 });
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 match stopped.map_err(|_| Wrong::Machine)? {

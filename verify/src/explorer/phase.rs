@@ -8,7 +8,7 @@ use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
+use veriep_core::protocol::{CombineInputs, Context, Machine, Operator, Scratch};
 
 /// How far a core is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,13 +53,13 @@ impl Setup<'_> {
             }
             Phase::Runs(machine) => machine,
         };
-        let operands = &expected.map(Expected::operands).unwrap_or_default();
+        let combine_inputs = &expected.map(Expected::combine_inputs).unwrap_or_default();
         let (shape, env) = (self.shape, &self.envs[core]);
         let left = self.left.as_ref().filter(|_| self.model.twin != Twin::NewIds);
         let mut run = |fabric: &mut dyn Fabric| {
             let fabric = &mut RankRemap { inner: Lent(fabric), left };
             let scratch = Scratch { words: &mut *scratch.words, row: &mut *scratch.row };
-            machine.step(&mut Context { core: env.on(shape)?, fabric, inputs, operands, scratch })
+            machine.step(&mut Context { core: env.on(shape)?, fabric, inputs, combine_inputs, scratch })
         };
         match self.witness() {
             Some(witness) => witness.through(self.actor(core), view, &mut run),
@@ -76,7 +76,7 @@ impl<F: Fabric + ?Sized> Middleware for Lent<'_, F> {
 }
 
 impl Expected {
-    fn operands(&self) -> Operands<'_> {
-        Operands::of(&self.y, |tensor| self.output(tensor))
+    fn combine_inputs(&self) -> CombineInputs<'_> {
+        CombineInputs::of(&self.y, |tensor| self.output(tensor))
     }
 }

@@ -55,8 +55,8 @@ impl<'a> Setup<'a> {
             (0..model.cores)
                 .map(move |core| {
                     let (ep_rank, tp_rank) = div_rem(rank, model.tp_ranks());
-                    let core = (RankId(ep_rank), CoreId(core));
-                    let env = Env::new(shape, core, model.choices, Capabilities::all(), Portable);
+                    let (ep_rank, core) = (RankId(ep_rank), CoreId(core));
+                    let env = Env::new(shape, ep_rank, core, model.choices, Capabilities::all(), Portable);
                     env.expect("the choices of a model suit its shape").with_tp_rank(RankId(tp_rank))
                 })
                 .map(|env| if model.in_runs { env } else { env.one_by_one() })

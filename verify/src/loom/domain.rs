@@ -14,7 +14,7 @@ use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{
-    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+    Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Planned, Returned, schedule};
@@ -156,7 +156,7 @@ impl Core {
         let joined = self.joins.is_some() || shape.aiv_num() == 1 || schedule.len() <= 1;
         assert!(joined, "several cores need a join between operators");
         let (member, capabilities) = (Member::of(shape, self.rank), self.fabric.capabilities());
-        let env = Env::new(shape, (member.ep, self.core), domain.choices, capabilities, Portable);
+        let env = Env::new(shape, member.ep, self.core, domain.choices, capabilities, Portable);
         let env = env.expect("machines of this shape").with_tp_rank(member.tp);
         let env = if domain.one_by_one { env.one_by_one() } else { env };
         let (mut words, mut row) = (vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
@@ -205,7 +205,7 @@ impl Core {
         }
         assert_eq!(seen, expected, "rows of rank {} in round {round}", self.rank);
         if let Some(at) = receive.results(&row_table) {
-            let y = self.domain.rounds[round].operands(self.rank).y.to_vec();
+            let y = self.domain.rounds[round].combine_inputs(self.rank).y.to_vec();
             self.fabric.write(at, &y)?;
         }
         Ok(Returned { sent_rows, row_table, ..Returned::default() })
@@ -221,10 +221,11 @@ impl Core {
         let kept = self.experts(shape, operator, round).map_err(|fault| fault.to_string())?;
         let (fabric, round) = (&mut *self.fabric, &self.domain.rounds[round]);
         let mut machine = Machine::begin(operator, env);
-        let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
-        let operands = &Operands { sent_rows: &kept.sent_rows, row_table: &kept.row_table, ..*operands };
+        let (inputs, combine_inputs) = (&round.inputs(self.rank), &round.combine_inputs(self.rank));
+        let combine_inputs =
+            &CombineInputs { sent_rows: &kept.sent_rows, row_table: &kept.row_table, ..*combine_inputs };
         let core = env.on(shape).map_err(|error| error.to_string())?;
-        let mut cx = Context { core, fabric, inputs, operands, scratch };
+        let mut cx = Context { core, fabric, inputs, combine_inputs, scratch };
         drive(|| machine.step(&mut cx).and_then(|progress| cx.fabric.answer(progress)))?;
         cx.fabric.ended().map_err(|fault| fault.to_string())
     }

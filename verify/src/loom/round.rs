@@ -3,7 +3,7 @@
 use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::layout::record::Triple;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::Operands;
+use veriep_core::protocol::CombineInputs;
 use veriep_core::reference::Cluster;
 use veriep_core::reference::numerics::add_rows;
 use veriep_core::shape::Shape;
@@ -59,8 +59,8 @@ impl Round {
     }
 
     /// What the experts of `rank` return.
-    pub fn operands(&self, rank: RankId) -> Operands<'_> {
-        Operands::of(&self.ranks[rank.index()].y, |tensor| self.expected(rank, tensor))
+    pub fn combine_inputs(&self, rank: RankId) -> CombineInputs<'_> {
+        CombineInputs::of(&self.ranks[rank.index()].y, |tensor| self.expected(rank, tensor))
     }
 
     /// Tokens become flags from end to end, and so does what experts make of them: every bit is set, which the sum keeps

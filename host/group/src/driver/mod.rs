@@ -20,7 +20,7 @@ mod wait;
 pub use hang::{Hang, Missing};
 pub(crate) use stepper::Stepper;
 #[cfg(target_os = "linux")]
-pub(crate) use task::keep_operands;
+pub(crate) use task::keep_combine_inputs;
 pub use task::{RankState, Stop, Task};
 use veriep_core::protocol::{Choices, Refused};
 use veriep_core::shape::Protocol;

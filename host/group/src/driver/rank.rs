@@ -8,7 +8,7 @@ use std::time::Instant;
 use veriep_case::global_rank;
 use veriep_core::fabric::Wait;
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{self, Agent, AgentEnv, Operands, Ran, Run};
+use veriep_core::protocol::{self, Agent, AgentEnv, CombineInputs, Ran, Run};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, RankId};
@@ -29,7 +29,7 @@ pub(crate) struct Operator<'a, B> {
     /// The outputs that it writes.
     pub(crate) batch: usize,
     pub(crate) inputs: &'a Inputs<'a>,
-    pub(crate) operands: &'a Operands<'a>,
+    pub(crate) combine_inputs: &'a CombineInputs<'a>,
 }
 
 /// What of a rank does it.
@@ -101,14 +101,14 @@ impl Cores {
         operator: &Operator<'_, B>,
         waits: &mut [Option<Wait>],
     ) -> Result<bool, Failure> {
-        let Operator { shape, backend, rank, batch, inputs, operands, .. } = *operator;
+        let Operator { shape, backend, rank, batch, inputs, combine_inputs, .. } = *operator;
         let mut has_moved = false;
         for (core, (stepper, wait)) in (0..).map(CoreId).zip(self.steppers.iter_mut().zip(waits)) {
             if wait.is_none() {
                 continue;
             }
             let fabric = backend.fabric(rank, core, batch);
-            let Ran { steps, end } = stepper.step::<B>(shape, fabric, (inputs, operands), TURN);
+            let Ran { steps, end } = stepper.step::<B>(shape, fabric, (inputs, combine_inputs), TURN);
             stepper.keeps_to_its_plan(rank, core)?;
             let by_number = |error| global_rank::of_error(shape, rank, error);
             has_moved |= steps > 0;

@@ -7,7 +7,7 @@ use crate::vector::RowUnit;
 use veriep_case::global_rank;
 use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{self, Context, Env, Machine, Operands, Ran, Run, Scratch};
+use veriep_core::protocol::{self, CombineInputs, Context, Env, Machine, Ran, Run, Scratch};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, RankId};
@@ -64,8 +64,8 @@ impl Stepper {
                 let Options { choices, vector, rows_idle, one_by_one, .. } = *options;
                 let vector = RowUnit((!rows_idle).then_some(vector));
                 let capabilities = backend.fabric(rank, core, 0).capabilities();
-                let core = (global_rank::ep_rank(shape, rank), core);
-                let env = Env::new(shape, core, choices, capabilities, vector);
+                let ep_rank = global_rank::ep_rank(shape, rank);
+                let env = Env::new(shape, ep_rank, core, choices, capabilities, vector);
                 let env = env.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?;
                 let env = env.with_tp_rank(global_rank::tp_rank(shape, rank));
                 if one_by_one { env.one_by_one() } else { env }
@@ -82,7 +82,7 @@ impl Stepper {
         &mut self,
         shape: &Shape,
         mut fabric: impl Fabric,
-        (inputs, operands): (&Inputs<'_>, &Operands<'_>),
+        (inputs, combine_inputs): (&Inputs<'_>, &CombineInputs<'_>),
         budget: u32,
     ) -> Ran {
         let (Some(machine), Some(env)) = (&mut self.machine, &self.env) else {
@@ -95,10 +95,10 @@ impl Stepper {
         };
         let ran = if B::INLINED {
             let fabric = &mut fabric;
-            machine.run(&mut Context { core, fabric, inputs, operands, scratch }, budget)
+            machine.run(&mut Context { core, fabric, inputs, combine_inputs, scratch }, budget)
         } else {
             let fabric: &mut dyn Fabric = &mut fabric;
-            run_on_any(machine, &mut Context { core, fabric, inputs, operands, scratch }, budget)
+            run_on_any(machine, &mut Context { core, fabric, inputs, combine_inputs, scratch }, budget)
         };
         self.steps += u64::from(ran.steps);
         ran

@@ -246,7 +246,7 @@ impl Task {
         let Ok(returned) = unit.ranks[rank.index()].returned[round].read() else {
             return Ran::failed(ProtocolError::Internal("a core of this rank panicked"));
         };
-        let given = (&unit.inputs(round, rank), &returned.operands());
+        let given = (&unit.inputs(round, rank), &returned.combine_inputs());
         if !B::STEPS {
             let fabric = unit.backend.fabric(rank, core, round);
             return self.stepper.step::<B>(unit.shape, fabric, given, budget);
@@ -348,7 +348,7 @@ impl Task {
         if !unit.options.rows_unseen {
             expert::keep_rows(&mut fabric, &stretches)?;
         }
-        keep_operands(unit.shape, unit.backend, (self.rank, batch), n, &mut rows);
+        keep_combine_inputs(unit.shape, unit.backend, (self.rank, batch), n, &mut rows);
         if let Some(results) = receive.results(&rows.row_table) {
             fabric.write(results, &rows.y)?;
         }
@@ -357,7 +357,7 @@ impl Task {
 }
 
 /// Keeps what a batch's combine needs of what its dispatch has put out, `n` rows.
-pub(crate) fn keep_operands<B: Backend>(
+pub(crate) fn keep_combine_inputs<B: Backend>(
     shape: &Shape,
     backend: &B,
     (rank, batch): (RankId, usize),

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Instant;
 use veriep_case::error::{Error, Gone, Missing};
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{self, Operands};
+use veriep_core::protocol::{self, CombineInputs};
 
 /// Between two questions to the caller whether it still wants to wait.
 const ASKS: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ pub(super) struct Run<'a> {
     /// A number of the tensors that all ranks give alike.
     pub(super) common: u64,
     pub(super) inputs: &'a Inputs<'a>,
-    pub(super) operands: &'a Operands<'a>,
+    pub(super) combine_inputs: &'a CombineInputs<'a>,
 }
 
 impl Run<'_> {
@@ -163,7 +163,7 @@ impl Member {
             operator: run.operator,
             batch: outputs_of(run.layer, run.slot),
             inputs: run.inputs,
-            operands: run.operands,
+            combine_inputs: run.combine_inputs,
         };
         if !look.goes_on(Duration::ZERO) {
             return Ok(());

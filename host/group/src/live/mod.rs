@@ -18,7 +18,7 @@ use plan::{number_of, number_of_floats};
 
 use crate::backend::Backend;
 use crate::backend::shared::SharedMemory;
-use crate::driver::keep_operands;
+use crate::driver::keep_combine_inputs;
 use crate::driver::rank::Cores;
 use crate::expert;
 use crate::world::{Calls, PeerWatch, Phase, World};
@@ -34,7 +34,7 @@ use veriep_case::global_rank;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{self, Operands};
+use veriep_core::protocol::{self, CombineInputs};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::Returned;
 use veriep_core::units::{CoreId, ExpertId, RankId};
@@ -263,7 +263,7 @@ impl Member {
             called,
             common: inputs.scales.map_or(0, number_of_floats),
             inputs: &Inputs { call: Some(called as u32), ..*inputs },
-            operands: &Operands::default(),
+            combine_inputs: &CombineInputs::NONE,
         };
         self.run(&*memory, &run, goes_on)?;
         let outputs = outputs_of(layer, slot);
@@ -274,7 +274,7 @@ impl Member {
             Err(error) => return Err(self.fails(Error::Wrong(error.to_string()), Phase::Ended)),
         };
         let kept = &mut self.slots[slot];
-        keep_operands(shape, &*memory, (self.rank, outputs), rows as u64, &mut kept.returned);
+        keep_combine_inputs(shape, &*memory, (self.rank, outputs), rows as u64, &mut kept.returned);
         (kept.batch, kept.called, kept.rows, kept.route) = (batch, called, rows, route.clone());
         self.in_flight.push_back(slot);
         self.batches += 1;
@@ -355,7 +355,7 @@ impl Member {
         let Slot { batch, called, ref route, .. } = self.slots[slot];
         let layer = route.layer;
         let mut returned = core::mem::take(&mut self.slots[slot].returned);
-        let operands = Operands { y, ..returned.operands() };
+        let combine_inputs = CombineInputs { y, ..returned.combine_inputs() };
         let common = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
         let memory = self.memory.clone();
         let memory = memory.with_output(Tensor::XOut, x_out);
@@ -367,7 +367,7 @@ impl Member {
             called,
             common: number_of(&(common, inputs.shared_expert_x.is_some())),
             inputs: &Inputs { call: Some(called as u32), ..*inputs },
-            operands: &operands,
+            combine_inputs: &combine_inputs,
         };
         let ran = self.run(&memory, &run, goes_on);
         // Kept for its room.

@@ -7,7 +7,7 @@ use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{
-    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+    Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::{BatchSizes, Config as CoreConfig, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
@@ -49,8 +49,8 @@ fn poll(
     mut before: impl FnMut(usize),
 ) -> Result<Vec<Wait>, ProtocolError> {
     let core = |i| {
-        let core = (RankId(0), CoreId(i % CORES));
-        let env = Env::new(shape, core, Choices::default(), Capabilities::empty(), Portable).unwrap();
+        let (rank, core) = (RankId(0), CoreId(i % CORES));
+        let env = Env::new(shape, rank, core, Choices::default(), Capabilities::empty(), Portable).unwrap();
         let env = env.with_tp_rank(RankId(i / CORES));
         (Machine::begin(operator, &env), env, vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)])
     };
@@ -69,11 +69,11 @@ fn poll(
                     core: env.on(shape)?,
                     fabric: &mut backend.fabric(RankId(peer as u32), core, 0),
                     inputs: &inputs[peer],
-                    operands: &Operands {
+                    combine_inputs: &CombineInputs {
                         y: &y[peer],
                         assist_info: &given[peer][0],
                         ep_recv_counts: &given[peer][1],
-                        ..Operands::default()
+                        ..CombineInputs::default()
                     },
                     scratch: Scratch { words, row },
                 };

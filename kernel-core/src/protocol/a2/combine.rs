@@ -17,7 +17,7 @@ use crate::placement::Home;
 use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route;
 use crate::plan::split::{self, DispatchShare};
-use crate::protocol::Operands;
+use crate::protocol::CombineInputs;
 use crate::protocol::kit::sum::write_x_out;
 use crate::protocol::kit::{Context, Outcome, entry, room, rows_within};
 use crate::shape::Shape;
@@ -85,7 +85,7 @@ impl Combine {
 
     fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         let words = split_words(cx.core, cx.scratch.words)?;
-        let rows = cx.operands.read_counts(cx.core.shape, words.sums)?;
+        let rows = cx.combine_inputs.read_counts(cx.core.shape, words.sums)?;
         // Dispatch has already determined the slots.
         let none = DispatchShare { moe: 0..0, shared: 0..0 };
         route::walk(cx.core.shape, cx.core.rank, cx.inputs, &none, words.sent, &mut []);
@@ -100,7 +100,7 @@ impl Combine {
             return self.go(Phase::Send(Send::new(cx.core)));
         }
         let (owner, position) = split_words(cx.core, cx.scratch.words)?.recv_counts().source_of(next);
-        let y = cx.operands.result(cx.core.shape, next)?;
+        let y = cx.combine_inputs.result(cx.core.shape, next)?;
         self.round.write_out(cx.core, cx.fabric, owner, row(cx.core.shape, position), y)?;
         self.go(Phase::Reorder { row: next + 1, end })
     }
@@ -120,11 +120,11 @@ impl Combine {
         }
         let core = cx.core;
         let words = split_words(core, cx.scratch.words)?;
-        let (operands, half, sent) = (cx.operands, self.round.half, words.cumsum());
+        let (combine_inputs, half, sent) = (cx.combine_inputs, self.round.half, words.cumsum());
         let len = core.shape.row_bytes();
         let row = room(cx.scratch.row, len)?;
         write_x_out(core, cx.fabric, cx.inputs, token, row, |fabric, pair, home| {
-            Ok(Value::Row(fabric.bytes(operands.returned_at(half, sent, pair, home)?, len)?))
+            Ok(Value::Row(fabric.bytes(combine_inputs.returned_at(half, sent, pair, home)?, len)?))
         })?;
         self.go(Phase::Sum { token: Token(token.0 + 1) })
     }
@@ -132,7 +132,7 @@ impl Combine {
 
 machine! { Combine of A2 (self): Phase::Send(send) => send.phase() }
 
-impl Operands<'_> {
+impl CombineInputs<'_> {
     /// Returns the place of the row of a pair in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).
     fn returned_at(
         &self,

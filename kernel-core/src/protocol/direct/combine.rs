@@ -16,7 +16,7 @@ use crate::layout::row_table;
 use crate::layout::state::{Operator, Partition, results_ready, selector};
 use crate::place::Place;
 use crate::placement::Home;
-use crate::protocol::Operands;
+use crate::protocol::CombineInputs;
 use crate::protocol::kit::sum::Output;
 use crate::protocol::kit::{Context, Outcome, await_pairs, await_run, entry, given, sum};
 use crate::shape::Shape;
@@ -76,9 +76,9 @@ impl Combine {
             Phase::Ready { to } => self.ready(cx, to),
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Write { token, output } => {
-                let (core, operands, area) = (cx.core, cx.operands, self.area);
+                let (core, combine_inputs, area) = (cx.core, cx.combine_inputs, self.area);
                 let next = sum::write(cx, token, output, |fabric, pair, home| {
-                    let at = operands.result_at(core.shape, core.rank, area, pair, home)?;
+                    let at = combine_inputs.result_at(core.shape, core.rank, area, pair, home)?;
                     Ok(Value::Row(fabric.peer_bytes(home.rank, at, core.shape.row_bytes())?))
                 })?;
                 self.go(match next {
@@ -95,8 +95,9 @@ impl Combine {
     }
 
     fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
-        let told =
-            row_table::records(cx.operands.row_table, 2).nth(1).ok_or(given("row_table is too short"))?;
+        let told = row_table::records(cx.combine_inputs.row_table, 2)
+            .nth(1)
+            .ok_or(given("row_table is too short"))?;
         let mut areas = [Partition::P0, Partition::P1].map(|p| cx.core.choices.receive.area(p)).into_iter();
         self.area = areas
             .find(|&area| direct::Parts::of(cx.core.shape, cx.core.rank, area).result(0) == told)
@@ -162,7 +163,7 @@ impl Combine {
 
 machine! { Combine of Direct (self): Phase::Write { output, .. } => output.name(), Phase::Meet(meeting) => meeting.name() }
 
-impl Operands<'_> {
+impl CombineInputs<'_> {
     /// Returns the place where the expert at `home` wrote its result for a pair of `rank`'s.
     #[inline]
     fn result_at(&self, shape: &Shape, rank: RankId, area: Area, pair: Pair, home: Home) -> Result<Place> {

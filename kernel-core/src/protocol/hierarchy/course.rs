@@ -59,7 +59,7 @@ impl Course {
         split: impl FnOnce(Core<'c>, &'c mut [u32]) -> Result<W>,
         mut role: impl FnMut(usize, &mut Turn<'c, F, W>) -> Outcome,
     ) -> Outcome {
-        let Context { core, fabric, inputs, operands, scratch } = cx;
+        let Context { core, fabric, inputs, combine_inputs, scratch } = cx;
         let (core, fabric) = (*core, &mut **fabric);
         match self.phase {
             Phase::Select => {
@@ -74,7 +74,7 @@ impl Course {
             Phase::Work => {
                 let (words, buffers) = (split(core, scratch.words)?, split_bytes(core.shape, scratch.row)?);
                 let now = Now { core, epoch: self.epoch };
-                let cx = &mut Turn::<F, W> { core: now, fabric, inputs, operands, words, buffers };
+                let cx = &mut Turn::<F, W> { core: now, fabric, inputs, combine_inputs, words, buffers };
                 let progress = by_turns::<3>(core.rank, &mut self.turn, |number| role(number, cx))?;
                 if progress != Progress::Done {
                     return Ok(progress);

@@ -20,7 +20,7 @@ mod stream;
 mod sum;
 
 use crate::protocol::kit::{Core, SHORT_BYTES, room};
-use crate::protocol::{Operands, Stage};
+use crate::protocol::{CombineInputs, Stage};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -99,7 +99,7 @@ struct Turn<'s, F: ?Sized, W> {
     core: Now<'s>,
     fabric: &'s mut F,
     inputs: &'s Inputs<'s>,
-    operands: &'s Operands<'s>,
+    combine_inputs: &'s CombineInputs<'s>,
     words: W,
     buffers: Buffers<'s>,
 }

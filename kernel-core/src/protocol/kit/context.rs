@@ -3,7 +3,7 @@
 use super::{Core, Scratch};
 use crate::fabric::{Progress, Result};
 use crate::inputs::Inputs;
-use crate::protocol::Operands;
+use crate::protocol::CombineInputs;
 
 /// Everything that a step works with. It stays the same from the first step of an operator to its last, except for the
 /// fabric, which may be another view of the same memory.
@@ -15,8 +15,8 @@ pub struct Context<'c, F: ?Sized> {
     pub fabric: &'c mut F,
     /// The rank's inputs of the round.
     pub inputs: &'c Inputs<'c>,
-    /// The further inputs of combine. Dispatch reads none of them.
-    pub operands: &'c Operands<'c>,
+    /// The further inputs of combine. Dispatch reads none of them: [`CombineInputs::NONE`] will do.
+    pub combine_inputs: &'c CombineInputs<'c>,
     /// The core's scratch.
     pub scratch: Scratch<'c>,
 }

@@ -54,7 +54,7 @@ macro_rules! machine {
             /// one kind.
             ///
             /// # Errors
-            /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
+            /// A value read from the fabric or from the inputs contradicts the shape, the fabric refuses, a token cannot be
             /// quantised, or the core runs the machines of another protocol.
             #[inline(always)]
             pub fn step<F: $crate::fabric::Fabric + ?Sized>(

@@ -12,7 +12,7 @@ use veriep_core::fabric::{Fabric, Progress, ProtocolError};
 use veriep_core::inputs::Inputs;
 #[cfg(feature = "all")]
 use veriep_core::protocol::{Agent, AgentEnv};
-use veriep_core::protocol::{Context, Env, Machine, Operands, Operator, Scratch};
+use veriep_core::protocol::{CombineInputs, Context, Env, Machine, Operator, Scratch};
 use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -51,8 +51,8 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     // SAFETY: the caller's promise.
     let raw = unsafe { RawFabric::new(&job.peers, rank, job.outputs) };
     let mut fabric = fabric(raw.with_servers(shape.server_ranks()).with_row_copy(RowCopy::Plain), job.lanes);
-    let core = (rank, CoreId(job.core));
-    let Ok(env) = Env::new(&shape, core, scene.choices, fabric.capabilities(), Portable) else {
+    let Ok(env) = Env::new(&shape, rank, CoreId(job.core), scene.choices, fabric.capabilities(), Portable)
+    else {
         return Said::Refused;
     };
     // SAFETY: inputs, and outputs of operators that have ended; nobody writes them now.
@@ -62,7 +62,7 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     let (expert_ids, expert_scales) =
         unsafe { (read(job.expert_ids).align_to().1, read(job.expert_scales).align_to().1) };
     let inputs = Inputs { x: read(job.x), expert_ids, expert_scales, ..Inputs::default() };
-    let operands = Operands::of(read(job.y), output);
+    let combine_inputs = CombineInputs::of(read(job.y), output);
     // SAFETY: each thread of the block has a part of its own, and there is room for 32 of them.
     let own = |of: Segment| unsafe {
         let len = of.len() as usize / LANES as usize;
@@ -75,7 +75,7 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     drive(job.attempts, || {
         let scratch = Scratch { words, row };
         let (core, fabric) = (env.on(&shape)?, &mut fabric);
-        machine.step(&mut Context { core, fabric, inputs: &inputs, operands: &operands, scratch })
+        machine.step(&mut Context { core, fabric, inputs: &inputs, combine_inputs: &combine_inputs, scratch })
     })
 }
 

@@ -12,7 +12,7 @@ use core::slice;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::outputs;
 use kernel_core::place::Tensor;
-use kernel_core::protocol::Operands;
+use kernel_core::protocol::CombineInputs;
 use kernel_core::shape::{Given, Op, Shape};
 use kernel_core::units::RankId;
 use std::vec::Vec;
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Operands of a rank, of which outputs lie in one of both memories.
+    /// CombineInputs of a rank, of which outputs lie in one of both memories.
     pub(super) fn operands(&self, memory: usize, rank: u32, args: &mut Args) -> veriep_operands {
         let rank_index = rank as usize;
         let y = args.tensor("operands.y", &self.y[rank_index]);
@@ -245,10 +245,10 @@ pub(super) fn rust_inputs<'a>(given: &veriep_inputs) -> Inputs<'a> {
     }
 }
 
-pub(super) fn rust_operands<'a>(given: &veriep_operands) -> Operands<'a> {
+pub(super) fn rust_operands<'a>(given: &veriep_operands) -> CombineInputs<'a> {
     // SAFETY: the world's own.
     unsafe {
-        Operands {
+        CombineInputs {
             y: elements(&given.y),
             assist_info: elements(&given.assist_info),
             expand_scales: elements(&given.expand_scales),

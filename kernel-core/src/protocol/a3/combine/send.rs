@@ -8,7 +8,7 @@ use crate::layout::result;
 use crate::layout::state::{Operator, combine_slot, combine_status, selector};
 use crate::layout::tp;
 use crate::plan::split;
-use crate::protocol::Operands;
+use crate::protocol::CombineInputs;
 use crate::protocol::a3::tp::{Add, built};
 use crate::protocol::kit::{Context, Outcome, room};
 use crate::shape::Shape;
@@ -18,9 +18,9 @@ use crate::units::{RankId, Token, div_floor, nth_piece};
 
 impl Combine {
     pub(super) fn select(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
-        let (rows, others) = cx.operands.rows(cx.core.shape, cx.core.rank)?;
+        let (rows, others) = cx.combine_inputs.rows(cx.core.shape, cx.core.rank)?;
         self.share = split::rows(cx.core.shape, rows, cx.core.id);
-        let triple = |row: u32| cx.operands.triple(cx.core.shape, cx.core.rank, self.share.start + row);
+        let triple = |row: u32| cx.combine_inputs.triple(cx.core.shape, cx.core.rank, self.share.start + row);
         let source = |row: u32| triple(row).map(|triple| triple.source);
         let count = self.share.end - self.share.start;
         self.path = cx.core.choices.order.path_by(count, cx.core.rank, source)?;
@@ -75,8 +75,8 @@ impl Combine {
     #[inline(always)]
     fn put(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, row: u32) -> Result<Triple> {
         let core = cx.core;
-        let triple = cx.operands.triple(core.shape, core.rank, row)?;
-        let y = cx.operands.result(core.shape, row)?;
+        let triple = cx.combine_inputs.triple(core.shape, core.rank, row)?;
+        let y = cx.combine_inputs.result(core.shape, row)?;
         let at = combine_row(core.shape, self.turn.partition, triple.token, triple.k);
         if let Some(partition) = self.lent
             && built().is_ok()
@@ -97,7 +97,7 @@ impl Combine {
     }
 }
 
-impl Operands<'_> {
+impl CombineInputs<'_> {
     /// Returns the triple of a row, checked.
     #[inline(always)]
     fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple> {

@@ -68,7 +68,7 @@ impl Add {
                 self.go(Phase::Announce(Announcement::new(Operator::Combine, self.turn, told)))
             }
             Phase::Put { row } => {
-                let y = cx.operands.result(core.shape, own.saturating_add(row))?;
+                let y = cx.combine_inputs.result(core.shape, own.saturating_add(row))?;
                 cx.fabric.put(
                     peer(core),
                     tp::result(core.shape, core.rank, self.turn.partition, row),

@@ -20,7 +20,7 @@ use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
-use crate::protocol::Operands;
+use crate::protocol::CombineInputs;
 use crate::protocol::kit::{Context, Core, Outcome, SHORT_WORDS, given, take};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor, nth_piece};
@@ -101,7 +101,7 @@ impl Combine {
         let Self { course, returns, relays, tokens } = self;
         if course.begins() {
             let core = cx.core;
-            returns.begin(core, cx.operands.relayed_rows(core.shape, core.rank)?);
+            returns.begin(core, cx.combine_inputs.relayed_rows(core.shape, core.rank)?);
             let words = split_words(core, cx.scratch.words)?;
             words.followed.fill(0);
             words.streams.fill(0);
@@ -126,7 +126,7 @@ struct Row<'a> {
     weight: [u8; 4],
 }
 
-impl<'a> Operands<'a> {
+impl<'a> CombineInputs<'a> {
     /// Returns the number of rows to return: the last entry of `ep_recv_counts`.
     fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32> {
         let room = |tensor: &[u8], row: u64| div_floor(tensor.len() as u64, row);

@@ -47,7 +47,7 @@ impl Returns {
     }
 
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
-        let Turn { core, fabric, operands, .. } = cx;
+        let Turn { core, fabric, combine_inputs, .. } = cx;
         let (core, fabric) = (*core, &mut **fabric);
         let next = match self.phase {
             Phase::Entered => match core.outside(fabric)? {
@@ -56,14 +56,14 @@ impl Returns {
             },
             Phase::Put if self.rows.is_empty() => Phase::Quiet,
             Phase::Put => {
-                let row = operands.relayed_row(core.shape, self.rows.start)?;
+                let row = combine_inputs.relayed_row(core.shape, self.rows.start)?;
                 let Row { y, triple: (source, token, part), weight } = row;
                 let (to, at) = slot(core, source, token, part);
                 fabric.put(to, behind(at, ROW), y, &weight)?;
                 Phase::Flag
             }
             Phase::Flag => {
-                let row = operands.relayed_row(core.shape, self.rows.start)?;
+                let row = combine_inputs.relayed_row(core.shape, self.rows.start)?;
                 let Row { triple: (source, token, part), .. } = row;
                 let (to, at) = slot(core, source, token, part);
                 fabric.publish(to, at, relay::mark(core.epoch.word(), part.pairs))?;

@@ -19,7 +19,7 @@ use core::cell::Cell;
 use core::ptr::{null, null_mut};
 use kernel_core::fabric::{Awaited, Capabilities, Fabric, ProtocolError};
 use kernel_core::protocol::{
-    Context, Env, Machine, Operands, Operator, Ran, Run, Scratch as KernelScratch, scratch_bytes,
+    CombineInputs, Context, Env, Machine, Operator, Ran, Run, Scratch as KernelScratch, scratch_bytes,
     scratch_words,
 };
 use kernel_core::shape::Shape;
@@ -45,9 +45,8 @@ pub(in crate::tests::model) fn core_new(world: &mut World, args: &mut Args) -> O
     let said = unsafe { veriep_core_new(out, shape, rank, tp_rank, core, choices, can, text.0, text.1) };
     args.outcome(said, || {
         let choices = rust_choices(choices);
-        let who = (RankId(rank), CoreId(core));
         let can = Capabilities::from_bits(can).unwrap();
-        match Env::new(&of, who, choices, can, Unit::PORTABLE) {
+        match Env::new(&of, RankId(rank), CoreId(core), choices, can, Unit::PORTABLE) {
             Ok(env) => {
                 let env = if of.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
                 let (operator, needs) = (Operator::Dispatch, choices.needs(&of));
@@ -183,13 +182,14 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
             by_address = cut.fabric(&of, rank, tp_rank);
             &mut by_address
         };
-        let operands = if operands_at.is_null() { Operands::default() } else { rust_operands(&of_twin) };
+        let combine_inputs =
+            if operands_at.is_null() { CombineInputs::NONE } else { rust_operands(&of_twin) };
         let scratch =
             KernelScratch { words: &mut twins.words[..words_len], row: &mut twins.bytes[..bytes_len] };
-        let (inputs, operands) = (&rust_inputs(&inputs), &operands);
+        let (inputs, combine_inputs) = (&rust_inputs(&inputs), &combine_inputs);
         came = match twin.env.on(&of) {
             Ok(core) => {
-                let cx = Context { core, fabric, inputs, operands, scratch };
+                let cx = Context { core, fabric, inputs, combine_inputs, scratch };
                 go_on(&mut twin.machine, cx, awaits.then_some(&mut awaited), steps)
             }
             Err(error) => Ran::failed(error),
