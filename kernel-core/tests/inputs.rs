@@ -492,6 +492,90 @@ fn inputs_of_combine_have_their_length_and_finite_parameters() {
     }
 }
 
+/// All errors of what one operator reads.
+fn all_of(
+    check: impl FnOnce(&mut dyn FnMut(InputError) -> ControlFlow<()>) -> ControlFlow<()>,
+) -> Vec<InputError> {
+    let mut all = Vec::new();
+    let _ = check(&mut |error| {
+        all.push(error);
+        ControlFlow::Continue(())
+    });
+    all
+}
+
+#[test]
+fn an_operator_is_given_what_it_reads_and_no_more() {
+    let tensors = Tensors::of(&everything());
+    let x: Vec<u8> = tensors.x.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let (alphas, rows, gamma) = (ones(2, 9, 0), ones(2 * H, 99, 0), ones(H, 9, 0));
+    let wrong: &[u8] = &[0, 0];
+    // What combine reads is wrong here, what dispatch reads below.
+    let sent =
+        Inputs { x: &x, expert_ids: &tensors.ids, residual_x: wrong, gamma: wrong, ..Inputs::default() };
+    let dispatch = |inputs: Inputs<'_>, shape| all_of(|found| inputs.check_dispatch(shape, RANK, found));
+    let combine = |inputs: Inputs<'_>, shape| all_of(|found| inputs.check_combine(shape, RANK, found));
+    let length = |tensor, seen, expected| InputError::Length { tensor, seen, expected };
+
+    assert_eq!(dispatch(sent, &tensors.shape), []);
+    assert_eq!(dispatch(Inputs { x: wrong, ..sent }, &tensors.shape), [length("x", 1, 12)]);
+    let unquantised = Inputs { scales: Some(&[]), ..sent };
+    assert_eq!(dispatch(unquantised, &tensors.shape), [InputError::ScalesUnquantised]);
+
+    let returned = Inputs {
+        x: &x,
+        scales: Some(&[]),
+        expert_ids: &tensors.ids,
+        expert_scales: &tensors.weights,
+        const_expert_alpha_1: &alphas,
+        const_expert_alpha_2: &alphas,
+        const_expert_v: &rows,
+        residual_x: &x,
+        gamma: &gamma,
+        ..Inputs::default()
+    };
+    assert_eq!(combine(returned, &tensors.shape), []);
+    let unweighted = Inputs { expert_scales: &[], ..returned };
+    assert_eq!(combine(unweighted, &tensors.shape), [length("expert_scales", 0, 9)]);
+    // Combine may be called by another program than dispatch, so it looks at the ids again.
+    let mut ids = tensors.ids.clone();
+    ids[0] = -1;
+    assert!(matches!(
+        combine(Inputs { expert_ids: &ids, ..returned }, &tensors.shape)[..],
+        [InputError::ExpertId { seen: -1, .. }]
+    ));
+    // A const expert mixes the token into its result. Without such experts combine does not know the token.
+    assert_eq!(combine(Inputs { x: &[], ..returned }, &tensors.shape), [length("x", 0, 12)]);
+    let plain = Tensors::plain();
+    let summed = Inputs { expert_ids: &plain.ids, expert_scales: &plain.weights, ..Inputs::default() };
+    assert_eq!(combine(summed, &plain.shape), []);
+    assert_eq!(dispatch(summed, &plain.shape), [length("x", 0, 12)]);
+}
+
+#[test]
+fn dispatch_wants_weights_in_the_hierarchy_alone() {
+    let hierarchy = Config {
+        comm_alg: Protocol::Hierarchy,
+        ep_world_size: 4,
+        server_ranks: 2,
+        zero_expert_num: 0,
+        moe_expert_num: 12,
+        h: 8,
+        ..config()
+    };
+    for (config, weights) in [
+        (hierarchy, &[InputError::Length { tensor: "expert_scales", seen: 0, expected: 9 }][..]),
+        (Config { comm_alg: Protocol::Fullmesh, ..hierarchy }, &[]),
+        (Config { comm_alg: Protocol::FullmeshV1, ..hierarchy }, &[]),
+    ] {
+        let mut tensors = Tensors::of(&config);
+        (tensors.x, tensors.weights) = (vec![BF16[0]; 3 * 8], Vec::new());
+        let found =
+            tensors.with_inputs(|inputs| all_of(|found| inputs.check_dispatch(&tensors.shape, RANK, found)));
+        assert_eq!(found, weights, "{config:?}");
+    }
+}
+
 #[test]
 fn tensors_that_the_shape_does_not_have_must_be_empty() {
     let tensors = Tensors::plain();

@@ -417,7 +417,7 @@ static void run(struct group *group, uint32_t rounds) {
         task->awaited_len = 0;
         if (task->is_agent) continue;
         task->is_done = 0;
-        if (veriep_inputs_check(&group->shape, task->view.ep, &task->inputs, text, sizeof text)) fail(group, "inputs:\n", text);
+        if (veriep_inputs_check(&group->shape, task->view.ep, operator, &task->inputs, text, sizeof text)) fail(group, "inputs:\n", text);
         if (veriep_core_begin(&task->core, operator)) fail(group, "does not begin", "");
       }
       for (uint32_t step = 0, done = 0; !done; step++) {

@@ -168,9 +168,11 @@ static void *run(void *argument) {
   for (int round = 0; round < ROUNDS; round++) {
     for (int i = 0; i < BS * H; i++) x[i] = bf16(token(round, (int)rank, i / H, i % H));
     for (int i = 0; i < BS * K; i++) ids[i] = expert_of(round, (int)rank, i / K, i % K), weights[i] = WEIGHTS[i % K];
-    if (veriep_inputs_check(&shape, rank, &inputs, text, sizeof text)) {
-      fprintf(stderr, "%s", text);
-      exit(2);
+    for (uint32_t operator = VERIEP_DISPATCH; operator <= VERIEP_COMBINE; operator++) {
+      if (veriep_inputs_check(&shape, rank, operator, &inputs, text, sizeof text)) {
+        fprintf(stderr, "%s", text);
+        exit(2);
+      }
     }
     /* A rank has one core here; with several all of them end an operator before any begins the next. */
     drive(&core, &cx, VERIEP_DISPATCH);

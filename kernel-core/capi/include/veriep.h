@@ -1342,10 +1342,12 @@ int32_t veriep_fingerprints_compare(const struct veriep_fingerprints *own,
                                     size_t text_len);
 
 /**
- * Checks what `rank` brings to a round. The text has a line for each rule that is broken.
+ * Checks what `rank` brings to an operator, `VERIEP_DISPATCH` or `VERIEP_COMBINE`. Tensors that it does not read may be null. The
+ * text has a line for each rule that is broken.
  */
 int32_t veriep_inputs_check(const struct veriep_shape *shape,
                             uint32_t rank,
+                            uint32_t which,
                             const struct veriep_inputs *inputs,
                             char *text,
                             size_t text_len);

@@ -23,7 +23,7 @@ use kernel_core::layout::{outputs, tp};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::split::{self, DispatchShare};
-use kernel_core::protocol::{Fingerprints, scratch_bytes, scratch_words};
+use kernel_core::protocol::{Fingerprints, Operator, scratch_bytes, scratch_words};
 use kernel_core::shape::{BatchSizes, Config, Elastic, Given, Shape};
 use kernel_core::units::{CoreId, RankId};
 
@@ -283,7 +283,8 @@ pub unsafe extern "C" fn veriep_fingerprints_compare(
     })())
 }
 
-/// Checks what `rank` brings to a round. The text has a line for each rule that is broken.
+/// Checks what `rank` brings to an operator, `VERIEP_DISPATCH` or `VERIEP_COMBINE`. Tensors that it does not read may be null. The
+/// text has a line for each rule that is broken.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say, tensors to as much as they say.
@@ -291,6 +292,7 @@ pub unsafe extern "C" fn veriep_fingerprints_compare(
 pub unsafe extern "C" fn veriep_inputs_check(
     shape: *const veriep_shape,
     rank: u32,
+    which: u32,
     inputs: *const veriep_inputs,
     text: *mut c_char,
     text_len: usize,
@@ -299,8 +301,12 @@ pub unsafe extern "C" fn veriep_inputs_check(
     code((|| unsafe {
         let mut text = Text::new(text, text_len)?;
         let (shape, rank) = of_rank(shape, rank)?;
+        let operator = codes::operator(which)?;
         let inputs = given::inputs(read(inputs)?)?;
-        told(&mut text, |found| inputs.check_all(shape, rank, found))
+        told(&mut text, |found| match operator {
+            Operator::Dispatch => inputs.check_dispatch(shape, rank, found),
+            Operator::Combine => inputs.check_combine(shape, rank, found),
+        })
     })())
 }
 

@@ -7,7 +7,7 @@ pub use error::InputError;
 pub use expert_map::ExpertMap;
 
 use crate::shape::element::{Bf16, Element, F16};
-use crate::shape::{Dtype, Given, Op, Shape};
+use crate::shape::{Dtype, Given, Op, Protocol, Shape};
 use crate::units::{RankId, Token, nth_piece};
 use core::ops::ControlFlow;
 
@@ -58,11 +58,34 @@ pub struct Inputs<'a> {
     pub call: Option<u32>,
 }
 
-/// Whose inputs are checked.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The operators whose inputs are checked.
+#[derive(Clone, Copy)]
 enum Reads {
     Dispatch,
+    Combine,
     Both,
+}
+
+impl Reads {
+    /// Whether dispatch is one of them, which reads `x` and `scales`.
+    const fn dispatch(self) -> bool {
+        matches!(self, Self::Dispatch | Self::Both)
+    }
+
+    /// Whether combine is one of them, which reads what is added to results.
+    const fn combine(self) -> bool {
+        matches!(self, Self::Combine | Self::Both)
+    }
+
+    /// Whether one of them reads `x`: combine does for experts whose result depends on nothing but the token.
+    const fn x(self, shape: &Shape) -> bool {
+        self.dispatch() || shape.copy_expert_num() > 0 || shape.const_expert_num() > 0
+    }
+
+    /// Whether one of them reads `expert_scales`: dispatch sends them in the hierarchy alone.
+    const fn weights(self, shape: &Shape) -> bool {
+        self.combine() || matches!(shape.protocol(), Protocol::Hierarchy)
+    }
 }
 
 /// The receiver of errors. It breaks to stop the check.
@@ -97,7 +120,7 @@ impl Inputs<'_> {
         matches!(self.mask, Mask::Abstains)
     }
 
-    /// Checks the inputs of `rank` against the shape, before anything of them is sent.
+    /// Checks the inputs of `rank` to a whole round, dispatch and combine, against the shape, before anything of them is sent.
     ///
     /// Rows of tokens are only read when they are quantised, and then only the rows of active tokens.
     ///
@@ -118,21 +141,16 @@ impl Inputs<'_> {
         self.check_reads(Reads::Both, shape, rank, found)
     }
 
-    /// The same of what dispatch reads alone, for callers that know the tensors of combine only after it.
+    /// Checks like [`check_all`](Self::check_all) what dispatch reads: `x`, `expert_ids`, `mask` and `scales`, in the hierarchy
+    /// also `expert_scales`. Other tensors may be absent, or anything.
     pub fn check_dispatch(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
         self.check_reads(Reads::Dispatch, shape, rank, found)
     }
 
-    /// The same of what combine reads besides. It trusts the ids and the mask, which dispatch has checked.
+    /// Checks like [`check_all`](Self::check_all) what combine reads: `expert_ids`, `mask`, `expert_scales` and what is added
+    /// to results, with copy or const experts also `x`. Other tensors may be absent, or anything.
     pub fn check_combine(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
-        if self.abstains() {
-            return ControlFlow::Continue(());
-        }
-        let (tokens, k) = (shape.bs(rank) as usize, shape.k() as usize);
-        if length("expert_scales", self.expert_scales.len(), tokens * k, found)? {
-            all_finite("expert_scales", self.expert_scales, Some(k), found)?;
-        }
-        self.check_returned(shape, tokens, found)
+        self.check_reads(Reads::Combine, shape, rank, found)
     }
 
     fn check_reads(
@@ -146,19 +164,20 @@ impl Inputs<'_> {
         if self.abstains() {
             return ControlFlow::Continue(());
         }
-        self.check_taken(shape, found)?;
+        self.check_taken(reads, shape, found)?;
         let bs = shape.bs(rank);
         let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
-        let x = elements("x", self.x, tokens.saturating_mul(h), found)?;
+        let x = reads.x(shape) && elements("x", self.x, tokens.saturating_mul(h), found)?;
         let ids = length("expert_ids", self.expert_ids.len(), tokens * k, found)?;
-        let weights = length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
+        let weights =
+            reads.weights(shape) && length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
         let mask = match self.mask {
             Mask::None | Mask::Abstains => true,
             Mask::Tokens(mask) => length("x_active_mask", mask.len(), tokens, found)?,
             Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
         };
-        let scales = self.check_scales_length(shape, found)?;
-        if reads == Reads::Both {
+        let scales = reads.dispatch() && self.check_scales_length(shape, found)?;
+        if reads.combine() {
             self.check_returned(shape, tokens, found)?;
         }
         if ids && mask {
@@ -174,7 +193,7 @@ impl Inputs<'_> {
             Some(values) if scales => all_finite("scales", values, Some(h), found)?,
             _ => true,
         };
-        if shape.row_format().scale.is_some() && x && ids && mask && scales {
+        if reads.dispatch() && shape.row_format().scale.is_some() && x && ids && mask && scales {
             // A wrong scale would make every token wrong to which it applies.
             let smooth = self.scales.filter(|_| finite);
             Inputs { scales: smooth, ..*self }.check_tokens(shape, bs, found)?;
@@ -183,7 +202,7 @@ impl Inputs<'_> {
     }
 
     /// Checks that no tensor is given that the machines would not read: they would answer for other inputs.
-    fn check_taken(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<()> {
+    fn check_taken(&self, reads: Reads, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<()> {
         let mask = match self.mask {
             Mask::None | Mask::Abstains => Given::empty(),
             Mask::Tokens(_) => Given::MASK_1D,
@@ -191,7 +210,7 @@ impl Inputs<'_> {
         };
         let scales = if self.scales.is_some() { Given::SCALES } else { Given::empty() };
         taken("x_active_mask", mask, shape, found)?;
-        taken("scales", scales, shape, found)
+        if reads.dispatch() { taken("scales", scales, shape, found) } else { ControlFlow::Continue(()) }
     }
 
     fn check_scales_length(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<(), bool> {

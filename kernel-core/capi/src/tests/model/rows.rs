@@ -177,6 +177,7 @@ pub(super) const ROWS: &[Row] = &[
             one("text", TEXT),
             one("shape", OBJECT),
             one("rank", NUMBER),
+            one("which", NUMBER),
             one("inputs", POINTER),
             Check::All(&INPUTS),
         ],

@@ -38,12 +38,18 @@ pub(in crate::tests::model) fn inputs_check(world: &mut World, args: &mut Args) 
     let text = args.text(world);
     let (shape, of) = shape_of(world, args, "shape");
     let rank = rank_of(world, args, &of);
+    let any = world.dice.below(2) as u32;
+    let which = args.number("which", any, 2);
     let mut inputs = world.inputs(world.seats[args.seat].rank, args);
     let inputs_at = args.pointer("inputs", &mut inputs);
     // SAFETY: as above.
-    let said = unsafe { veriep_inputs_check(shape, rank, inputs_at, text.0, text.1) };
+    let said = unsafe { veriep_inputs_check(shape, rank, which, inputs_at, text.0, text.1) };
     args.outcome(said, || {
-        let (code, lines) = told(|found| rust_inputs(&inputs).check_all(&of, RankId(rank), found));
+        let (inputs, rank) = (rust_inputs(&inputs), RankId(rank));
+        let (code, lines) = told(|found| match which {
+            VERIEP_DISPATCH => inputs.check_dispatch(&of, rank, found),
+            _ => inputs.check_combine(&of, rank, found),
+        });
         (code, Some(lines))
     })
 }
