@@ -12,8 +12,12 @@ pub(crate) fn hash(words: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Shape {
-    /// Returns a hash of all fields of this shape. Equal shapes have the same hash on every processor; different shapes
-    /// almost never share one, though an adversary could construct such a pair.
+    /// Returns a hash of all that both operators and all ranks must have alike. What one operator alone reads, and what
+    /// changes nothing that ranks share, is not in it: of dispatch `expert_token_nums_type`, of combine `op` and `norm_eps`. A
+    /// dispatch may so run with a shape that has the defaults of combine, and its combine with another one.
+    ///
+    /// Such shapes have the same hash on every processor; others almost never share one, though an adversary could construct
+    /// such a pair.
     #[must_use]
     pub const fn fingerprint(&self) -> u64 {
         self.derived.fingerprint
@@ -23,11 +27,11 @@ impl Shape {
         // All fields are named, so that a new one that is missing here does not compile.
         let Self {
             comm_alg,
-            op,
+            op: _,
             dtype,
             row_format,
             result_format,
-            token_nums,
+            token_nums: _,
             ep_world_size,
             server_ranks,
             tp_world_size,
@@ -45,17 +49,16 @@ impl Shape {
             aiv_num,
             hccl_buffsize_mb,
             port_offset,
-            norm_eps_bits,
+            norm_eps_bits: _,
             kept,
             derived: _,
         } = *self;
-        let words = [comm_alg.product() as u32, comm_alg as u32, op as u32, dtype as u32, row_format.kind()];
+        let words = [comm_alg.product() as u32, comm_alg as u32, dtype as u32, row_format.kind()];
         let ranks = [ep_world_size, server_ranks, tp_world_size];
         let experts = [moe_expert_num, local_expert_num, shared_expert_num, shared_expert_rank_num];
         let specials = [zero_expert_num, copy_expert_num, const_expert_num];
-        let sizes = [k, h, bs_max, aiv_num, hccl_buffsize_mb, port_offset, norm_eps_bits];
-        let flags =
-            [result_format.kind(), token_nums as u32, kept.is_some().into(), bs_per_rank.len() as u32];
+        let sizes = [k, h, bs_max, aiv_num, hccl_buffsize_mb, port_offset];
+        let flags = [result_format.kind(), kept.is_some().into(), bs_per_rank.len() as u32];
         let kept =
             kept.map(|kept| [kept.shared_expert_num.into(), kept.moe_expert_num.into(), kept.rows_max]);
         let small = [&words[..], &ranks, &experts, &specials, &sizes, &flags].into_iter().flatten();

@@ -13,6 +13,7 @@ use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as sh
 use crate::testing::group::{Group, in_turn};
 use crate::testing::random;
 use crate::units::{CoreId, RankId};
+use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -111,6 +112,23 @@ proptest! {
         };
         assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags, receive, ..Choices::default() }, &mut Dice(seed));
     }
+}
+
+/// Dispatch knows nothing of AddRmsNorm: its shape has the default, and the shape of combine alone says it.
+#[test]
+fn a_dispatch_does_not_know_which_operator_follows() {
+    let plain = Domain { r: 3, e: 6, k: 2, h: 8, bs: 3, cores: 2, ..PAIR }.config();
+    let shape = shape_of(&Config { op: Op::CombineAddRmsNorm, norm_eps: 1e-3, ..plain });
+    let mut dice = Dice(7);
+    let mut group = Group::new(&shape, random_tensors(&shape, false, &mut dice));
+    let of_combine = group.cluster.shape;
+    group.cluster.shape = Box::leak(Box::new(shape_of(&plain)));
+    group.begin_dispatch();
+    group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
+    group.cluster.shape = of_combine;
+    group.begin_combine();
+    group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
+    assert!(!group.output(RankId(0), Tensor::Y).is_empty());
 }
 
 #[test]
