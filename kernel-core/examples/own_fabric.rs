@@ -5,16 +5,14 @@
 use core::error::Error;
 use core::ops::Range;
 use veriep_core::conformance::{AGAIN_SUITE, Actor, Claim, Extent, ROW_MAX, SUITE};
-use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Region, Tensor};
-use veriep_core::protocol::{
-    Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
-};
+use veriep_core::protocol::{Choices, CombineInputs, Operator, Rank, Scratch, scratch_bytes, scratch_words};
 use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
-use veriep_core::units::{CoreId, RankId};
+use veriep_core::units::RankId;
 use veriep_core::vector::Portable;
 
 /// The memory of one rank: flags, rows on their way, and from [`OUTPUTS`] on its outputs.
@@ -122,12 +120,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sizes = [STATE_BYTES, shape.window_bytes()].into_iter().chain(outputs);
         sizes.map(|bytes| vec![0; bytes as usize]).collect::<Memory>()
     });
-    let env = |i: u32| {
-        let (rank, core) = (RankId(i / 2), CoreId(i % 2));
-        Env::new(&shape, rank, core, Choices::default(), Capabilities::empty(), Portable)
-    };
-    let envs = [env(0)?, env(1)?, env(2)?, env(3)?];
-    let mut scratch = [0; 4].map(|_| (vec![0; scratch_words(&shape)], vec![0; scratch_bytes(&shape)]));
+    let rank = |rank| Rank::<_, 2>::new(&shape, rank, Choices::default(), Capabilities::empty(), Portable);
+    let mut ranks = [rank(RankId(0))?, rank(RankId(1))?];
+    let mut scratch =
+        [(); 2].map(|()| (vec![0; 2 * scratch_words(&shape)], vec![0; 2 * scratch_bytes(&shape)]));
     // Combine reads what dispatch has left.
     let mut given = memory.each_ref().map(|memory| memory[OUTPUTS..].to_vec());
     for round in 0..rounds {
@@ -137,19 +133,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             Inputs { x: &x, expert_ids: &[0, 3, 2, 1], expert_scales: &[0.5; 4], ..Inputs::default() };
         (0..2).map(RankId).try_for_each(|rank| inputs.check(&shape, rank))?;
         for operator in [Operator::Dispatch, Operator::Combine] {
-            let mut machines = envs.each_ref().map(|env| Machine::begin(operator, env));
-            let mut done = 0;
-            while done < 4 {
-                done = 0;
-                for (i, (machine, (words, row))) in machines.iter_mut().zip(&mut scratch).enumerate() {
-                    let (rank, core) = (RankId(i as u32 / 2), envs[i].on(&shape)?);
-                    let output = |tensor: Tensor| given[rank.index()][tensor as usize].as_slice();
+            ranks.iter_mut().try_for_each(|rank| rank.begin(operator))?;
+            while !ranks.iter().all(Rank::is_done) {
+                for (me, (rank, (words, row))) in (0..).map(RankId).zip(ranks.iter_mut().zip(&mut scratch)) {
+                    let output = |tensor: Tensor| given[me.index()][tensor as usize].as_slice();
                     // The experts return the rows unchanged.
-                    let combine_inputs = &CombineInputs::of(output(Tensor::ExpandX), output);
-                    let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
-                    let (inputs, scratch) = (&inputs, Scratch { words, row });
-                    let mut cx = Context { core, fabric, inputs, combine_inputs, scratch };
-                    done += u32::from(machine.step(&mut cx)? == Progress::Done);
+                    let combine_inputs = CombineInputs::of(output(Tensor::ExpandX), output);
+                    let fabric = &mut OwnFabric { ranks: &mut memory, me };
+                    rank.run(fabric, &inputs, &combine_inputs, Scratch { words, row }, 1).end?;
                 }
             }
             given = memory.each_ref().map(|memory| memory[OUTPUTS..].to_vec());

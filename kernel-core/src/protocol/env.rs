@@ -19,6 +19,11 @@ pub enum Refused {
         /// The core, which must be below [`aiv_num`](Shape::aiv_num).
         core: CoreId,
     },
+    /// A [`Rank`](crate::protocol::Rank) has no room for so many cores.
+    Cores {
+        /// The number of cores of a rank, [`aiv_num`](Shape::aiv_num).
+        cores: u32,
+    },
     /// This build lacks the machines for this shape and these choices.
     LeftOut {
         /// The feature of this crate that has them.
@@ -37,6 +42,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoCore { rank, core } => write!(f, "the shape has no core {core} of rank {rank}"),
+            Self::Cores { cores } => write!(f, "a rank has no room for {cores} cores"),
             Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
             Self::Receive(receive) if receive.overwrites() => f.write_str(
                 "this shape has no direct placement with rows as long as results, or its window is too small for it",

@@ -4,7 +4,8 @@
 //! which refuses configurations that the shape, the build or the memory does not support), puts them [on](Env::on) the
 //! shape, [begins](Machine::begin) a machine for each operator and calls [`step`](Machine::step) until it returns [`Done`](crate::fabric::Progress::Done).
 //! Every call gets what the machine does not store: the [`Context`] of core, fabric, both kinds of inputs and scratch.
-//! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
+//! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]). Where one processor steps all cores
+//! of a rank, a [`Rank`] keeps them.
 //!
 //! # Obligations of a driver
 //!
@@ -17,7 +18,8 @@
 //! - The **join**: a core begins an operator only after every core of its rank has ended the one before, and the outputs of
 //!   that one have landed.
 //! - Experts run between dispatch and combine. [`Receive::rows`] returns the places of their rows, and with direct
-//!   placement [`Receive::results`] the place of their results; the number of rows is the last count in `ep_recv_counts`.
+//!   placement [`Receive::results`] the place of their results. [`received_rows`] and [`expert_rows`] say how many rows there are,
+//!   and which of them are an expert's.
 //! - Agents are stepped until all ranks are done: cores wait for them.
 //! - After an error the group is given up.
 //! - A driver that sleeps arms its monitor for everything that [`Machine::awaits`] has reported, calls it once more, and
@@ -44,6 +46,8 @@ mod handshake;
 #[cfg(feature = "hierarchy")]
 pub mod hierarchy;
 mod machine;
+mod rank;
+mod received;
 mod run;
 
 pub use crate::layout::state::Operator;
@@ -55,6 +59,8 @@ pub use handshake::Fingerprints;
 pub use kit::{Context, Core, Scratch};
 use kit::{Outcome, entry, given};
 pub use machine::Machine;
+pub use rank::Rank;
+pub use received::{expert_rows, received_rows};
 pub use run::{Ran, Run};
 
 use crate::fabric::{ProtocolError, Result};

@@ -28,8 +28,8 @@ use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{
-    Agent, AgentEnv, Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes,
-    scratch_words,
+    Agent, AgentEnv, Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, expert_rows,
+    scratch_bytes, scratch_words,
 };
 use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
@@ -293,10 +293,9 @@ impl Core<'_> {
         let table = of(self.memory.output(Tensor::RowTable));
         let counts = of(self.memory.output(Tensor::EpRecvCounts));
         let Some(counts) = counts.get(..ep_recv_counts_bytes(self.shape, self.id) as usize) else { return 0 };
-        // Sums up to each local expert's last source.
         let ends: [usize; LOCAL] = core::array::from_fn(|expert| {
-            let last = counts.as_chunks().0.get((expert + 1) * RANKS - 1);
-            last.map_or(0, |&count| u32::from_le_bytes(count) as usize)
+            let rows = expert_rows(self.shape, self.id, expert as u32, counts);
+            rows.map_or(0, |rows| rows.end as usize)
         });
         let receive = self.choices.receive;
         let results = receive.results(table);

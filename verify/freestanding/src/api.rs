@@ -34,7 +34,7 @@ use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, CombineInputs, Context, Env, Fingerprints, Flags, Machine, Operator, Ran,
-    Receive, Scratch, a2, a3, a3_v2, direct, hierarchy,
+    Rank, Receive, Scratch, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
@@ -404,6 +404,15 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         }
     }
     keep(Ran::failed(ProtocolError::OtherMachine));
+    let counts = black_box(&[0; 16][..]);
+    keep((protocol::received_rows(shape, rank, counts), protocol::expert_rows(shape, rank, any(), counts)));
+    if let Ok(mut cores) = Rank::<_, 2>::new(shape, rank, Choices::default(), fabric.capabilities(), Portable)
+        && Rank::begin(&mut cores, black_box(Operator::Dispatch)).is_ok()
+        && any() == 0
+    {
+        let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
+        keep((Rank::run(&mut cores, fabric, inputs, &CombineInputs::NONE, scratch, any()), cores.is_done()));
+    }
     let env = AgentEnv::new(shape, rank, SendOrder::Staggered);
     // SAFETY: there is no memory behind it, so it reaches none.
     let mut nic = unsafe { RawNic::new(black_box(&[]), rank) };
