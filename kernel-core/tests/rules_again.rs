@@ -76,6 +76,7 @@ fn tokens_are_legal(c: &Config<'_>, on_a3: bool, on_tree: bool) -> bool {
     let (sizes, idle) = match c.bs {
         BatchSizes::Uniform(bs) => (vec![bs; c.ep_world_size as usize], false),
         BatchSizes::PerRank(list) => (list.to_vec(), true),
+        BatchSizes::Own { .. } => panic!("not drawn"),
     };
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let are_even = sizes.iter().all(|bs| *bs == largest);
@@ -120,6 +121,7 @@ fn memory_is_large_enough(c: &Config<'_>, on_a3: bool, on_tree: bool) -> bool {
         _ if c.global_bs > 0 => c.global_bs / c.ep_world_size,
         BatchSizes::Uniform(bs) => bs,
         BatchSizes::PerRank(list) => list.iter().copied().max().unwrap_or(0),
+        BatchSizes::Own { .. } => panic!("not drawn"),
     };
     if on_a3 {
         let local = c.moe_expert_num / (c.ep_world_size - c.shared_expert_rank_num);

@@ -19,6 +19,11 @@ pub enum Refused {
         /// The core, which must be below [`aiv_num`](Shape::aiv_num).
         core: CoreId,
     },
+    /// The shape has the batch size of another rank alone ([`BatchSizes::Own`](crate::shape::BatchSizes::Own)).
+    OtherBatch {
+        /// The EP rank that was asked for.
+        rank: RankId,
+    },
     /// A [`Rank`](crate::protocol::Rank) has no room for so many cores.
     Cores {
         /// The number of cores of a rank, [`aiv_num`](Shape::aiv_num).
@@ -42,6 +47,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoCore { rank, core } => write!(f, "the shape has no core {core} of rank {rank}"),
+            Self::OtherBatch { rank } => write!(f, "the shape does not know the batch size of rank {rank}"),
             Self::Cores { cores } => write!(f, "a rank has no room for {cores} cores"),
             Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
             Self::Receive(receive) if receive.overwrites() => f.write_str(
@@ -90,6 +96,9 @@ impl<V> Env<V> {
     ) -> Result<Self, Refused> {
         if rank.0 >= shape.ep_world_size() || core.0 >= shape.aiv_num() {
             return Err(Refused::NoCore { rank, core });
+        }
+        if !shape.knows_bs(rank) {
+            return Err(Refused::OtherBatch { rank });
         }
         let family = choices.family(shape, capabilities)?;
         Ok(Self { constants: Constants::new(shape, family, rank, core, choices), vector })

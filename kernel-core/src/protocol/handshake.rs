@@ -42,7 +42,7 @@ parameters! {
     "const_expert_num": shape.const_expert_num().into(),
     "k": shape.k().into(),
     "h": shape.h().into(),
-    "bs": hash((0..shape.ep_world_size()).map(|rank| shape.bs(RankId(rank)).into())),
+    "bs": hash((0..shape.ep_world_size()).map(|rank| shape.agreed_bs(RankId(rank)).into())),
     "quant_mode": shape.row_format().kind().into(),
     "comm_quant_mode": shape.result_format().kind().into(),
     "expert_token_nums_type": shape.token_nums() as u64,
@@ -56,7 +56,7 @@ parameters! {
     "stage": choices.stage as u64,
     "checked": choices.checked.into(),
     // Whatever else makes a shape.
-    "elastic_info": shape.fingerprint(),
+    "elastic_info": shape.agreed_fingerprint(),
 }
 
 /// Areas in the order of their numbers, which stays.

@@ -9,7 +9,8 @@
 //!
 //! # Obligations of a driver
 //!
-//! - All ranks have equal shapes (compare their [`Fingerprints`]) and the same [`Choices`].
+//! - All ranks have equal shapes, or each has [its own](crate::shape::BatchSizes::Own) with one bound (compare their
+//!   [`Fingerprints`]), and the same [`Choices`].
 //! - State and window are zero when the group is created.
 //! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank, or the check of the one operator that
 //!   reads them: machines do not check them again.

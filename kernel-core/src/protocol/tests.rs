@@ -26,6 +26,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+mod own_batch;
+
 /// Weak memory that also records what lands. Quiet never answers early, so its answer changes by landings alone.
 struct Noted {
     weak: Seeded,

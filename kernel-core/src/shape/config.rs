@@ -2,6 +2,7 @@
 
 use super::sizes::SERVER_RANKS;
 use super::{Dtype, Op, Protocol};
+use crate::units::RankId;
 use bitflags::bitflags;
 
 /// The largest capacity of a rank in tokens.
@@ -14,6 +15,15 @@ pub enum BatchSizes<'a> {
     Uniform(i64),
     /// One entry per EP rank.
     PerRank(&'a [i64]),
+    /// The size of one rank, which knows of the others only that they have no more tokens than
+    /// [`global_bs`](Config::global_bs) allows, as a kernel does: with 0 they have as many. The shape is that rank's own, and
+    /// may be another one in the next round.
+    Own {
+        /// The rank.
+        rank: RankId,
+        /// Its size.
+        bs: i64,
+    },
 }
 
 bitflags! {
@@ -97,7 +107,7 @@ impl Config<'_> {
     /// Returns the largest batch size as given.
     pub(super) fn largest_bs(&self) -> i64 {
         match self.bs {
-            BatchSizes::Uniform(bs) => bs,
+            BatchSizes::Uniform(bs) | BatchSizes::Own { bs, .. } => bs,
             BatchSizes::PerRank(all) => all.iter().copied().max().unwrap_or(0),
         }
     }

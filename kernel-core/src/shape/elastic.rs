@@ -117,6 +117,8 @@ impl Shape {
         }
         shape.shared_expert_rank_num = shared_ranks;
         shape.bs_per_rank.set(left.physical.iter().filter_map(bs));
+        let new_id = |own: RankId| left.physical.iter().position(|rank| usize::from(rank) == own.index());
+        shape.own = self.own.and_then(new_id).map(|id| RankId(id as u32));
         shape.kept = Some(Kept {
             shared_expert_num: self.shared_expert_num,
             moe_expert_num: self.moe_expert_num,

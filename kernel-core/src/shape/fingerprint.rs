@@ -1,6 +1,6 @@
 //! A hash that identifies a shape.
 
-use super::Shape;
+use super::{PerRank, Shape};
 
 /// Offset basis and prime of FNV-1a with 64 bits.
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
@@ -23,7 +23,19 @@ impl Shape {
         self.derived.fingerprint
     }
 
+    /// Returns the [`fingerprint`](Self::fingerprint) with the batch sizes that all ranks of a group must know alike.
+    pub(crate) fn agreed_fingerprint(&self) -> u64 {
+        match self.own {
+            Some(_) => self.hash_with(&PerRank::NONE),
+            None => self.fingerprint(),
+        }
+    }
+
     pub(super) fn hash_of_fields(&self) -> u64 {
+        self.hash_with(&self.bs_per_rank)
+    }
+
+    fn hash_with(&self, bs_per_rank: &PerRank) -> u64 {
         // All fields are named, so that a new one that is missing here does not compile.
         let Self {
             comm_alg,
@@ -45,7 +57,9 @@ impl Shape {
             k,
             h,
             bs_max,
-            ref bs_per_rank,
+            bs_per_rank: _,
+            // It says how much is known of the sizes.
+            own: _,
             aiv_num,
             hccl_buffsize_mb,
             port_offset,

@@ -161,6 +161,8 @@ pub struct Shape {
     bs_max: u32,
     /// Empty when every rank has as many tokens as the capacity.
     bs_per_rank: PerRank,
+    /// The one rank whose entry there is its size; those of others are the capacity, a bound of theirs.
+    own: Option<RankId>,
     aiv_num: u32,
     hccl_buffsize_mb: u32,
     port_offset: u32,
@@ -316,6 +318,17 @@ impl Shape {
     #[inline]
     pub fn bs(&self, rank: RankId) -> u32 {
         self.bs_per_rank.get(rank.index()).map_or(self.bs_max, u32::from)
+    }
+
+    /// Returns whether the number of tokens of `rank` is known, and not only the capacity as its bound.
+    pub(crate) fn knows_bs(&self, rank: RankId) -> bool {
+        self.own.is_none_or(|own| own == rank)
+    }
+
+    /// Returns the number of tokens of `rank` that all ranks of a group must know alike: where each knows its own alone, the
+    /// capacity.
+    pub(crate) fn agreed_bs(&self, rank: RankId) -> u32 {
+        if self.own.is_some() { self.bs_max } else { self.bs(rank) }
     }
 
     /// Returns whether a rank has fewer tokens than the capacity.

@@ -13,7 +13,7 @@ use super::validate::{Validator, signed};
 use super::violation::Found;
 use super::{BatchSizes, Buffer, Config, Given, Limits, Op, PerRank, RowFormat};
 use super::{Rule, Seen, Shape, TokenNums, Violation};
-use crate::units::{div_ceil, div_floor, div_rem};
+use crate::units::{RankId, div_ceil, div_floor, div_rem};
 use core::iter;
 
 pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>) -> Option<Shape> {
@@ -44,6 +44,13 @@ fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>, found: Foun
         }
         BatchSizes::Uniform(bs) if bs != capacity => {
             shape.bs_per_rank.set(iter::repeat_n(small(bs).unwrap_or(0), ranks));
+        }
+        BatchSizes::Own { rank, bs } => {
+            shape.own = Some(rank);
+            if bs != capacity {
+                let of = |other| if other == rank.index() { bs } else { capacity };
+                shape.bs_per_rank.set((0..ranks).filter_map(|other| small(of(other))));
+            }
         }
         _ => {}
     }
@@ -123,6 +130,7 @@ impl<'a> Validator<'a, '_> {
                 h: h?,
                 bs_max: batch?.max,
                 bs_per_rank: PerRank::NONE,
+                own: None,
                 aiv_num: aiv_num?,
                 hccl_buffsize_mb: buffsize?,
                 port_offset: port_offset?,
@@ -238,6 +246,7 @@ impl<'a> Validator<'a, '_> {
             BatchSizes::Uniform(bs) => {
                 return self.range("bs", bs, range).map(|max| Batch { max, uneven: false });
             }
+            BatchSizes::Own { rank, bs } => return self.own_batch(ranks, rank, bs),
             BatchSizes::PerRank(list) => list,
         };
         let range = self.column.listed_bs();
@@ -265,6 +274,27 @@ impl<'a> Validator<'a, '_> {
             return None;
         }
         Some(Batch { max: u32::try_from(*max).ok()?, uneven: max != min })
+    }
+
+    /// Checks the batch of one rank, which knows no other's.
+    fn own_batch(&mut self, ranks: Option<u32>, rank: RankId, bs: i64) -> Option<Batch> {
+        let max = self.range("bs", bs, self.column.listed_bs())?;
+        if max == 0 && self.config.global_bs == 0 {
+            self.wrong("bs", bs, "must be above 0 on some rank", &[]);
+            return None;
+        }
+        let rank = ("rank", i64::from(rank.0));
+        if self.has_tp() {
+            // Peers are one rank of the EP domain, with one batch size.
+            self.wrong("bs", bs, "must be given for every rank in a TP domain", &[rank]);
+            return None;
+        }
+        if ranks.is_some_and(|ranks| rank.1 >= i64::from(ranks)) {
+            let numbers = [rank, ("ep_world_size", self.config.ep_world_size)];
+            self.wrong("bs", bs, "must be that of a rank below ep_world_size", &numbers);
+            return None;
+        }
+        Some(Batch { max, uneven: false })
     }
 
     /// Returns the batch with its capacity, if that is legal.
@@ -459,7 +489,7 @@ impl<'a> Validator<'a, '_> {
     fn windows(&mut self) -> Option<u32> {
         let (config, column) = (self.config, self.column);
         let bs = match config.bs {
-            BatchSizes::Uniform(bs) => bs,
+            BatchSizes::Uniform(bs) | BatchSizes::Own { bs, .. } => bs,
             BatchSizes::PerRank(list) => {
                 list.iter().copied().filter(|&bs| column.bs.holds(bs)).max().unwrap_or(column.bs.min)
             }
@@ -467,6 +497,7 @@ impl<'a> Validator<'a, '_> {
         // A batch out of its range says nothing of the capacity either.
         let all_hold = match config.bs {
             BatchSizes::Uniform(bs) => column.bs.holds(bs),
+            BatchSizes::Own { bs, .. } => column.listed_bs().holds(bs),
             BatchSizes::PerRank(list) => list.iter().all(|&bs| column.listed_bs().holds(bs)),
         };
         let ranks = column.ep_world_size.legal(config.ep_world_size);

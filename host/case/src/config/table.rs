@@ -73,7 +73,7 @@ fn core() -> CoreConfig<'static> {
 
 fn default_bs() -> Bs {
     match core().bs {
-        BatchSizes::Uniform(bs) => Bs::Uniform(bs),
+        BatchSizes::Uniform(bs) | BatchSizes::Own { bs, .. } => Bs::Uniform(bs),
         BatchSizes::PerRank(list) => Bs::PerRank(list.to_vec()),
     }
 }
