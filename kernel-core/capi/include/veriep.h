@@ -527,7 +527,7 @@ typedef struct veriep_config {
    */
   int64_t h;
   /**
-   * Tokens of each rank, BS, where all have as many.
+   * Tokens of each rank, BS, where all have as many; or of the rank `bs_rank`.
    */
   int64_t bs;
   /**
@@ -570,6 +570,11 @@ typedef struct veriep_config {
    * Epsilon of AddRmsNorm.
    */
   float norm_eps;
+  /**
+   * `VERIEP_NONE`; or the EP rank that has `bs` tokens, where of the others no more is known than that they have at most
+   * `global_bs / R`, as with an operator's call. The shape makes cores of that rank alone, and takes a round.
+   */
+  uint32_t bs_rank;
 } veriep_config;
 
 /**

@@ -67,6 +67,7 @@ pub unsafe extern "C" fn veriep_config_default(out: *mut veriep_config, abi_vers
         bs: if let BatchSizes::Uniform(bs) = of.bs { bs } else { 0 },
         bs_per_rank: ptr::null(),
         bs_per_rank_len: 0,
+        bs_rank: VERIEP_NONE,
     } };
     // SAFETY: the caller's.
     code(unsafe { given::fill(out, config) })
@@ -79,11 +80,14 @@ unsafe fn config(given: &veriep_config) -> Said<Config<'_>> {
         comm_alg: codes::protocol(given.comm_alg)?,
         op: codes::op(given.op)?,
         dtype: codes::dtype(given.dtype)?,
-        bs: if given.bs_per_rank.is_null() {
-            BatchSizes::Uniform(given.bs)
-        } else {
+        bs: match (given.bs_per_rank.is_null(), given.bs_rank) {
+            (true, VERIEP_NONE) => BatchSizes::Uniform(given.bs),
+            (true, rank) => BatchSizes::Own { rank: RankId(rank), bs: given.bs },
             // SAFETY: the caller's.
-            BatchSizes::PerRank(unsafe { slice(given.bs_per_rank, given.bs_per_rank_len) }?)
+            (false, VERIEP_NONE) => {
+                BatchSizes::PerRank(unsafe { slice(given.bs_per_rank, given.bs_per_rank_len) }?)
+            }
+            (false, _) => return Err(VERIEP_E_ARGUMENT),
         },
         given: Given::from_bits(given.given).ok_or(VERIEP_E_ARGUMENT)?,
     } })

@@ -49,7 +49,7 @@ pub struct veriep_config {
     pub k: i64,
     /// Elements of a token, H.
     pub h: i64,
-    /// Tokens of each rank, BS, where all have as many.
+    /// Tokens of each rank, BS, where all have as many; or of the rank `bs_rank`.
     pub bs: i64,
     /// Tokens of each rank, one entry per EP rank; null where all have `bs`.
     pub bs_per_rank: *const i64,
@@ -71,6 +71,9 @@ pub struct veriep_config {
     pub aiv_num: i64,
     /// Epsilon of AddRmsNorm.
     pub norm_eps: f32,
+    /// `VERIEP_NONE`; or the EP rank that has `bs` tokens, where of the others no more is known than that they have at most
+    /// `global_bs / R`, as with an operator's call. The shape makes cores of that rank alone, and takes a round.
+    pub bs_rank: u32,
 }
 
 /// A configuration that has been checked. It may be copied, and all cores of a program may read one.

@@ -3,12 +3,16 @@
 use super::model::tables::table;
 use crate::codes::*;
 use crate::driver::{veriep_core_begin, veriep_core_new, veriep_core_step, veriep_fabric_can};
-use crate::shape::{veriep_config_default, veriep_shape_areas, veriep_shape_new, veriep_shape_sizes};
+use crate::shape::{
+    veriep_config_default, veriep_fingerprints_compare, veriep_fingerprints_new, veriep_shape_areas,
+    veriep_shape_new, veriep_shape_sizes,
+};
 use crate::types::*;
 use core::ffi::c_char;
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{null, null_mut};
 use std::boxed::Box;
+use std::format;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
@@ -117,5 +121,52 @@ fn what_is_missing_or_has_no_meaning_is_a_code() {
         assert_eq!((said, status.code, status.rank), (Some(VERIEP_E_FABRIC), 77, VERIEP_NONE));
         assert_eq!(step(&mut core, &cx), VERIEP_E_ORDER);
         assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_DISPATCH), VERIEP_E_ORDER);
+    }
+}
+
+/// Ranks of different sizes, none of which knows another's, make shapes that understand each other, each its own cores alone.
+#[test]
+fn a_rank_that_knows_its_own_batch_alone_makes_its_own_cores() {
+    let of = |rank, bs| {
+        let of_all = veriep_config { ep_world_size: 2, global_bs: 2 * 3, ..config() };
+        shape_of(&veriep_config { bs, bs_rank: rank, ..of_all })
+    };
+    let shapes = [of(0, 1), of(1, 3)];
+    let (mut core, mut text) = (opaque::<veriep_core>(), [0; 200]);
+    // SAFETY: all is there.
+    unsafe {
+        let mut new = |shape: &veriep_shape, rank| {
+            let text_len = text.len();
+            let said =
+                veriep_core_new(&raw mut *core, shape, rank, 0, 0, null(), 0, text.as_mut_ptr(), text_len);
+            (said, said_in(&text))
+        };
+        for (rank, shape) in (0..).zip(&shapes) {
+            let said = format!("the shape does not know the batch size of rank {}", 1 - rank);
+            assert_eq!(new(shape, 1 - rank), (VERIEP_E_REFUSED, said));
+            assert_eq!(new(shape, rank).0, OK);
+        }
+        let prints = shapes.each_ref().map(|shape| {
+            let mut prints = opaque::<veriep_fingerprints>();
+            assert_eq!(
+                veriep_fingerprints_new(&raw mut *prints, &raw const **shape, null(), null(), null()),
+                OK
+            );
+            prints
+        });
+        let [own, other] = prints.each_ref().map(|prints| &raw const **prints);
+        assert_eq!(veriep_fingerprints_compare(own, other, null_mut(), null_mut(), 0), OK);
+
+        let sizes = [1_i64, 3];
+        let both = veriep_config {
+            ep_world_size: 2,
+            global_bs: 2 * 3,
+            bs_per_rank: sizes.as_ptr(),
+            bs_per_rank_len: 2,
+            bs_rank: 0,
+            ..config()
+        };
+        let mut shape = opaque::<veriep_shape>();
+        assert_eq!(veriep_shape_new(&raw mut *shape, &both, null_mut(), 0), VERIEP_E_ARGUMENT);
     }
 }

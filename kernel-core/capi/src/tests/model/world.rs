@@ -324,6 +324,7 @@ impl World {
             port_offset: of.port_offset,
             aiv_num: of.aiv_num,
             norm_eps: of.norm_eps,
+            bs_rank: VERIEP_NONE,
         }
     }
 
