@@ -2,16 +2,16 @@
 #![no_std]
 
 use core::array::from_fn;
-use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
+use veriep_core::fabric::{Capabilities, Fabric, Fault, ProtocolError};
 use veriep_core::inputs::{InputError, Inputs};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{
-    Choices, CombineInputs, Context, Env, Machine, Operator, Refused, Scratch, scratch_bytes, scratch_words,
+    self, Choices, CombineInputs, Operator, Refused, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
-use veriep_core::units::{CoreId, RankId};
+use veriep_core::units::RankId;
 use veriep_core::vector::Portable;
 
 const RANKS: usize = 2;
@@ -157,6 +157,11 @@ pub fn run(memory: &mut Memory, rounds: u32) -> Result<(), Stop> {
         return Err(Stop::Memory);
     }
     let Memory { ranks: regions, words, rows } = memory;
+    let cores = |own| {
+        let (choices, capabilities) = (Choices::default(), Capabilities::empty());
+        protocol::Rank::<_, 1>::new(shape, own, choices, capabilities, Portable).map_err(Stop::Refused)
+    };
+    let mut cores = [cores(RankId(0))?, cores(RankId(1))?];
     for round in 0..rounds {
         let x: [u8; X] = from_fn(|i| if i % 2 == 0 { (round as usize + i) as u8 } else { 0x3F });
         let inputs =
@@ -168,24 +173,18 @@ pub fn run(memory: &mut Memory, rounds: u32) -> Result<(), Stop> {
                 [Tensor::ExpandX, Tensor::AssistInfo, Tensor::EpRecvCounts]
                     .map(|tensor| rank.outputs.get(tensor as usize).copied().unwrap_or([0; OUTPUT]))
             });
-            // A core begins once all cores of its rank have ended the operator before: the join.
-            let mut machines = [None, None];
-            let mut is_done = [false; RANKS];
-            while is_done != [true; RANKS] {
-                let cores = machines.iter_mut().zip(&mut is_done).zip(words.iter_mut().zip(rows.iter_mut()));
-                for (((machine, done), (words, row)), (&own, given)) in cores.zip(ranks.iter().zip(&given)) {
-                    let env =
-                        Env::new(shape, own, CoreId(0), Choices::default(), Capabilities::empty(), Portable)
-                            .map_err(Stop::Refused)?;
+            cores.iter_mut().try_for_each(|rank| rank.begin(operator)).map_err(Stop::Failed)?;
+            while !cores.iter().all(protocol::Rank::is_done) {
+                let scratch = words.iter_mut().zip(rows.iter_mut());
+                for (((rank, &own), given), (words, row)) in
+                    cores.iter_mut().zip(&ranks).zip(&given).zip(scratch)
+                {
                     let [y, assist_info, ep_recv_counts] = given;
                     let combine_inputs =
-                        &CombineInputs { y, assist_info, ep_recv_counts, ..CombineInputs::default() };
-                    let core = env.on(shape).map_err(Stop::Failed)?;
+                        CombineInputs { y, assist_info, ep_recv_counts, ..CombineInputs::NONE };
                     let fabric = &mut View { ranks: regions, own };
-                    let mut cx =
-                        Context { core, fabric, inputs, combine_inputs, scratch: Scratch { words, row } };
-                    let machine = machine.get_or_insert_with(|| Machine::begin(operator, &env));
-                    *done = machine.step(&mut cx).map_err(Stop::Failed)? == Progress::Done;
+                    let ran = rank.run(fabric, inputs, &combine_inputs, Scratch { words, row }, 1);
+                    ran.end.map_err(Stop::Failed)?;
                 }
             }
         }
