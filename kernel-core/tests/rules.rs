@@ -3,6 +3,7 @@
 
 use core::mem::discriminant;
 use veriep_core::shape::{BatchSizes, Config, Given, Limits, Op, Protocol, Rule, Shape, Violation};
+use veriep_core::units::RankId;
 
 type Base = fn() -> Config<'static>;
 type Set = fn(&mut Config<'static>);
@@ -33,6 +34,11 @@ fn size(bs: i64) -> BatchSizes<'static> {
     BatchSizes::Uniform(bs)
 }
 
+/// Of one rank alone.
+fn own(rank: u32, bs: i64) -> BatchSizes<'static> {
+    BatchSizes::Own { rank: RankId(rank), bs }
+}
+
 /// 2048 slots with 256 shared ranks (L = 2), 3072 with 512 (L = 4).
 fn slots(c: &mut Config<'static>, shared_ranks: i64) {
     (c.ep_world_size, c.moe_expert_num, c.hccl_buffsize_mb) = (768, 1024, 1 << 20);
@@ -54,6 +60,10 @@ const A3: &[Row] = &[
     (a3, "bs", "[0, 512]", |c| c.bs = BatchSizes::PerRank(&[-1, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16]), |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&ALL_BUT_ONE_IDLE), 256)),
     (a3, "bs", "above 0 on some rank", |c| c.bs = BatchSizes::PerRank(&[0; 16]), |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&ALL_BUT_ONE_IDLE), 256)),
     (a3, "bs", "one entry per EP rank", |c| c.bs = BatchSizes::PerRank(&[16; 15]), |c| c.bs = BatchSizes::PerRank(&[16; 16])),
+    (a3, "bs", "[0, 512]", |c| c.bs = own(0, 513), |c| c.bs = own(0, 512)),
+    (a3, "bs", "above 0 on some rank", |c| c.bs = own(0, 0), |c| (c.bs, c.global_bs) = (own(0, 0), 16)),
+    (a3, "bs", "of a rank below", |c| c.bs = own(16, 16), |c| c.bs = own(15, 16)),
+    (a3, "bs", "every rank in a TP domain", |c| (c.tp_world_size, c.moe_expert_num, c.bs) = (2, 16, own(0, 16)), |c| (c.tp_world_size, c.moe_expert_num, c.bs) = (1, 16, own(0, 16))),
     (a3, "k", "[1, 16]", |c| c.k = 0, |c| c.k = 1),
     (a3, "k", "[1, 16]", |c| c.k = 17, |c| c.k = 16),
     (a3, "k", "not exceed", |c| (c.ep_world_size, c.moe_expert_num, c.k) = (2, 8, 9), |c| (c.ep_world_size, c.moe_expert_num, c.k, c.zero_expert_num) = (2, 8, 9, 1)),

@@ -84,7 +84,9 @@ fn play(config: &Config<'_>, choices: Choices, rounds: u32, seed: u64) {
         for shape in &own {
             assert_eq!(Fingerprints::new(shape, choices).first_difference(&agreed), None);
         }
-        let tensors = (0..ranks).map(|rank| Tensors::unmasked(whole, RankId(rank), &mut dice)).collect();
+        // A rank at the bound may mask tokens: it does not know that others have fewer.
+        let tensors = |rank: u32| Tensors::random(own[rank as usize], RankId(rank), &mut dice);
+        let tensors = (0..ranks).map(tensors).collect();
         let judge = Judge::new(whole, [tensors].into(), |shape, _, source, token, k| {
             result_row(shape, source, token, k)
         });
