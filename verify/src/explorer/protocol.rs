@@ -33,6 +33,11 @@ pub(super) fn spot(at: Place) -> String {
     if partitioned { format!("{place} in partition {}", at.offset / VIRTUAL) } else { place.to_string() }
 }
 
+/// The first one of the two words of a core for its barriers.
+pub(super) fn first_word(at: Place) -> Place {
+    Place { offset: at.offset & !15, ..at }
+}
+
 /// What a machine's step came to.
 pub(super) type Came = Result<Progress, ProtocolError>;
 

@@ -1,23 +1,22 @@
 //! Experts that read rows in the window, and leave results there for other ranks: what they do, and who reads it.
 
-use super::super::model::Twin;
-use super::super::protocol::{self, NOTHING};
+use super::super::protocol::NOTHING;
 use super::super::violation::Violation;
 use super::memory::{Effect, Value};
 use super::view::View;
 use veriep_core::fabric::order::Kind;
 use veriep_core::fabric::{Fault, Progress, Wait};
 use veriep_core::layout::data::partition_start;
-use veriep_core::layout::direct::{self, Area};
 use veriep_core::layout::state::Partition;
 use veriep_core::place::Place;
 use veriep_core::protocol::Operator;
 use veriep_core::units::RankId;
 
-impl protocol::View for View<'_, '_> {
+impl View<'_, '_> {
     /// The experts of the batch that this rank combines next: they read each row where it lies, for the last time, and
-    /// leave their results if owners read them there. One move, as late as may be; or if they overwrite, two for each row.
-    fn experts(&mut self, moves: u32) -> Result<Progress, Fault> {
+    /// leave their results, each at `place` of where owners look for it, if they do so. One move, as late as may be; or if they
+    /// overwrite, two for each row.
+    pub(super) fn experts(&mut self, moves: u32, place: impl Fn(Place) -> Place) -> Result<Progress, Fault> {
         if self.scene.setup.model.choices.receive.overwrites() {
             return self.overwrite(moves);
         }
@@ -32,27 +31,25 @@ impl protocol::View for View<'_, '_> {
             } else {
                 self.in_partition(at, partition_start(shape, Partition::P1), Operator::Dispatch)
             };
-            self.take(at, expected).into_iter().for_each(|number| self.read(number));
+            self.take_row(at, expected).into_iter().for_each(|number| self.read(number));
         }
         let results = own.y.chunks_exact(shape.row_bytes() as usize);
         for (&at, result) in own.results_at.iter().zip(results) {
-            let at = self.result_place(self.step.rank, at);
-            let (place, row) =
-                (self.scene.places.number(&(self.step.rank, at)), self.scene.rows.number(&result.to_vec()));
+            let at = place(at);
+            let number = self.scene.places.number(&(self.step.rank, at));
+            let row = self.scene.rows.number(&result.to_vec());
             let memory = &mut **self.memory.get_mut();
-            let unread = memory.has_row(place);
-            memory.set_row(place, Some(row));
+            let unread = memory.has_row(number);
+            memory.set_row(number, Some(row));
             if unread {
                 self.step.blame(Violation::Overwritten { rank: self.step.rank, at });
             }
         }
         Ok(Progress::Done)
     }
-}
 
-impl View<'_, '_> {
     /// The number of a row that an expert reads, which must be this one.
-    fn take(&self, at: Place, expected: &[u8]) -> Option<u32> {
+    fn take_row(&self, at: Place, expected: &[u8]) -> Option<u32> {
         let rank = self.step.rank;
         let row = self.row_at(rank, at, expected.len() as u64);
         let wrong = match row {
@@ -64,43 +61,40 @@ impl View<'_, '_> {
         row.map(|(number, _)| number)
     }
 
+    /// The row at which experts that overwrite are after so many moves: where it lies, what it holds and what becomes of it.
+    pub(super) fn row_of_move(&self, moves: u32) -> Option<(Place, Vec<u8>, Vec<u8>)> {
+        let own = &self.step.expected()?[self.step.rank.index()];
+        let (len, i) = (self.scene.setup.shape.row_bytes() as usize, moves as usize / 2);
+        let of = |rows: &[u8]| rows.chunks_exact(len).nth(i).map(<[u8]>::to_vec);
+        Some((*own.rows_at.get(i)?, of(&own.expand_x)?, of(&own.y)?))
+    }
+
     /// An expert reads a row, or its result for the row sets out for the same place. Behind the last one combine may begin when
     /// all results have landed.
     fn overwrite(&mut self, moves: u32) -> Result<Progress, Fault> {
-        let (rank, shape) = (self.step.rank, self.scene.setup.shape);
-        let Some(all) = self.step.round.expected.clone() else { return Ok(Progress::Done) };
-        let (own, (i, second)) = (&all[rank.index()], (moves as usize / 2, moves % 2 == 1));
-        let of = |rows: &[u8]| rows.chunks_exact(shape.row_bytes() as usize).nth(i).map(<[u8]>::to_vec);
-        let (Some(&at), Some(row), Some(result)) = (own.rows_at.get(i), of(&own.expand_x), of(&own.y)) else {
+        if self.step.expected().is_none() {
+            return Ok(Progress::Done);
+        }
+        let rank = self.step.rank;
+        let Some((at, row, result)) = self.row_of_move(moves) else {
             let me = (rank, self.step.core);
             let is_result = |effect: &Effect| effect.issued.from == me && effect.issued.kind == Kind::Put;
-            let ready = self.twin() == Twin::ReadyAheadOfResults || self.have_landed(is_result)?;
+            let ready = self.have_landed(is_result)?;
             return Ok(if ready { Progress::Done } else { Progress::Pending(Wait::QUIET) });
         };
         self.step.touch(at)?;
-        if second != (self.twin() == Twin::ResultAheadOfRead) {
+        if moves % 2 == 1 {
             let result = Value::Row(self.scene.rows.number(&result));
             self.issue(Kind::Put, rank, at, result);
-        } else if let Some(number) = self.take(at, &row) {
+        } else if let Some(number) = self.take_row(at, &row) {
             self.read(number);
         }
         Ok(Progress::Stepped)
     }
 
-    /// Where results lie that machines look for at `at`.
-    fn result_place(&self, rank: RankId, at: Place) -> Place {
-        let area = |number| {
-            let area = Area { number, overwritten: false };
-            direct::Parts::of(self.scene.setup.shape, rank, area).result(0).offset
-        };
-        let is_second = self.twin() == Twin::OneResultArea && at.offset >= area(1);
-        Place { offset: if is_second { at.offset - area(1) + area(0) } else { at.offset }, ..at }
-    }
-
     /// A row that its reader takes from the window of `rank`.
     pub(super) fn row_at_peer(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.step.touch(at)?;
-        let at = self.result_place(rank, at);
         let Some((number, bytes)) = self.row_at(rank, at, len) else {
             if self.is_on_its_way(rank, at) {
                 self.step.blame(Violation::NotLanded { rank, at });

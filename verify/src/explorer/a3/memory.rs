@@ -1,6 +1,5 @@
 //! Memory of A3: words and rows that have landed, and effects that have not.
 
-use super::super::model::Twin;
 use super::super::numbers::Numbers;
 use super::super::protocol::{VIRTUAL, spot};
 use super::super::refine::{At, Noted};
@@ -109,10 +108,6 @@ impl<'a> Scene<'a> {
         Self { setup, places: Numbers::default(), rows: Numbers::default() }
     }
 
-    pub(super) fn twin(&self) -> Twin {
-        self.setup.model.twin
-    }
-
     /// Bytes of a partition of a region that is partitioned there, alike on all ranks.
     pub(super) fn partition_bytes(&self, at: Place) -> Option<u64> {
         match at.region {
@@ -153,7 +148,7 @@ impl<'a> Scene<'a> {
                 .then_some(Violation::Overwritten { rank, at }),
             Value::Word(_) => {
                 let set = kind == Kind::Publish && is_flag(at) && memory.word(place) != 0;
-                let unordered = in_flight.any(|earlier| !effect.issued.must_follow(&earlier.issued));
+                let unordered = in_flight.any(|earlier| !self.follows(&effect.issued, &earlier.issued));
                 (set || unordered).then_some(Violation::LostFlag { rank, at })
             }
         }

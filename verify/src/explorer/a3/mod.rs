@@ -1,23 +1,24 @@
 //! A3 in the search: sparse memory, a flight of effects, and rows that are forgotten when they have been read.
 
+mod bent;
 mod experts;
 mod memory;
 mod noted;
 mod view;
 
 use super::liveness::Mover;
-use super::model::{Memory as Landing, Twin};
+use super::model::Memory as Landing;
 use super::protocol::{Came, Protocol, Run, StepOf, VIRTUAL};
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
+use bent::Bent;
 use core::hash::{BuildHasher, Hash};
 use foldhash::fast::FixedState;
 use memory::Memory;
 pub(super) use memory::Scene;
 use veriep_core::fabric::Progress;
-use veriep_core::fabric::order::{self, Issued};
 use veriep_core::place::Place;
 use view::View;
 
@@ -41,10 +42,10 @@ impl Protocol for Scene<'_> {
         step: StepOf<Self>,
         run: Run<'_>,
     ) -> (Came, StepOf<Self>) {
-        let mut view = View::new(self, memory, *own, step);
-        let came = run(&mut view);
-        *own = view.sent;
-        let View { memory, step, read_rows, .. } = view;
+        let mut bent = Bent::new(View::new(self, memory, step), *own);
+        let came = run(&mut bent);
+        let (View { memory, step, read_rows, .. }, sent) = bent.into_parts();
+        *own = sent;
         let memory = memory.into_inner();
         // They have been read for the last time.
         read_rows.take().into_iter().for_each(|place| memory.set_row(place, None));
@@ -58,20 +59,15 @@ impl Protocol for Scene<'_> {
     fn events(&self, state: &StateOf<Self>) -> Vec<usize> {
         let explicit = self.setup.model.memory == Landing::WeakExplicit;
         let flight = &state.memory.flight;
-        let relaxed = self.setup.model.twin == Twin::RelaxedPublish;
-        let may_land = |&i: &usize| {
-            let overtakes = |earlier: &Issued| relaxed && earlier.kind == order::Kind::Put;
-            let before = flight[..i].iter().map(|effect| effect.issued);
-            before.into_iter().all(|earlier| overtakes(&earlier) || !flight[i].issued.must_follow(&earlier))
-        };
+        let may_land =
+            |&i: &usize| !flight[..i].iter().any(|before| self.follows(&flight[i].issued, &before.issued));
         (0..if explicit { flight.len() } else { 0 }).filter(may_land).collect()
     }
 
     fn happen(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
         let effect = state.memory.flight.remove(i);
         let violation = self.land(&mut state.memory, &effect);
-        let overtakes = state.memory.flight[..i].iter().any(|e| e.issued.from == effect.issued.from);
-        if !(overtakes && effect.issued.kind == order::Kind::Store && self.twin() == Twin::UntoldClear) {
+        if self.is_told(&effect, &state.memory.flight[..i]) {
             state.note(self.setup, vec![effect.landing()]);
         }
         violation.map_or(Ok(true), Err)

@@ -1,49 +1,44 @@
 //! The fabric that a machine of A3 sees while it is explored.
 
-use super::super::model::{Memory as Landing, Twin};
+use super::super::model::Memory as Landing;
 use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
 use super::super::setup::Setup;
 use super::super::violation::Violation;
-use super::memory::{Effect, Memory, Scene, Value, is_flag};
+use super::memory::{Effect, Memory, Scene, Value};
 use crate::order::Order;
 use crate::smt::model::Step as SmtStep;
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::block;
-use veriep_core::layout::data::{dispatch_record, partition_start};
 use veriep_core::layout::state::{
-    CORE_RECORD, CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition,
-    STATUS_SLOT, combine_slot, combine_status, core_word, dispatch_status, selector,
+    CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, Direct, PARTITION, Partition, core_word,
 };
 use veriep_core::layout::tp;
-use veriep_core::place::{Place, Region, Tensor};
-use veriep_core::placement::Home;
+use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Operator;
-use veriep_core::sync::flag;
-use veriep_core::units::{CoreId, RankId, Token};
+use veriep_core::units::RankId;
 
 /// Bytes of a scale.
 const SCALE: u64 = 4;
-/// The bits of a core word that hold the number of its barrier. The others are sums of rows.
-const EPOCH_BITS: u64 = 3 << 62;
 
 /// Whether others than its own core may look at a word.
-fn is_shared(at: Place) -> bool {
+pub(super) fn is_shared(at: Place) -> bool {
     !matches!(at.region, Region::State | Region::TpState)
         || at.offset >= VIRTUAL
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
-/// One core's view.
+/// Whether the word of a core for a barrier lies there.
+pub(super) fn is_core_word(at: Place) -> bool {
+    at.region == Region::State && (CORE_WORDS..VIRTUAL).contains(&at.offset)
+}
+
+/// One core's view: the memory as the contract has it. What is broken on purpose stands around it, in `bent.rs`.
 pub(super) struct View<'v, 'a> {
     pub(super) scene: &'v mut Scene<'a>,
     pub(super) memory: RefCell<&'v mut Memory>,
     pub(super) step: Step<(), ()>,
-    /// Whether the core has put something since its last quiet.
-    pub(super) sent: bool,
-    /// Where it last saw the flag of a block.
-    block_seen: Cell<Option<u64>>,
     /// Whether it copies bytes to an output.
     delivers: bool,
     /// Rows that it has read for the last time, by their places.
@@ -51,18 +46,8 @@ pub(super) struct View<'v, 'a> {
 }
 
 impl<'v, 'a> View<'v, 'a> {
-    pub(super) fn new(
-        scene: &'v mut Scene<'a>,
-        memory: &'v mut Memory,
-        sent: bool,
-        step: Step<(), ()>,
-    ) -> Self {
-        let (block_seen, read_rows) = (Cell::default(), RefCell::default());
-        Self { scene, memory: RefCell::new(memory), step, sent, block_seen, delivers: false, read_rows }
-    }
-
-    pub(super) fn twin(&self) -> Twin {
-        self.scene.twin()
+    pub(super) fn new(scene: &'v mut Scene<'a>, memory: &'v mut Memory, step: Step<(), ()>) -> Self {
+        Self { scene, memory: RefCell::new(memory), step, delivers: false, read_rows: RefCell::default() }
     }
 
     /// Notes that a row has been read for the last time.
@@ -85,7 +70,6 @@ impl<'v, 'a> View<'v, 'a> {
     pub(super) fn virtually(&self, at: Place) -> Place {
         let size = match (self.scene.partition_bytes(at), at.region) {
             (Some(size), _) => size,
-            (None, Region::State) => return self.barrier_word(at),
             (None, Region::TpWindow) => {
                 tp::partition_start(self.scene.setup.shape, self.ep_rank(), Partition::P1)
             }
@@ -145,7 +129,7 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     /// The rank of the model that this one calls `to` there. In an elastic domain that is a physical one.
-    fn member(&self, to: RankId, at: Place) -> Result<RankId, Fault> {
+    pub(super) fn member(&self, to: RankId, at: Place) -> Result<RankId, Fault> {
         let Setup { model, left, .. } = self.scene.setup;
         let tp = model.tp_ranks();
         if at.region.is_of_tp() {
@@ -155,15 +139,6 @@ impl<'v, 'a> View<'v, 'a> {
             Some(left) => left.new_id(to).ok_or(Fault::new(to, at, 0)),
             None => Ok(RankId(to.0 * tp + self.step.rank.0 % tp)),
         }
-    }
-
-    fn barrier_word(&self, at: Place) -> Place {
-        let words = at.offset >= CORE_WORDS && self.twin() == Twin::OneBarrierWord;
-        Place { offset: if words { at.offset & !15 } else { at.offset }, ..at }
-    }
-
-    fn is_core_word(&self, at: Place) -> bool {
-        at.region == Region::State && (CORE_WORDS..VIRTUAL).contains(&at.offset)
     }
 
     pub(super) fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, value: Value) {
@@ -189,22 +164,6 @@ impl<'v, 'a> View<'v, 'a> {
             (Value::Word(word), at) => format!("publishes {word:#x} at {at} of rank {to}"),
         });
         violation.into_iter().for_each(|violation| self.step.blame(violation));
-    }
-
-    /// Clears the combine flags of the partition that comes next.
-    fn clean_next(&mut self) {
-        let model = self.scene.setup.model;
-        let next = u64::from((self.step.nth + 1) % model.partitions[Operator::Combine as usize]) * VIRTUAL;
-        for slot in 0..model.tokens * model.k {
-            let at = combine_status(Partition::P0, slot);
-            let at = Place { offset: at.offset + next, ..at };
-            let place = self.scene.places.number(&(self.step.rank, at));
-            if self.memory.get_mut().word(place) != 0 {
-                self.step.blame(Violation::LostFlag { rank: self.step.rank, at });
-            }
-            self.memory.get_mut().set_word(place, 0);
-        }
-        self.step.say(|| "clears the flags of its next combine".to_owned());
     }
 
     /// Whether such effects have landed, if the memory chooses.
@@ -242,13 +201,6 @@ impl<'v, 'a> View<'v, 'a> {
     }
 }
 
-/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines of the seeds' protocol give it.
-fn token_slot(at: Place) -> Option<u32> {
-    let inside = at.offset % PARTITION;
-    let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;
-    (is_status && inside % STATUS_SLOT == 8).then_some((inside / STATUS_SLOT) as u32)
-}
-
 impl Fabric for View<'_, '_> {
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.row_at_peer(rank, at, len)
@@ -264,7 +216,6 @@ impl Fabric for View<'_, '_> {
         if at.region != Region::State || self.scene.setup.model.in_runs {
             self.step.touch(at)?;
         }
-        self.sent = true;
         let to = self.member(to, at)?;
         let row = self.scene.rows.number(&[row, tail].concat());
         self.issue(order::Kind::Put, to, at, Value::Row(row));
@@ -273,52 +224,21 @@ impl Fabric for View<'_, '_> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let to = self.member(to, at)?;
-        if self.leaves_out(to, at) {
-            return Ok(());
-        }
         self.step.touch(at)?;
-        let lost =
-            self.twin() == Twin::PollsByStepping && !self.step.nth.is_multiple_of(2) && to == RankId(1);
-        if lost && is_flag(at) {
-            return Ok(());
-        }
         self.issue(order::Kind::Publish, to, at, Value::Word(word));
         Ok(())
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let (me, twin) = ((self.step.rank, self.step.core), self.twin());
-        let waits = twin != Twin::NoQuiet && (self.sent || twin != Twin::QuietOnlyIfSent);
-        let counts = |effect: &Effect| {
-            let late = twin == Twin::LateClear && effect.issued.kind == order::Kind::Store;
-            waits && effect.issued.from == me && !late
-        };
-        let landed = self.have_landed(counts)?;
-        if landed {
-            self.note(SmtStep::Quiet, Place::state(0));
-        }
-        self.sent &= !landed;
-        Ok(landed)
+        self.is_quiet_but_for(|_| false)
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if let Some(word) = self.bent_word(at)? {
-            return Ok(word);
-        }
-        let mine = core_word(self.step.core, (at.offset / 8 % 2) as u32);
-        let virtually = self.virtually(at);
         // Only this core writes its core words, so what it reads there depends on no other core.
-        if is_shared(at) && at != mine {
+        if is_shared(at) && at != self.own_word(at) {
             self.step.touch(at)?;
         }
-        if self.is_core_word(at) && at != mine && self.skips_barrier_word(at) {
-            // As if the other had arrived together with this core, without rows.
-            return Ok(self.newest(self.virtually(mine)) & EPOCH_BITS);
-        }
-        let word = self.read_word(virtually);
-        if at.region == Region::Window && self.refuses(at, word) {
-            return Err(Fault::new(self.step.rank, at, 0));
-        }
+        let word = self.read_word(self.virtually(at));
         if word != 0 {
             self.note_seen(at);
         }
@@ -327,110 +247,19 @@ impl Fabric for View<'_, '_> {
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         if !is_shared(at) {
-            if self.twin() == Twin::CleansNext && at == selector(Operator::Combine, CoreId(0)) {
-                self.step.touch(at)?;
-                self.clean_next();
-            }
             let place = self.scene.places.number(&(self.step.rank, at));
             self.memory.get_mut().set_word(place, word);
-            return Ok(());
-        }
-        if self.leaves_out(self.step.rank, at) {
-            return Ok(());
-        }
-        self.step.touch(at)?;
-        if at.region == Region::Window {
-            // The flag of a block: the block has been read.
-            self.read_row(self.virtually(Place { offset: at.offset - block::PAYLOAD, ..at }));
-        }
-        if at.region == Region::TpState {
-            // The peer's first row belongs to its slot.
-            self.read_row(self.virtually(tp::first_row(at)));
-        }
-        let direct = self.direct_word(at);
-        let explicit = self.scene.setup.model.memory == Landing::WeakExplicit;
-        if direct.is_some() && explicit && self.step.nth == 0 {
-            // There is nothing to clear in the first dispatch: a landing for each word is out of reach.
-            return Ok(());
-        }
-        if let Some(what @ (Direct::Counts | Direct::Grants)) = direct {
-            // All cores have read the table.
-            let (shape, source) = (self.scene.setup.shape, self.source_of(at));
-            let word = what.word(shape, Partition::P0, source).offset;
-            let table = what.entry(shape, Partition::P0, source, 0).offset;
-            self.read_row(Place::state(self.stored(at).offset + table - word));
-        }
-        let forgotten = match self.twin() {
-            Twin::NoClear => true,
-            Twin::NoCountClear => direct
-                .map_or(at.region == Region::State && token_slot(at).is_none(), |word| {
-                    word == Direct::Counts
-                }),
-            Twin::NoBlockClear => at.region == Region::Window,
-            Twin::NoLastBlockClear if at.region == Region::Window => {
-                let (shape, home) = (self.scene.setup.shape, Home { rank: self.step.rank, local_expert: 0 });
-                let first = dispatch_record(shape, Partition::P0, home, RankId(0), 0);
-                let last = block::flag(first, block::count(shape) - 1).offset;
-                let (inside, pitch) =
-                    (at.offset % partition_start(shape, Partition::P1), shape.record_pitch());
-                (inside + pitch - last).is_multiple_of(pitch)
-            }
-            Twin::NoTokenClear => direct.map_or(token_slot(at).is_some(), |word| word == Direct::TokenFlags),
-            Twin::NoGrantClear => direct == Some(Direct::Grants),
-            Twin::NoSharedClear => {
-                let Setup { model, shape, .. } = self.scene.setup;
-                let last = dispatch_status(Partition::P0, shape.ep_world_size() - 1);
-                let is_last = at.offset % PARTITION == last.offset;
-                self.step.rank.0 < model.shared_ranks && is_last
-            }
-            Twin::NoTpClear if at.region == Region::TpState => {
-                self.read_word(self.virtually(at)) == flag::status(0)
-            }
-            Twin::NoReadyClear => self.step.operator == Operator::Combine,
-            _ => false,
-        };
-        if direct.is_none() && at.region != Region::Window {
-            self.note(SmtStep::Take, self.stored(at));
-        }
-        if !forgotten {
+        } else if self.take(at)? {
             self.issue(order::Kind::Store, self.step.rank, at, Value::Word(word));
         }
         Ok(())
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
-        // when its last part is read, and the record forgotten, does.
-        let model = self.scene.setup.model;
-        let last = match self.step.operator {
-            // Sums of another core, which of two cores one reads. Tables are forgotten when their word is cleared.
-            Operator::Dispatch if at.region == Region::State => at.offset >= CORE_SUMS,
-            _ if at.region == Region::TpState => false,
-            Operator::Combine => true,
-            // What has been copied out is put at the peer's.
-            Operator::Dispatch if model.tp && at.region == Region::Window => {
-                len == self.scene.setup.shape.payload_bytes() && !self.delivers
-            }
-            // The triple stands alone with its scale.
-            Operator::Dispatch if model.choices.receive.is_direct() => !model.quantised || len == SCALE,
-            Operator::Dispatch if model.choices.receive.keeps_rows() => false,
-            // A block is read when its flag is cleared.
-            Operator::Dispatch => model.blocks == 0 && model.quantised && len == SCALE,
-        };
-        if last {
-            self.step.touch(at)?;
-        }
-        let at = self.virtually(at);
-        self.note(SmtStep::Read, at);
-        if let Some((number, bytes)) = self.row_at(self.step.rank, at, len) {
-            if last {
-                self.read(number);
-            }
+        if let Some(bytes) = self.row(at, len)? {
             return Ok(bytes);
         }
-        if self.twin() == Twin::EarlyGrants && at.region == Region::State {
-            return Ok(&[0; 4]);
-        }
+        let at = self.virtually(at);
         if self.is_on_its_way(self.step.rank, at) {
             self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }
@@ -438,11 +267,7 @@ impl Fabric for View<'_, '_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        if self.twin() == Twin::EarlyGrants && self.step.expected().is_none() {
-            self.step.written += bytes.len() as u32;
-        } else {
-            self.step.judge(at, bytes);
-        }
+        self.step.judge(at, bytes);
         Ok(())
     }
 
@@ -468,88 +293,90 @@ impl View<'_, '_> {
         model.choices.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
     }
 
-    /// The word that a twin's core takes for the one at `at`, without a look at the memory; `None` for all others.
-    fn bent_word(&self, at: Place) -> Result<Option<u64>, Fault> {
-        if self.leaves_out(self.step.rank, at) {
-            return Ok(Some(flag::ARRIVED));
-        }
-        if self.twin() == Twin::MaskedWait && self.is_last_of_masked(at) {
-            self.step.touch(at)?;
-            return Ok(Some(flag::ARRIVED));
-        }
-        let is_dispatch = at.region == Region::State && at.offset % PARTITION < DISPATCH_STATUS;
-        if self.twin() == Twin::TakesBack && is_dispatch && is_flag(at) {
-            let source =
-                (at.offset % PARTITION / STATUS_SLOT) as u32 % self.scene.setup.shape.ep_world_size();
-            if source != self.step.rank.0 && self.step.withdrawn >> source & 1 == 1 {
-                self.step.touch(at)?;
-                return Ok(Some(0));
-            }
-        }
-        if self.twin() == Twin::EarlyGrants && self.direct_word(at) == Some(Direct::Counts) {
-            self.step.touch(at)?;
-            let source = self.source_of(at);
-            if source > self.step.rank && self.step.at[source.index()] < self.step.op {
-                return Ok(Some(flag::ARRIVED));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether a twin's core does not wait for the core whose word of the barrier is at `at`.
-    fn skips_barrier_word(&self, at: Place) -> bool {
-        match self.twin() {
-            Twin::NoBarrier => true,
-            Twin::NoPullBarrier => self.step.operator == Operator::Combine,
-            Twin::BarrierOfLowerCores => {
-                let other = ((at.offset - CORE_WORDS) / CORE_RECORD) as u32;
-                other > self.step.core.0
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether the flag there is that of the last active expert of a token that has a masked one.
-    fn is_last_of_masked(&self, at: Place) -> bool {
-        let (shape, inputs) =
-            (self.scene.setup.shape, self.step.round.tensors[self.step.rank.index()].inputs());
-        let of = |token| {
-            let ks = 0..shape.k();
-            let active = ks.clone().rfind(|&k| inputs.pair_is_active(shape, token, k));
-            let slot = active.map(|k| combine_status(Partition::P0, combine_slot(shape, token, k)));
-            let masked = ks.into_iter().any(|k| !inputs.pair_is_active(shape, token, k));
-            masked && slot.is_some_and(|slot| slot.offset == at.offset % PARTITION)
-        };
-        let is_status = at.region == Region::State && is_flag(at) && self.step.operator == Operator::Combine;
-        is_status && (0..shape.bs(self.step.rank)).map(Token).any(of)
-    }
-
     /// The rank whose word or table of direct placement lies there.
-    fn source_of(&self, at: Place) -> RankId {
+    pub(super) fn source_of(&self, at: Place) -> RankId {
         RankId((at.offset % PARTITION / Direct::pitch(self.scene.setup.shape)) as u32)
     }
 
-    /// Whether the twin refuses a record of which it has seen a later block, and not this one.
-    fn refuses(&self, at: Place, word: u64) -> bool {
-        let seen = if word != 0 { self.block_seen.replace(Some(at.offset)) } else { self.block_seen.get() };
-        let next = block::block(at, 1).offset;
-        self.twin() == Twin::RefusesGaps && word == 0 && seen == Some(next)
+    /// What has landed there and is read now, perhaps for the last time.
+    pub(super) fn row(&self, at: Place, len: u64) -> Result<Option<&[u8]>, Fault> {
+        // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
+        // when its last part is read, and the record forgotten, does.
+        let model = self.scene.setup.model;
+        let last = match self.step.operator {
+            // Sums of another core, which of two cores one reads. Tables are forgotten when their word is cleared.
+            Operator::Dispatch if at.region == Region::State => at.offset >= CORE_SUMS,
+            _ if at.region == Region::TpState => false,
+            Operator::Combine => true,
+            // What has been copied out is put at the peer's.
+            Operator::Dispatch if model.tp && at.region == Region::Window => {
+                len == self.scene.setup.shape.payload_bytes() && !self.delivers
+            }
+            // The triple stands alone with its scale.
+            Operator::Dispatch if model.choices.receive.is_direct() => !model.quantised || len == SCALE,
+            Operator::Dispatch if model.choices.receive.keeps_rows() => false,
+            // A block is read when its flag is cleared.
+            Operator::Dispatch => model.blocks == 0 && model.quantised && len == SCALE,
+        };
+        if last {
+            self.step.touch(at)?;
+        }
+        let at = self.virtually(at);
+        self.note(SmtStep::Read, at);
+        let row = self.row_at(self.step.rank, at, len);
+        if let Some((number, _)) = row.filter(|_| last) {
+            self.read(number);
+        }
+        Ok(row.map(|(_, bytes)| bytes))
     }
 
-    /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
-    /// exchanged counts, so that all traffic is chosen.
-    fn leaves_out(&self, to: RankId, at: Place) -> bool {
-        if self.twin() != Twin::NoFlagOfNothing || self.direct_word(at).is_some() {
-            return false;
+    /// Takes what a word covers that is about to be cleared: all of that has been read. Returns whether there is anything to clear.
+    pub(super) fn take(&mut self, at: Place) -> Result<bool, Fault> {
+        self.step.touch(at)?;
+        if at.region == Region::Window {
+            // The flag of a block: the block has been read.
+            self.read_row(self.virtually(Place { offset: at.offset - block::PAYLOAD, ..at }));
         }
-        let Some((slot, all)) = token_slot(at).zip(self.step.expected()) else { return false };
-        let sums = all[to.index()].output(Tensor::EpRecvCounts);
-        let sum = |slot: u32| sums.chunks_exact(4).nth(slot as usize);
-        slot.checked_sub(1).map_or(Some(&[0; 4][..]), sum) == sum(slot)
+        if at.region == Region::TpState {
+            // The peer's first row belongs to its slot.
+            self.read_row(self.virtually(tp::first_row(at)));
+        }
+        let direct = self.direct_word(at);
+        let explicit = self.scene.setup.model.memory == Landing::WeakExplicit;
+        if direct.is_some() && explicit && self.step.nth == 0 {
+            // There is nothing to clear in the first dispatch: a landing for each word is out of reach.
+            return Ok(false);
+        }
+        if let Some(what @ (Direct::Counts | Direct::Grants)) = direct {
+            // All cores have read the table.
+            let (shape, source) = (self.scene.setup.shape, self.source_of(at));
+            let word = what.word(shape, Partition::P0, source).offset;
+            let table = what.entry(shape, Partition::P0, source, 0).offset;
+            self.read_row(Place::state(self.stored(at).offset + table - word));
+        }
+        if direct.is_none() && at.region != Region::Window {
+            self.note(SmtStep::Take, self.stored(at));
+        }
+        Ok(true)
+    }
+
+    /// Whether all has landed that this core issued, but for effects that quiet does not speak for.
+    pub(super) fn is_quiet_but_for(&mut self, exempt: impl Fn(&Effect) -> bool) -> Result<bool, Fault> {
+        let me = (self.step.rank, self.step.core);
+        let landed = self.have_landed(|effect| effect.issued.from == me && !exempt(effect))?;
+        if landed {
+            self.note(SmtStep::Quiet, Place::state(0));
+        }
+        Ok(landed)
+    }
+
+    /// The word of this core for the barrier whose words have the parity of that at `at`.
+    pub(super) fn own_word(&self, at: Place) -> Place {
+        core_word(self.step.core, (at.offset / 8 % 2) as u32)
     }
 
     /// A word as this core observes it: its own stores at once, all else when it has landed.
-    fn read_word(&self, at: Place) -> u64 {
+    pub(super) fn read_word(&self, at: Place) -> u64 {
         let me = (self.step.rank, self.step.core);
         let newest =
             self.in_flight(at, |effect| effect.issued.kind == order::Kind::Store && effect.issued.from == me);
@@ -560,16 +387,15 @@ impl View<'_, '_> {
         if self.scene.setup.model.memory == Landing::Weak
             && let Some(late) = self.in_flight(at, |_| true)
         {
-            if late.issued.from == me && self.is_core_word(at) {
+            if late.issued.from == me && is_core_word(at) {
                 self.step.blame(Violation::OwnNotLanded { rank: self.step.rank, at });
             }
             // It may have landed, and all that must have landed before it; or not yet.
-            let relaxed = self.twin() == Twin::RelaxedPublish;
             let mut before = true;
             if self.step.tape.borrow_mut().choose(()) {
                 self.force(|effect| {
                     before &= *effect != late;
-                    let behind = before && !relaxed && late.issued.must_follow(&effect.issued);
+                    let behind = before && self.scene.follows(&late.issued, &effect.issued);
                     // What it must follow is a put, or the same core's earlier store to the word that is seen.
                     let is_put = effect.issued.kind == order::Kind::Put;
                     let order = if is_put { Order::PutPublish } else { Order::Hearsay };
@@ -588,7 +414,7 @@ impl View<'_, '_> {
     }
 
     /// A word that this core published, landed or not.
-    fn newest(&self, at: Place) -> u64 {
+    pub(super) fn newest(&self, at: Place) -> u64 {
         let me = (self.step.rank, self.step.core);
         match self.in_flight(at, |effect| effect.issued.from == me).map(|effect| effect.value) {
             Some(Value::Word(word)) => word,
