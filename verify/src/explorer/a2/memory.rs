@@ -1,6 +1,6 @@
 //! The memory of an A2 group: what has landed, what is under way, and what may be forgotten.
 
-use super::super::model::{Memory as Landing, Twin};
+use super::super::model::Memory as Landing;
 use super::super::protocol::VIRTUAL;
 use super::super::setup::Setup;
 use super::super::state::clone_in_place;
@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// What forgotten bytes hold: no flag, no count, no field of a task, and nobody's payload.
 const FORGOTTEN: u8 = 0xEE;
 /// Bytes of the word in which a flag lies.
-const WORD: usize = 8;
+pub(super) const WORD: usize = 8;
 
 /// Where one kind of words or bytes lies: a window in, a window out, a task record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +66,7 @@ impl<'a> Scene<'a> {
         Self { setup, places, ends, window }
     }
 
-    fn half(&self, op: u32) -> usize {
+    pub(super) fn half(&self, op: u32) -> usize {
         (op % self.setup.model.partitions[0]) as usize
     }
 
@@ -78,8 +78,7 @@ impl<'a> Scene<'a> {
     pub(super) fn spot(&self, area: Area, rank: usize, op: u32, peer: usize) -> Spot {
         let ranks = self.setup.model.ranks as usize;
         let halves = self.setup.model.partitions[0] as usize;
-        let one = area == Area::Task && self.setup.model.twin == Twin::OneMessageSlot;
-        let half = if one { 0 } else { self.half(op) };
+        let half = if area == Area::Task { self.message_half(op) } else { self.half(op) };
         (area, (rank * halves + half) * ranks + peer)
     }
 
@@ -90,6 +89,12 @@ impl<'a> Scene<'a> {
         let ends = self.ends.iter().zip([Operator::Dispatch, Operator::Combine]);
         let ends = ends.filter(|(_, of)| self.is_explicit() || *of == kind).flat_map(|(ends, _)| ends);
         ends.copied().filter(|&end| end > done && end < len).min().unwrap_or(len)
+    }
+
+    /// The next piece of a transfer whose bytes arrive in order.
+    pub(super) fn piece_in_order(&self, &Flying { op, len, done, .. }: &Flying) -> Piece {
+        let end = self.cut(op, done, len);
+        Piece { bytes: done..end, done: (end < len).then_some(end) }
     }
 
     /// Whether a word of a window is a flag to anybody.
@@ -134,6 +139,13 @@ pub(super) struct Flying {
     pub(super) len: usize,
     /// Bytes delivered.
     pub(super) done: usize,
+}
+
+/// Bytes of a transfer that arrive together.
+pub(super) struct Piece {
+    pub(super) bytes: Range<usize>,
+    /// How much has been delivered then; none if that is all.
+    pub(super) done: Option<usize>,
 }
 
 /// The bytes of an area, with a number that tells them apart.
@@ -251,33 +263,21 @@ impl Memory {
         self.flying.iter().find(|&flying| flying.done == 0 && task(flying) == spot)
     }
 
-    /// The next piece of a transfer.
-    pub(super) fn piece(scene: &Scene<'_>, &Flying { op, len, done, .. }: &Flying) -> Range<usize> {
-        match scene.setup.model.twin {
-            Twin::LastWordFirst if done == 0 => len - WORD..len,
-            Twin::LastWordFirst if done == len - WORD => 0..len - WORD,
-            _ => done..scene.cut(op, done, len),
-        }
-    }
-
     /// Lets the next piece of transfer number `i` arrive. `at` says what each rank runs.
     pub(super) fn arrive(&mut self, scene: &Scene<'_>, i: usize, at: &[u32]) -> Option<Violation> {
-        let Flying { from, to, op, len, done } = self.flying[i].clone();
+        let Flying { from, to, op, .. } = self.flying[i];
         let source = scene.spot(Area::Out, from, op, to);
         let target = scene.spot(Area::In, to, op, from);
-        let (twin, piece) = (scene.setup.model.twin, Self::piece(scene, &self.flying[i]));
+        let Piece { bytes: piece, done } = scene.piece(&self.flying[i]);
         let bytes = self.bytes(source)[piece.clone()].to_vec();
         let trouble = self.arrival_breaks(scene, &self.flying[i], &piece, at);
         self.set(target, piece.start, &bytes);
         if !scene.is_explicit() {
             self.forget(scene, source, piece.clone());
         }
-        // With its last word first, a transfer is half done for as long as the rest has not come.
-        let last = twin == Twin::LastWordFirst && done == 0 && len > WORD;
-        self.flying[i].done = if last { len - WORD } else { piece.end.max(done) };
-        let over = !last && (self.flying[i].done == len || twin == Twin::LastWordFirst);
-        if over {
-            self.flying.swap_remove(i);
+        match done {
+            Some(done) => self.flying[i].done = done,
+            None => _ = self.flying.swap_remove(i),
         }
         trouble
     }

@@ -23,6 +23,7 @@
 //! has a piece for every word of either operator, and takes every read for a move. Then only what really goes wrong is an
 //! error: one core a rank, and a few operators, are all that is within reach.
 
+mod bent;
 mod memory;
 mod noted;
 mod view;
@@ -35,6 +36,7 @@ use super::state::{Bytes, StateOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use super::witness::Witness;
+use bent::Bent;
 use core::cell::RefCell;
 use core::hash::{BuildHasher, Hash};
 use foldhash::fast::FixedState;
@@ -123,9 +125,9 @@ impl Protocol for Scene<'_> {
         run: Run<'_>,
     ) -> (Came, StepOf<Self>) {
         let (scene, rank) = (&*self, step.rank.index());
-        let mut view = View { scene, memory, rank, step, landed: RefCell::default() };
-        let came = run(&mut view);
-        let View { memory, step, landed, .. } = view;
+        let mut bent = Bent { view: View { scene, memory, rank, step, landed: RefCell::default() } };
+        let came = run(&mut bent);
+        let View { memory, step, landed, .. } = bent.view;
         if !matches!(came, Ok(Progress::Pending(_))) {
             landed.take().into_iter().for_each(|(core, parity)| memory.core_words[core][parity].land());
         }

@@ -14,7 +14,7 @@ use veriep_core::units::{CoreId, RankId};
 impl Memory {
     /// The arrival of the next piece of a transfer.
     pub(super) fn noted(scene: &Scene<'_>, flying: &Flying) -> Vec<Noted> {
-        let (&Flying { from, to, op, len, .. }, piece) = (flying, Self::piece(scene, flying));
+        let (&Flying { from, to, op, len, .. }, piece) = (flying, scene.piece(flying).bytes);
         let (rank, by) = (RankId(to as u32), (RankId(from as u32), CoreId(0)));
         let all = slots::a2_arrival(scene.setup.operator(op).0, from, len, &piece).into_iter();
         all.map(|(step, slot)| Noted { step, rank, at: At::Slot(slot, op), by }).collect()

@@ -1,7 +1,7 @@
 //! How a core and an agent see the memory of an A2 group.
 
-use super::super::model::{Memory as Landing, Twin};
-use super::super::protocol::{self, Step};
+use super::super::model::Memory as Landing;
+use super::super::protocol::Step;
 use super::super::state::CLEARS;
 use super::super::violation::Violation;
 use super::memory::{Area, Flying, Late, Memory, Scene, Spot, in_use};
@@ -16,7 +16,8 @@ use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Operator;
 use veriep_core::units::{CoreId, RankId};
 
-/// The view of one core, or of an agent, which has that of core 0.
+/// The view of one core, or of an agent, which has that of core 0: the memory as the contract has it. What is broken on purpose
+/// stands around a core's view, in `bent.rs`.
 pub(super) struct View<'v, 'a> {
     pub(super) scene: &'v Scene<'a>,
     pub(super) memory: &'v mut Memory,
@@ -27,15 +28,9 @@ pub(super) struct View<'v, 'a> {
     pub(super) landed: RefCell<Vec<(usize, usize)>>,
 }
 
-impl protocol::View for View<'_, '_> {}
-
 impl View<'_, '_> {
     pub(super) fn me(&self) -> RankId {
         self.step.rank
-    }
-
-    pub(super) fn twin(&self) -> Twin {
-        self.scene.setup.model.twin
     }
 
     /// The number of a core of this rank in the group.
@@ -45,14 +40,14 @@ impl View<'_, '_> {
 
     /// Before a window that came is read: others can see it, unless it has come whole, and stays as it is until this
     /// rank ends its operator.
-    fn look(&self, at: Place, spot: Spot) -> Result<(), Fault> {
+    pub(super) fn look(&self, at: Place, spot: Spot) -> Result<(), Fault> {
         let source = self.peer_of(spot);
         let whole =
             source == self.rank || self.memory.is_complete(self.scene, source, self.rank, self.step.op);
         if whole && !self.scene.is_explicit() { Ok(()) } else { self.step.touch(at) }
     }
 
-    fn peer_of(&self, spot: Spot) -> usize {
+    pub(super) fn peer_of(&self, spot: Spot) -> usize {
         spot.1 % self.scene.setup.model.ranks as usize
     }
 
@@ -65,7 +60,7 @@ impl View<'_, '_> {
     }
 
     /// Which of the virtual halves a place lies in, and where. The machines' half must be that of the operator.
-    fn spot(&self, at: Place, len: usize) -> Result<(Spot, usize), Fault> {
+    pub(super) fn spot(&self, at: Place, len: usize) -> Result<(Spot, usize), Fault> {
         let shape = self.scene.setup.shape;
         let (area, size, each) = match at.region {
             Region::Window => (Area::In, shape.window_bytes() / 2, shape.rank_window()),
@@ -116,7 +111,7 @@ impl View<'_, '_> {
     }
 
     /// Rows that `source` owes this rank in this operator, if all have chosen.
-    fn rows_from(&self, source: usize) -> Option<u32> {
+    pub(super) fn rows_from(&self, source: usize) -> Option<u32> {
         let (sender, receiver) = match self.step.operator {
             Operator::Dispatch => (source, self.rank),
             Operator::Combine => (self.rank, source),
@@ -126,7 +121,7 @@ impl View<'_, '_> {
     }
 
     /// The place of the last flag of what `source` sends.
-    fn tail(&self, source: usize) -> Option<usize> {
+    pub(super) fn tail(&self, source: usize) -> Option<usize> {
         let rows = self.rows_from(source)?;
         Some(tail_flag(self.scene.setup.shape, self.step.operator, rows) as usize)
     }
@@ -134,6 +129,32 @@ impl View<'_, '_> {
     pub(super) fn is_awaited(&self, source: usize, start: usize) -> bool {
         let counts = self.step.operator == Operator::Dispatch && start == FLAG1 as usize;
         counts || self.tail(source) == Some(start)
+    }
+
+    /// A word of a window. If that is to be `is_certain`, it is an error that it has perhaps not landed.
+    pub(super) fn word(&self, at: Place, is_certain: bool) -> Result<u64, Fault> {
+        let (spot, start) = self.spot(at, 8)?;
+        self.look(at, spot)?;
+        let source = self.peer_of(spot);
+        let range = start..start + 8;
+        let late = self.memory.late_at(spot, &range);
+        let own = late
+            .filter(|(core, late)| *core == self.number(self.step.core) && late.store && late.start == start);
+        let bytes = match own {
+            Some((_, late)) => &late.bytes[..],
+            None => {
+                if is_certain {
+                    self.must_have_landed(at, spot, &range);
+                }
+                &self.memory.bytes(spot)[range]
+            }
+        };
+        let word = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        if word as u32 == FLAG {
+            self.say_flag(source, start);
+        }
+        self.note_observed(source, start, word);
+        Ok(word)
     }
 
     fn say_flag(&self, source: usize, start: usize) {
@@ -153,7 +174,7 @@ impl View<'_, '_> {
     }
 
     /// A flag that was looked at to be cleared was not waited for.
-    fn say_clear(&self) {
+    pub(super) fn say_clear(&self) {
         if let Some(told) = &self.step.told {
             told.borrow_mut().pop();
         }
@@ -205,17 +226,13 @@ impl Fabric for View<'_, '_> {
         let under_way = !self.memory.late[core].is_empty()
             || self.memory.core_words[core].iter().any(|word| word.late.is_some())
             || first && self.memory.chosen[self.rank].late.is_some();
-        let waits = under_way && self.twin() != Twin::NoQuiet;
-        if waits {
+        if under_way {
             self.step.touch(Place::state(0))?;
             if self.scene.is_explicit() || !self.step.tape.get_mut().choose(()) {
                 return Ok(false);
             }
             self.memory.land_all(self.scene, self.rank, core, first);
             self.step.say(|| "all that it wrote and cleared has landed".to_owned());
-        }
-        if first && self.twin() == Twin::EarlyFlip {
-            self.memory.chosen[self.rank].landed = u64::from(self.step.op + 1) % 2;
         }
         self.note_quiet();
         Ok(true)
@@ -231,32 +248,7 @@ impl Fabric for View<'_, '_> {
         if at.region == Region::State {
             return self.core_word(at);
         }
-        let (spot, start) = self.spot(at, 8)?;
-        self.look(at, spot)?;
-        let source = self.peer_of(spot);
-        let nothing_owed = self.step.operator == Operator::Combine && self.rows_from(source) == Some(0);
-        if self.twin() == Twin::PartialWait && nothing_owed && self.tail(source) == Some(start) {
-            return Ok(FLAG.into());
-        }
-        let range = start..start + 8;
-        let late = self.memory.late_at(spot, &range);
-        let own = late
-            .filter(|(core, late)| *core == self.number(self.step.core) && late.store && late.start == start);
-        let bytes = match own {
-            Some((_, late)) => &late.bytes[..],
-            None => {
-                if self.twin() != Twin::NoQuiet {
-                    self.must_have_landed(at, spot, &range);
-                }
-                &self.memory.bytes(spot)[range]
-            }
-        };
-        let word = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        if word as u32 == FLAG {
-            self.say_flag(source, start);
-        }
-        self.note_observed(source, start, word);
-        Ok(word)
+        self.word(at, true)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
@@ -265,17 +257,7 @@ impl Fabric for View<'_, '_> {
             return Ok(());
         }
         if at.region == Region::Window {
-            let (spot, start) = self.spot(at, 8)?;
-            let source = self.peer_of(spot);
             self.say_clear();
-            let forgotten = match self.twin() {
-                Twin::NoClear => true,
-                Twin::SeedClears => !self.is_awaited(source, start),
-                _ => false,
-            };
-            if forgotten {
-                return Ok(());
-            }
         }
         self.issue(at, &word.to_le_bytes(), true)
     }

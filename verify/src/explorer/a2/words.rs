@@ -1,6 +1,6 @@
 //! What the cores of an A2 rank tell each other: barrier words and `bufferChosen`.
 
-use super::super::model::{Memory as Landing, Twin};
+use super::super::model::Memory as Landing;
 use super::super::violation::Violation;
 use super::view::View;
 use crate::order::Order;
@@ -22,15 +22,6 @@ impl View<'_, '_> {
             return Ok(own.landed);
         }
         self.step.touch(at)?;
-        let skip = match self.twin() {
-            Twin::NoBarrier => true,
-            Twin::BarrierOfLowerCores => other.0 > self.step.core.0,
-            _ => false,
-        };
-        if skip {
-            // As if the other had arrived together with this core.
-            return Ok(own.newest());
-        }
         let number = self.number(other);
         let word = &self.memory.core_words[number][parity];
         if word.late.is_some() {
@@ -51,8 +42,7 @@ impl View<'_, '_> {
         if core >= self.scene.setup.model.cores.into() {
             return Err(Fault::new(self.me(), at, 8));
         }
-        let one = self.twin() == Twin::OneBarrierWord;
-        Ok((CoreId(core as u32), if one { 0 } else { (offset / 8 % 2) as usize }))
+        Ok((CoreId(core as u32), (offset / 8 % 2) as usize))
     }
 
     /// `bufferChosen` as this core observes it.

@@ -1,5 +1,5 @@
-//! What is broken on purpose in A3's memory and fabric: a layer between a machine and its view, which bends what the machine asks
-//! for or what it sees. Without a twin every call goes through unchanged.
+//! Defects of A3's memory and fabric: a layer between a machine and its view, which bends what the machine asks for or what
+//! it sees. Without a defect every call goes through unchanged.
 
 use super::super::model::Twin;
 use super::super::protocol::{self, VIRTUAL, first_word};

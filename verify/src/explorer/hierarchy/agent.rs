@@ -1,6 +1,5 @@
 //! Stage 2: the core barrier, and the agent, which posts what cores have gathered.
 
-use super::super::model::Twin;
 use super::super::violation::Violation;
 use super::memory::{Part, Spot};
 use super::view::View;
@@ -28,12 +27,7 @@ impl View<'_, '_> {
         let is_used = parity != op % 2;
         let before = if is_used { op.wrapping_sub(2) } else { op.wrapping_sub(1) };
         let own = core == self.step.core;
-        let skips = match self.twin() {
-            Twin::NoBarrier => true,
-            Twin::BarrierOfLowerCores => core > self.step.core,
-            _ => false,
-        };
-        let come = is_used && !own && (skips || self.look(at, spot, Part::Whole)?.is_some());
+        let come = is_used && !own && self.look(at, spot, Part::Whole)?.is_some();
         Ok(self.barrier_word(if come { op } else { before }))
     }
 

@@ -1,6 +1,6 @@
 //! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
 
-use super::super::model::{Memory as Landing, Twin};
+use super::super::model::Memory as Landing;
 use super::super::numbers::Numbers;
 use super::super::protocol::RANKS;
 use super::super::setup::Setup;
@@ -180,20 +180,10 @@ impl<'a> Scene<'a> {
         match spot.area {
             Area::Entered | Area::RowsDone => None,
             Area::Flag | Area::Row => op.checked_sub(1),
-            Area::Task if self.setup.model.twin == Twin::OneMessageSlot => op.checked_sub(1),
-            Area::End | Area::Count | Area::Record | Area::Out | Area::Task | Area::Barrier => {
+            Area::Task => op.checked_sub(self.message_slots()),
+            Area::End | Area::Count | Area::Record | Area::Out | Area::Barrier => {
                 op.checked_sub(self.setup.model.partitions[0])
             }
-        }
-    }
-
-    /// Whether an operator ends only with what is written there; twins that leave it out are let go on, to their harm.
-    fn is_awaited(&self, spot: Spot) -> bool {
-        match self.setup.model.twin {
-            Twin::PartialWait => spot.area != Area::End,
-            Twin::NoEntered => spot.area != Area::Entered,
-            Twin::NoThirdEntered => (spot.area, spot.number) != (Area::Entered, 2),
-            _ => true,
         }
     }
 
@@ -214,22 +204,13 @@ impl<'a> Scene<'a> {
     }
 
     /// Whether `effect` must not land before `earlier`. In stage 2 messages are the words of transfers.
-    fn follows(&self, effect: &Issued, earlier: &Issued) -> bool {
+    pub(super) fn follows(&self, effect: &Issued, earlier: &Issued) -> bool {
         let by_words = self.setup.model.choices.stage == Stage::Two;
         match (effect.kind, earlier.kind) {
             (Kind::Message(number), Kind::Message(before)) if by_words => {
                 (effect.from, effect.to, number) == (earlier.from, earlier.to, before)
             }
             _ => effect.must_follow(earlier),
-        }
-    }
-
-    /// Whether a twin lets later effects overtake this one.
-    fn is_overtaken(&self, effect: &Effect) -> bool {
-        match self.setup.model.twin {
-            Twin::UnorderedMessages | Twin::LastWordFirst => matches!(effect.issued.kind, Kind::Message(_)),
-            Twin::RelaxedPublish => effect.issued.kind == Kind::Put,
-            _ => false,
         }
     }
 }
@@ -330,8 +311,7 @@ impl Memory {
         let mut before = true;
         let which = |at, effect: &Effect| {
             before &= at != i;
-            let is_before =
-                before && scene.follows(&seen.issued, &effect.issued) && !scene.is_overtaken(effect);
+            let is_before = before && scene.lands_behind(&seen.issued, &effect.issued);
             let order = match effect.issued.kind {
                 Kind::Put => Order::PutPublish,
                 Kind::Message(_) => Order::TransferInOrder,

@@ -38,6 +38,7 @@
 //! so that for ever has an end.
 
 mod agent;
+mod bent;
 mod memory;
 mod noted;
 mod view;
@@ -49,6 +50,7 @@ use super::setup::Setup;
 use super::state::{Bytes, Core, StateOf};
 use super::story::Line;
 use super::violation::Violation;
+use bent::Bent;
 use core::convert::Infallible;
 use core::hash::Hash;
 pub(super) use memory::Scene;
@@ -90,8 +92,9 @@ impl Protocol for Scene<'_> {
         run: Run<'_>,
     ) -> (Came, StepOf<Self>) {
         let before = memory.flight.len();
-        let mut view = View::new(self, memory, own, step);
-        let came = run(&mut view);
+        let mut bent = Bent::new(View::new(self, memory, own, step));
+        let came = run(&mut bent);
+        let view = bent.into_view();
         *own = view.own();
         let View { memory, step, .. } = view;
         if step.peek && step.touched.get() {

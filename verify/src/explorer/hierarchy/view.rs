@@ -1,7 +1,7 @@
 //! The fabric that a machine sees while it is explored.
 
-use super::super::model::{Memory as Landing, Twin};
-use super::super::protocol::{self, NOTHING, Step};
+use super::super::model::Memory as Landing;
+use super::super::protocol::{NOTHING, Step};
 use super::super::violation::Violation;
 use super::Own;
 use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
@@ -10,9 +10,7 @@ use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::{a2_message, relay};
 use veriep_core::place::{Place, Region};
-use veriep_core::plan::relay as plan;
-use veriep_core::protocol::Operator;
-use veriep_core::units::{CoreId, RankId, Token};
+use veriep_core::units::{CoreId, RankId};
 
 /// The machines' epochs stand at the far end of what a flag has room for, where the model's operators are counted from 0:
 /// even, so that partitions are the same.
@@ -26,18 +24,14 @@ pub(super) fn own_epoch(op: u32) -> u64 {
 /// A word of the core's rank, and whether it is the last one of a record; or its quiet.
 pub(in super::super) type Asked = (Spot, bool);
 
-/// One core's view.
+/// One core's view: the memory as the contract has it. What is broken on purpose stands around it, in `bent.rs`.
 pub(super) struct View<'v, 'a> {
     pub(super) scene: &'v mut Scene<'a>,
     pub(super) memory: RefCell<&'v mut Memory>,
     pub(super) step: Step<Asked, Effect>,
     epoch: Cell<u32>,
     heard: Cell<Heard>,
-    /// The operator that a near rank was last seen in, for the twin that asks.
-    in_step: Cell<Option<u32>>,
 }
-
-impl protocol::View for View<'_, '_> {}
 
 impl<'v, 'a> View<'v, 'a> {
     pub(super) fn new(
@@ -47,15 +41,11 @@ impl<'v, 'a> View<'v, 'a> {
         step: Step<Asked, Effect>,
     ) -> Self {
         let (epoch, heard) = (Cell::new(own.epoch), Cell::new(own.heard));
-        Self { scene, memory: RefCell::new(memory), step, epoch, heard, in_step: Cell::default() }
+        Self { scene, memory: RefCell::new(memory), step, epoch, heard }
     }
 
     pub(super) const fn own(&self) -> Own {
         Own { epoch: self.epoch.get(), heard: self.heard.get() }
-    }
-
-    pub(super) fn twin(&self) -> Twin {
-        self.scene.setup.model.twin
     }
 
     fn me(&self) -> (RankId, CoreId) {
@@ -81,7 +71,7 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     /// The operator that a machine calls so.
-    fn of_machine(&self, epoch: u64) -> u32 {
+    pub(super) fn of_machine(&self, epoch: u64) -> u32 {
         self.step.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
     }
 
@@ -249,35 +239,9 @@ impl<'v, 'a> View<'v, 'a> {
         order::Kind::Message(numbers.max().unwrap_or(0) + 1)
     }
 
-    /// A front flag: of the record itself, or as a twin has it.
-    fn front(&self, at: Place, spot: Spot) -> Result<u64, Fault> {
-        let in_stream = u32::from(spot.number) % self.scene.setup.shape.bs_max();
-        let before = Spot { number: spot.number.wrapping_sub(1), ..spot };
-        let (spot, part) = match self.twin() {
-            Twin::OwnFront if in_stream > 0 => (before, Part::Front),
-            Twin::FlagAtEnd if in_stream > 0 => (before, Part::End),
-            _ => (spot, Part::Front),
-        };
+    /// The front flag of a record, as (a part of) the one at `spot` has come.
+    pub(super) fn front(&self, at: Place, spot: Spot, part: Part) -> Result<u64, Fault> {
         Ok(self.look(at, spot, part)?.map_or(0, |value| self.to_machine(value.op)))
-    }
-
-    /// Whether the twin holds that a near rank which has entered is not where another one was seen.
-    fn is_out_of_step(&self, op: u32) -> bool {
-        let other = self.in_step.replace(Some(op));
-        self.twin() == Twin::InStep && other.is_some_and(|other| other != op)
-    }
-
-    /// Whether a core goes on without an end flag, as if it had come: in combine if its tokens have no expert on that server.
-    fn needs_nothing_of(&self, spot: Spot) -> bool {
-        let combines = self.step.operator == Operator::Combine;
-        if self.twin() == Twin::NoStreams && !combines && spot.area == Area::End {
-            return true;
-        }
-        let is_end = self.twin() == Twin::PartialWait && combines && spot.area == Area::End;
-        let (shape, inputs) =
-            (self.scene.setup.shape, self.step.round.tensors[self.step.rank.index()].inputs());
-        let goes = |token| plan::pairs(shape, inputs.ids(shape, Token(token)), spot.number.into()) > 0;
-        is_end && !(0..shape.bs(self.step.rank)).any(goes)
     }
 }
 
@@ -310,9 +274,6 @@ impl Fabric for View<'_, '_> {
             Area::Barrier => (self.own_epoch(), 0),
             _ => relay::unmark(word),
         };
-        if self.twin() == Twin::NoFlagOfNothing && spot.area == Area::Count && value.1 == 0 {
-            return Ok(());
-        }
         self.issue(order::Kind::Publish, to, at, value, None)
     }
 
@@ -324,12 +285,7 @@ impl Fabric for View<'_, '_> {
     fn quiet(&mut self) -> Result<bool, Fault> {
         let me = self.me();
         let targets = self.memory.get_mut().targets(me);
-        let skips = match self.twin() {
-            Twin::NoQuiet => true,
-            Twin::QuietOfFirstCore => me.1.0 > 0,
-            _ => false,
-        };
-        if skips || targets == 0 {
+        if targets == 0 {
             return Ok(true);
         }
         // Whoever could still miss what lands now must be tried, too.
@@ -353,23 +309,15 @@ impl Fabric for View<'_, '_> {
         let (spot, inside) = self.spot(at, 8)?;
         match (spot.area, inside) {
             (Area::Barrier, _) => return self.barrier(at, spot),
-            (Area::Record, 0) => return self.front(at, spot),
+            (Area::Record, 0) => return self.front(at, spot, Part::Front),
             (Area::Record, _) => {
                 let word = self.body(at, 8)?.and_then(|bytes| bytes.first_chunk());
                 return Ok(word.map_or(0, |word| u64::from_le_bytes(*word)));
             }
-            (Area::Entered, _) if self.twin() == Twin::NoEntered => return Ok(self.own_epoch()),
-            (Area::RowsDone, _) if self.twin() == Twin::NoRowsDone => return Ok(self.own_epoch()),
-            (Area::Entered, _) if self.twin() == Twin::NoThirdEntered && spot.number == 2 => {
-                return Ok(self.own_epoch());
-            }
-            _ if self.needs_nothing_of(spot) => return Ok(relay::mark(self.own_epoch(), 0)),
             _ => {}
         }
         let value = self.look(at, spot, Part::Whole)?;
         Ok(value.map_or(0, |value| match spot.area {
-            Area::Entered | Area::RowsDone if self.twin() == Twin::Equal && value.op > self.step.op => 0,
-            Area::Entered if self.is_out_of_step(value.op) => 0,
             Area::Entered | Area::RowsDone => self.to_machine(value.op),
             _ => relay::mark(self.to_machine(value.op), value.number),
         }))
