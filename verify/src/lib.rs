@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 
 pub mod a2_window_model;
+pub mod defects;
 pub mod explorer;
 #[cfg(feature = "loom")]
 pub mod loom;

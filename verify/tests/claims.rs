@@ -4,11 +4,12 @@
 use core::fmt::Write;
 use snapbox::Data;
 use snapbox::data::DataFormat;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
+use veriep_verify::defects::{DEFECTS, Loom, Row};
 
 /// A test, and what it says.
 #[derive(Default)]
@@ -144,6 +145,11 @@ fn made(literal: &str, name: &str) -> bool {
     rest.is_empty() || rest.starts_with(", ")
 }
 
+/// The length of what stands in a literal outside `{..}`.
+fn fixed(literal: &str) -> usize {
+    literal.split('{').map(|part| part.rsplit('}').next().unwrap().len()).sum()
+}
+
 /// The functions of a file or folder.
 fn functions(path: &Path, all: &mut Vec<Test>) {
     if path.is_dir() {
@@ -200,7 +206,7 @@ fn searches<'l>(counts: &'l str, tests: &'l [Test]) -> Vec<Search<'l>> {
         };
         let by = tests.iter().flat_map(|test| test.literals.iter().map(move |literal| (literal, test)));
         let by = by.filter(|(literal, test)| !test.by_command && made(literal, name));
-        let longest = by.rev().max_by_key(|(literal, _)| literal.len());
+        let longest = by.rev().max_by_key(|(literal, _)| fixed(literal));
         let test = longest.unwrap_or_else(|| panic!("{name}: no test makes such a search")).1;
         Search {
             name,
@@ -214,28 +220,10 @@ fn searches<'l>(counts: &'l str, tests: &'l [Test]) -> Vec<Search<'l>> {
     rows.map(search).collect()
 }
 
-/// What the variants of an enum say of themselves: the first sentence.
-fn documented(file: &str, name: &str) -> BTreeMap<String, String> {
-    let file = syn::parse_file(&fs::read_to_string(root().join(file)).unwrap()).unwrap();
-    let mut variants = file.items.into_iter().filter_map(|item| match item {
-        syn::Item::Enum(of) if of.ident == name => Some(of.variants),
-        _ => None,
-    });
-    let sentence = |attributes: &[syn::Attribute]| {
-        let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
-            syn::Meta::NameValue(of) => Some(text(&of.value)),
-            _ => None,
-        });
-        let all = lines.collect::<String>();
-        all.trim()
-            .split_inclusive(['.', ';', ':'])
-            .next()
-            .unwrap()
-            .trim_end_matches(['.', ';', ':'])
-            .to_owned()
-    };
-    let variants = variants.next().unwrap();
-    variants.iter().map(|variant| (variant.ident.to_string(), sentence(&variant.attrs))).collect()
+/// The first sentence of what a defect leaves out or bends.
+fn sentence(row: &Row) -> &str {
+    let first = row.what.trim().split_inclusive(['.', ';', ':']).next().unwrap();
+    first.trim_end_matches(['.', ';', ':'])
 }
 
 /// A name of a test as a sentence.
@@ -430,15 +418,15 @@ fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
 fn twins(page: &mut String, searches: &[Search<'_>]) {
     page.push_str("\n## Explorer: twins\n\nThe protocol, the memory or the driver with one duty left out, or with too few partitions. *Harmless* are \
         the models in which nothing of it is seen.\n");
-    let docs = documented("verify/src/explorer/model.rs", "Twin");
+    let docs: BTreeMap<_, _> = DEFECTS.iter().map(|row| (row.name(), sentence(row))).collect();
     let mut by_twin: BTreeMap<&str, Vec<&Search<'_>>> = BTreeMap::new();
     for search in searches.iter().filter(|s| s.broken != "None" || s.end != "safe") {
         by_twin.entry(search.broken).or_default().push(search);
     }
     for (twin, mut searches) in by_twin {
         let (name, what) = match twin {
-            "None" => ("Too few partitions, or areas", "As many partitions as the table says".to_owned()),
-            _ => (twin, docs[twin].clone()),
+            "None" => ("Too few partitions, or areas", "As many partitions as the table says"),
+            _ => (twin, docs[twin]),
         };
         assert!(searches.iter().any(|s| s.end != "safe"), "{twin}: nothing catches it");
         write!(page, "\n### {name}\n\n{what}.\n\n| protocol | ranks x cores | operators | memory | traffic | found | test |\n").unwrap();
@@ -573,4 +561,48 @@ fn others(page: &mut String) {
 fn the_page_of_claims_is_what_the_checks_say() {
     let (page, path) = (page(), root().join("verify/CLAIMS.md"));
     snapbox::assert_data_eq!(page, Data::read_from(&path, Some(DataFormat::Text)).raw());
+}
+
+/// The sources of a folder's files, in one.
+fn sources(folder: &str) -> String {
+    let files = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    files.map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
+#[test]
+fn each_defect_ends_in_the_explorer_as_its_row_says_and_in_nothing_else() {
+    let counts = fs::read_to_string(root().join("verify/tests/explorer/counts.txt")).unwrap();
+    let mut ends = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for row in counts.lines().filter(|line| !line.starts_with('#')) {
+        let [.., defect, end] = row.split(" | ").collect::<Vec<_>>()[..] else { panic!("{row}") };
+        if end.starts_with(char::is_uppercase) {
+            ends.entry(defect).or_default().insert(end);
+        }
+    }
+    for row in DEFECTS {
+        let said = row.explorer.iter().copied().collect();
+        assert_eq!(ends.get(row.name()).unwrap_or(&BTreeSet::new()), &said, "{}", row.name());
+    }
+}
+
+#[test]
+fn each_defect_has_tests_of_the_tools_that_its_row_names() {
+    let of_loom = sources("verify/tests/loom");
+    for row in DEFECTS {
+        let is_used = of_loom.contains(&format!("Defect::{}", row.name()));
+        assert_eq!(is_used, row.loom != Loom::No, "{} in verify/tests/loom", row.name());
+        assert!(is_used || !row.explorer.is_empty() || !row.sim.is_empty(), "{}: no tool", row.name());
+    }
+}
+
+#[test]
+fn the_duties_of_the_simulator_are_those_of_the_defects() {
+    let file = fs::read_to_string(root().join("kernel-core/src/sim/duty.rs")).unwrap();
+    let duties = syn::parse_file(&file).unwrap().items.into_iter().find_map(|item| match item {
+        syn::Item::Enum(of) if of.ident == "Duty" => Some(of.variants),
+        _ => None,
+    });
+    let duties: BTreeSet<_> = duties.unwrap().iter().map(|duty| duty.ident.to_string()).collect();
+    let named = DEFECTS.iter().flat_map(|row| row.sim).map(|duty| duty.split('(').next().unwrap().trim());
+    assert_eq!(named.map(str::to_owned).collect::<BTreeSet<_>>(), duties);
 }

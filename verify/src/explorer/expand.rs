@@ -1,6 +1,5 @@
 //! Which moves must be tried, and which ways through a step.
 
-use super::model::Twin;
 use super::protocol::{Came, Protocol, StepOf};
 use super::state::{Core, StateOf};
 use super::step::{Ask, Found, Known, Move, Next};
@@ -55,8 +54,7 @@ impl<P: Protocol> Known<'_, P> {
 
     /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
     pub(super) fn ways(&mut self, state: &StateOf<P>, core: usize) -> (Vec<Next<P>>, u32) {
-        let twin = self.setup.model.twin;
-        let polls = matches!(twin, Twin::PollsByStepping | Twin::TakesBack);
+        let defect = self.setup.model.defect;
         for supposing in [self.protocol.supposes(), false] {
             let (mut open, mut holds) = (0, true);
             let step = |given: Vec<bool>| {
@@ -71,9 +69,8 @@ impl<P: Protocol> Known<'_, P> {
                 let (violation, noted) = (step.violation.into_inner(), step.noted.into_inner());
                 let moved = self.conclude(&mut next, core, came, (violation, noted));
                 let moved = moved.map(|moved| {
-                    let stays = !(moved && twin == Twin::TakesBack);
-                    next.cores[core].polled = stays && state.cores[core].polled ^ (!moved && polls);
-                    moved || polls || landed
+                    next.cores[core].polled = defect.is_polled(state.cores[core].polled, moved);
+                    moved || defect.polls() || landed
                 });
                 if matches!(moved, Ok(false)) {
                     self.give_back(next);

@@ -6,7 +6,7 @@
 //! end of an operator, in which everybody who can move throughout does move: or to a single state in which nobody is fair who
 //! can move. There must be no such part. Waiting is no move, so a single state stands for those who look in vain.
 
-use super::model::Twin;
+use crate::defects::Defect;
 use foldhash::HashMap;
 
 /// Whose fairness a move rests on.
@@ -15,13 +15,6 @@ pub(super) enum Mover {
     Driver,
     Agent,
     Memory,
-}
-
-impl Mover {
-    /// Whether it is assumed to be fair.
-    fn is_fair(self, twin: Twin) -> bool {
-        twin != [Twin::UnfairDriver, Twin::UnfairAgent, Twin::UnfairMemory][self as usize]
-    }
 }
 
 /// The moves of a search, by the numbers of their states. States are expanded in the order of their numbers, so the moves of
@@ -60,7 +53,7 @@ pub(super) struct Found {
 /// The graph is taken apart as Tarjan does, without the moves that end operators: each part after all that it leads to.
 struct Search<'g> {
     graph: &'g Graph,
-    twin: Twin,
+    defect: Defect,
     /// When each state was met first, from 1 on.
     met: Vec<u32>,
     /// The earliest state that it is known to lead back to.
@@ -100,12 +93,12 @@ impl Graph {
     }
 
     /// Asks whether operators end.
-    pub(super) fn judge(&self, twin: Twin) -> Found {
+    pub(super) fn judge(&self, defect: Defect) -> Found {
         let states = self.first.len();
         let zeros = || vec![0_u32; states];
         let (met, back, part) = (zeros(), zeros(), zeros());
         let (open, live, found) = (Vec::new(), vec![false; states], Found::default());
-        let mut search = Search { graph: self, twin, met, back, part, open, live, found };
+        let mut search = Search { graph: self, defect, met, back, part, open, live, found };
         let mut clock = 0;
         (0..states as u32).for_each(|root| search.from(root, &mut clock));
         search.found.dead = search.live.iter().rposition(|live| !live).map(|state| state as u32);
@@ -159,7 +152,7 @@ impl Search<'_> {
         let is_over = states.iter().any(|&state| graph.over[state as usize]);
         let live = is_over || all().any(|edge| edge.ends || self.live[edge.to as usize]);
         let leaves = |by: u16| {
-            let fair = graph.movers[usize::from(by)].is_fair(self.twin);
+            let fair = self.defect.is_fair(graph.movers[usize::from(by)]);
             let throughout = || states.iter().all(|&state| moves(state).any(|edge| edge.by == by));
             fair && !all().filter(is_inside).any(|edge| edge.by == by) && throughout()
         };

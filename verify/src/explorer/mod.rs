@@ -32,6 +32,7 @@
 
 mod a2;
 mod a3;
+mod defects;
 mod expand;
 mod hierarchy;
 mod liveness;
@@ -51,7 +52,7 @@ mod timeline;
 mod violation;
 mod witness;
 
-pub use model::{Memory, Model, Product, Traffic, Twin};
+pub use model::{Memory, Model, Product, Traffic};
 pub use story::{Line, Told, Who};
 pub use timeline::Timeline;
 pub use violation::Violation;
@@ -85,13 +86,15 @@ pub struct Report {
 ///
 /// # Panics
 /// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever. Or a model is to
-/// be held against that of the theorem, which has no such group.
+/// be held against that of the theorem, which has no such group. Or its defect is none that a model here can have.
 pub fn explore(model: &Model) -> Report {
     explore_before(model, None)
 }
 
 /// The same before a witness of the counterexample, if there is one.
 pub(crate) fn explore_before(model: &Model, witness: Option<&dyn Witness>) -> Report {
+    let is_seen = model.defect.row().is_none_or(|row| !row.explorer.is_empty());
+    assert!(is_seen, "no model of the explorer has this defect: {model:?}");
     let shape = model.shape();
     let setup = &Setup::new(model, &shape, witness);
     if model.refined {

@@ -1,5 +1,6 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
+use crate::defects::Defect;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{BatchSizes, Config, Elastic, Limits, Protocol, Shape};
@@ -51,111 +52,6 @@ impl Traffic {
     }
 }
 
-/// One deliberate break of the protocol or of what it stands on. Each must be caught somewhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twin {
-    /// Nothing is broken.
-    #[default]
-    None,
-    /// A publish may overtake its core's puts.
-    RelaxedPublish,
-    /// Quiet answers before anything has landed.
-    NoQuiet,
-    /// No core but the first of its rank is quiet (hierarchy).
-    QuietOfFirstCore,
-    /// Only a core that has put something since its last quiet asks for quiet.
-    QuietOnlyIfSent,
-    /// The core barrier does not wait.
-    NoBarrier,
-    /// The core barrier waits for lower cores only.
-    BarrierOfLowerCores,
-    /// Each core has one barrier word instead of two.
-    OneBarrierWord,
-    /// A status word is never cleared.
-    NoClear,
-    /// A count is never cleared; needs separate flags.
-    NoCountClear,
-    /// A token flag is never cleared; needs separate flags.
-    NoTokenClear,
-    /// A block's flag is never cleared; needs fullmesh_v2.
-    NoBlockClear,
-    /// A slot with a count of 0 has no token flag; needs separate flags. In the hierarchy: no count.
-    NoFlagOfNothing,
-    /// A clear may land after the next quiet.
-    LateClear,
-    /// A rank that begins a combine clears the flags of the partition that comes next; needs strong memory.
-    CleansNext,
-    /// The driver lets a core start before the other cores of its rank have ended.
-    NoJoin,
-    /// A grant is never cleared; needs direct placement.
-    NoGrantClear,
-    /// The word that results lie ready is never cleared; needs direct placement.
-    NoReadyClear,
-    /// All batches leave their results in one area; needs direct placement with two.
-    OneResultArea,
-    /// A rank grants rows, and sends, when it has the counts of the slots before its own: later ranks that have not begun are
-    /// taken for idle, and then are; needs direct placement.
-    EarlyGrants,
-    /// A result is written before its row has been read; needs experts that overwrite.
-    ResultAheadOfRead,
-    /// A rank says that its results lie ready while they are on their way; needs experts that overwrite.
-    ReadyAheadOfResults,
-    /// One message slot in place of two (A2, and the hierarchy's stage 2).
-    OneMessageSlot,
-    /// Only the flags that were waited for are cleared (A2, seed 000).
-    SeedClears,
-    /// Combine waits for no window without rows (A2), or for no server without experts of its own tokens (hierarchy).
-    PartialWait,
-    /// The words of a transfer come last one first (A2, and the hierarchy's stage 2).
-    LastWordFirst,
-    /// Core 0 flips `bufferChosen` ahead of the barrier (A2).
-    EarlyFlip,
-    /// A relay takes a record for complete when it sees that record's own front flag (hierarchy).
-    OwnFront,
-    /// A record has its flag at its end, and is taken for complete when that is seen (hierarchy).
-    FlagAtEnd,
-    /// Nobody waits for near ranks to enter (hierarchy).
-    NoEntered,
-    /// Messages of one core to one rank overtake each other (hierarchy).
-    UnorderedMessages,
-    /// Flags of every second operator of a kind are lost on their way to rank 1, and a core that waits steps all the same.
-    PollsByStepping,
-    /// A core that waits takes its rank's dispatch flags back and sets them again, by turns.
-    TakesBack,
-    /// The theorem's model is not told of a clear that lands ahead of an earlier effect of its core.
-    UntoldClear,
-    /// The driver need not step a core that can move, even if it can for good.
-    UnfairDriver,
-    /// An agent need not post what was rung for (A2).
-    UnfairAgent,
-    /// What was issued need not land.
-    UnfairMemory,
-    /// The core barrier of a combine does not wait; needs direct placement.
-    NoPullBarrier,
-    /// A record is refused when a block is there and the one before it is not; needs two blocks.
-    RefusesGaps,
-    /// Words of near ranks that have come pass for not there while they differ from each other (hierarchy).
-    InStep,
-    /// Combine does not wait for the last active expert of a token that has a masked one; needs masks of pairs.
-    MaskedWait,
-    /// On a rank of shared experts the flag of the last slot is never cleared; needs shared experts.
-    NoSharedClear,
-    /// Survivors of an elastic domain call each other's memory by new ids; needs a rank that is gone.
-    NewIds,
-    /// The flag of a record's last block is never cleared; needs fullmesh_v2.
-    NoLastBlockClear,
-    /// Nobody waits for the third near rank to enter (hierarchy).
-    NoThirdEntered,
-    /// A slot that tells a TP peer of no rows is never cleared; needs a TP domain.
-    NoTpClear,
-    /// A word of a near rank that is an operator ahead passes for one that has not come: `==` in place of `>=` (hierarchy).
-    Equal,
-    /// Nobody waits for near ranks to return their rows (hierarchy).
-    NoRowsDone,
-    /// A relay waits in dispatch for no record and no end flag (hierarchy).
-    NoStreams,
-}
-
 /// A group to explore.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -201,7 +97,7 @@ pub struct Model {
     pub traffic: Traffic,
     /// The choices that all cores make.
     pub choices: Choices,
-    pub twin: Twin,
+    pub defect: Defect,
     /// Whether every move must be a step of the model for any number of ranks: for some rounds of A3 whose rows are copied or
     /// placed directly, or of A2.
     pub refined: bool,
@@ -270,7 +166,7 @@ with! {
     /// With cores that send in this order.
     fn order(order: SendOrder) { choices.order = order }
     fn refined() { refined = true }
-    fn twin(twin: Twin) { twin = twin }
+    fn defect(defect: Defect) { defect = defect }
 }
 
 impl Model {
@@ -298,7 +194,7 @@ impl Model {
             memory: Memory::Strong,
             traffic: Traffic::All,
             choices: Choices { order: SendOrder::Plain, ..Choices::default() },
-            twin: Twin::None,
+            defect: Defect::None,
             refined: false,
             states_max: 20_000_000,
             stop: || false,
@@ -363,7 +259,7 @@ impl Model {
         let reuse = if self.reuses_partitions() { "yes" } else { "no" };
         format!(
             "{protocol}{partitions} | {} x {} | {} {times}{size} | {memory} | {traffic} | {reuse} | {:?}",
-            self.ranks, self.cores, self.schedule, self.twin
+            self.ranks, self.cores, self.schedule, self.defect
         )
     }
 

@@ -1,6 +1,5 @@
 //! How far a core is, and a step of its machine over whichever memory.
 
-use super::model::Twin;
 use super::oracle::Expected;
 use super::protocol::{Came, View};
 use super::setup::Setup;
@@ -55,7 +54,7 @@ impl Setup<'_> {
         };
         let combine_inputs = &expected.map(Expected::combine_inputs).unwrap_or_default();
         let (shape, env) = (self.shape, &self.envs[core]);
-        let left = self.left.as_ref().filter(|_| self.model.twin != Twin::NewIds);
+        let left = self.left.as_ref().filter(|_| self.model.defect.maps_ids());
         let mut run = |fabric: &mut dyn Fabric| {
             let fabric = &mut RankRemap { inner: Lent(fabric), left };
             let scratch = Scratch { words: &mut *scratch.words, row: &mut *scratch.row };

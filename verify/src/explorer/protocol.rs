@@ -174,7 +174,7 @@ pub(super) struct Step<A, E> {
     pub(super) ahead: Option<Vec<u32>>,
     /// How far that was.
     pub(super) supposed: RefCell<Vec<u32>>,
-    /// The ranks whose first core waits and has taken back what it told, as bits, for the twin that asks.
+    /// The ranks whose first core waits and has taken back what it told, as bits, for the defect that asks.
     pub(super) withdrawn: u32,
     /// Whether it depended on others at all.
     pub(super) touched: Cell<bool>,

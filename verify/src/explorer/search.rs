@@ -33,7 +33,7 @@ pub(super) struct Origin<E> {
 /// Visits all states, up to about `states_max` and until it is told to stop.
 pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
     let setup = known.setup;
-    let Model { states_max, stop, twin, .. } = *setup.model;
+    let Model { states_max, stop, defect, .. } = *setup.model;
     let mut visited: HashMap<u128, u32> = HashMap::default();
     let mut origins: Vec<Origin<P::Event>> = Vec::new();
     let mut frontier: VecDeque<(u32, Box<StateOf<P>>)> = VecDeque::new();
@@ -93,7 +93,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
             return report(&known, origins.len(), &graph, false, None);
         }
         let Some((id, state)) = frontier.pop_front() else {
-            let liveness::Found { dead, circle, parts } = graph.judge(twin);
+            let liveness::Found { dead, circle, parts } = graph.judge(defect);
             let dead = dead.map(|id| (id, Violation::Livelock));
             let bad = dead.or(circle.map(|id| (id, Violation::Circles)));
             let timeline = bad.map(|(parent, violation)| {

@@ -32,7 +32,7 @@ pub(super) struct Core<O> {
     pub(super) local: u32,
     /// Operators begun or about to begin, from the beginning.
     pub(super) op: u32,
-    /// Changes where a twin steps instead of waiting.
+    /// Changes where a defect steps instead of waiting.
     pub(super) polled: bool,
     /// What the memory keeps of it.
     pub(super) own: O,

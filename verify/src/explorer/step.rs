@@ -1,7 +1,6 @@
 //! Moves: one core takes a step that others can see, or something happens in the memory; then everybody takes the steps that
 //! nobody else can see.
 
-use super::model::Twin;
 use super::numbers::Numbers;
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::phase::Phase;
@@ -207,7 +206,7 @@ impl<'a, P: Protocol> Known<'a, P> {
             }
         }
         // The join: all cores of the rank have ended the operator before.
-        self.setup.model.twin == Twin::NoJoin || rank.iter().all(|other| other.op >= op)
+        !self.setup.model.defect.joins() || rank.iter().all(|other| other.op >= op)
     }
 
     /// Begins a core's next operator; with it, traffic may be chosen.
@@ -261,7 +260,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         };
         // In the first round nobody is behind.
         let is_late = batch > 0 && choices[..rank].iter().any(Option::is_some);
-        let is_idle = setup.model.twin == Twin::EarlyGrants && is_late;
+        let is_idle = setup.model.defect.idles_late_ranks() && is_late;
         let allowed = |choice: &Choice| !is_idle || choice.is_none();
         setup.choices(rank as u32).into_iter().filter(allowed).map(one).collect()
     }
@@ -389,7 +388,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let expected = state.round(batch).expected.as_ref().map_or(0, |all| bytes_of(&all[rank], operator));
         let rank_id = RankId(rank as u32);
         // Without the join a core of the next operator may have written already.
-        if seen != expected && self.setup.model.twin != Twin::NoJoin {
+        if seen != expected && self.setup.model.defect.joins() {
             return Err(Violation::Incomplete { rank: rank_id, seen, expected });
         }
         state.note_end(self.setup, rank, op);

@@ -4,9 +4,10 @@
 //! Combine returns what the oracle says that the experts make of dispatch's outputs; those are compared with
 //! the same oracle, so a schedule may also begin with a combine.
 
-use super::join::{self, Joins};
+use super::join::Joins;
 use super::memory::{Member, Outputs};
 use super::round::{Round, Traffic};
+use crate::defects::Defect;
 use ::loom::thread;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(super) struct Domain {
     /// At most one effect in a step.
     pub(super) one_by_one: bool,
     /// How cores of a rank join after each operator; only a rank that runs one operator at most can do without.
-    pub(super) join: Option<join::Twist>,
+    pub(super) join: Option<Defect>,
 }
 
 /// A core's fabric, from operator to operator.

@@ -1,8 +1,9 @@
 //! One core's fabric over loom's memory: the very fabric of `veriep_core::fabric::raw`, over cells that are loom's objects.
 
+use super::bent::{self, go_past_caches};
 use super::memory::{Member, Memory, Outputs, Rows};
 use super::trace::{self, Access, Event};
-use super::twins::Twist;
+use crate::defects::Defect;
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use bumpalo::Bump;
 use core::cell::{Cell, RefCell};
@@ -47,7 +48,7 @@ pub struct LoomCells {
     outputs: Rc<Outputs>,
     member: Member,
     core: CoreId,
-    pub(super) twist: Twist,
+    pub(super) defect: Defect,
     /// Words as only their owner reads them: selectors, own core words. Loom need not branch on them.
     private: Rc<RefCell<BTreeMap<Place, u64>>>,
     /// Rows that have gone past the caches. They land at the fence and not before, whatever the core publishes meanwhile;
@@ -58,15 +59,15 @@ pub struct LoomCells {
 }
 
 impl LoomCells {
-    /// Creates what `core` of `member` reaches. Its accesses are those of the twist.
-    pub fn new(memory: Rc<Memory>, member: Member, core: CoreId, twist: Twist) -> Self {
+    /// Creates what `core` of `member` reaches. Its accesses are those of the defect.
+    pub fn new(memory: Rc<Memory>, member: Member, core: CoreId, defect: Defect) -> Self {
         let (outputs, private) = (Rc::default(), Rc::default());
-        Self { memory, outputs, member, core, twist, private, late: Vec::new(), copies: Bump::new() }
+        Self { memory, outputs, member, core, defect, private, late: Vec::new(), copies: Bump::new() }
     }
 
     fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
         let private = Rc::clone(&self.private);
-        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.member, self.core, self.twist) }
+        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.member, self.core, self.defect) }
     }
 
     pub const fn core(&self) -> CoreId {
@@ -109,7 +110,7 @@ impl LoomCells {
     }
 
     fn copy(&mut self, to: RankId, at: Place, bytes: Vec<u8>) -> Result<Copied, Fault> {
-        if matches!(self.twist, Twist::PastCaches(_)) {
+        if go_past_caches(self.defect) {
             self.late.push((to, at, bytes));
             return Ok(Copied::Streamed);
         }
@@ -139,9 +140,8 @@ impl Cells for LoomCells {
         if let Some(word) = self.private(at).filter(|_| rank == self.own(at)) {
             return Ok(word);
         }
-        let relaxed = self.twist == Twist::RelaxedObserve && ordering == Ordering::Acquire;
         let atomic = self.word(rank, at).ok_or(Fault::new(rank, at, 8))?;
-        let word = atomic.load(if relaxed { Ordering::Relaxed } else { ordering });
+        let word = atomic.load(bent::ordering(self.defect, false, at, ordering));
         self.note(Access::Saw(at, word));
         Ok(word)
     }
@@ -152,9 +152,8 @@ impl Cells for LoomCells {
             self.private.borrow_mut().insert(at, word);
         }
         self.note(Access::Word(to, at, word));
-        let relaxed = self.twist == Twist::RelaxedPublish && ordering == Ordering::Release;
         match self.word(to, at) {
-            Some(atomic) => atomic.store(word, if relaxed { Ordering::Relaxed } else { ordering }),
+            Some(atomic) => atomic.store(word, bent::ordering(self.defect, false, at, ordering)),
             None if is_private => {}
             None => return Err(Fault::new(to, at, 8)),
         }

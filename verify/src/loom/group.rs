@@ -1,12 +1,12 @@
 //! A group of A3 whose cores are loom threads: every rank runs its operators in order, and when all have ended, what
 //! they put out is compared with the oracle.
 
+use super::bent::Bent;
 use super::domain::Domain;
 use super::fabric::LoomCells;
-use super::join;
 use super::memory::{Member, Memory, Places};
 use super::round::Traffic;
-use super::twins::{Twist, Twisted};
+use crate::defects::Defect;
 use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::protocol::{Choices, Flags, Receive};
@@ -95,7 +95,7 @@ impl Group {
 
     /// The cores of a rank join after each operator; so it can run several.
     #[must_use]
-    pub const fn joined(mut self, join: join::Twist) -> Self {
+    pub const fn joined(mut self, join: Defect) -> Self {
         self.domain.join = Some(join);
         self
     }
@@ -108,11 +108,11 @@ impl Group {
     }
 
     pub fn body(self) -> impl Fn() + Send + Sync + 'static {
-        self.twisted(Twist::None)
+        self.bent(Defect::None)
     }
 
-    /// The body of a twin.
-    pub fn twisted(self, twist: Twist) -> impl Fn() + Send + Sync + 'static {
+    /// The body with a defect.
+    pub fn bent(self, defect: Defect) -> impl Fn() + Send + Sync + 'static {
         let Self { domain, places } = self;
         let domain = Arc::new(domain);
         move || {
@@ -121,7 +121,7 @@ impl Group {
                 |_| None,
                 |rank, core| {
                     let member = Member::of(&shapes[rank.index()], rank);
-                    Twisted::new(LoomCells::new(Rc::clone(&memory), member, core, twist))
+                    Bent::new(LoomCells::new(Rc::clone(&memory), member, core, defect))
                 },
             );
         }

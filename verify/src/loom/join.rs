@@ -1,6 +1,7 @@
 //! The joins of a rank's cores, and the meetings of processes: `veriep_core::sync::join`, which drivers run, over loom's words.
 
 use super::domain::together;
+use crate::defects::Defect;
 use ::loom::cell::UnsafeCell;
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
@@ -8,73 +9,56 @@ use std::rc::Rc;
 use veriep_core::sync::join::{Arrivals, Atomic, Join, announce, come, has_announced, has_come};
 use veriep_core::units::CoreId;
 
-/// What is bent in the words of those who meet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twist {
-    /// Nothing.
-    #[default]
-    None,
-    /// No core waits for the others. Core 0 runs the experts.
-    Missing,
-    /// An arrival that is counted says nothing of what was done before.
-    RelaxedArrival,
-    /// A word that is stored says nothing of what was done before: the one that opens a join, or by which a process comes to a
-    /// meeting.
-    RelaxedOpen,
-    /// What follows a look at a word may have come before it.
-    RelaxedLook,
-}
-
-/// A word as the twist has it.
+/// A word as the defect has it.
 #[derive(Debug)]
 struct Word {
     atomic: AtomicU64,
-    twist: Twist,
+    defect: Defect,
 }
 
 impl Word {
-    fn new(twist: Twist) -> Self {
-        Self { atomic: AtomicU64::new(0), twist }
+    fn new(defect: Defect) -> Self {
+        Self { atomic: AtomicU64::new(0), defect }
     }
 
-    fn bent(&self, by: Twist, ordering: Ordering) -> Ordering {
-        if self.twist == by { Ordering::Relaxed } else { ordering }
+    fn bent(&self, by: Defect, ordering: Ordering) -> Ordering {
+        if self.defect == by { Ordering::Relaxed } else { ordering }
     }
 }
 
 impl Atomic for Word {
     fn load(&self, ordering: Ordering) -> u64 {
-        self.atomic.load(self.bent(Twist::RelaxedLook, ordering))
+        self.atomic.load(self.bent(Defect::RelaxedLook, ordering))
     }
 
     fn store(&self, word: u64, ordering: Ordering) {
-        self.atomic.store(word, self.bent(Twist::RelaxedOpen, ordering));
+        self.atomic.store(word, self.bent(Defect::RelaxedOpen, ordering));
     }
 
     fn count(&self, ordering: Ordering) -> u64 {
-        self.atomic.fetch_add(1, self.bent(Twist::RelaxedArrival, ordering))
+        self.atomic.fetch_add(1, self.bent(Defect::RelaxedArrival, ordering))
     }
 }
 
 /// The joins of a rank, one after each of its operators. To be made inside a model.
 #[derive(Debug)]
 pub(super) struct Joins {
-    twist: Twist,
+    defect: Defect,
     cores: u32,
     /// By operator.
     joins: Vec<Join<Word>>,
 }
 
 impl Joins {
-    pub(super) fn new(twist: Twist, cores: u32, operators: usize) -> Self {
-        let joins = (0..operators).map(|_| Join::new(Word::new(twist), Word::new(twist))).collect();
-        Self { twist, cores, joins }
+    pub(super) fn new(defect: Defect, cores: u32, operators: usize) -> Self {
+        let joins = (0..operators).map(|_| Join::new(Word::new(defect), Word::new(defect))).collect();
+        Self { defect, cores, joins }
     }
 
     /// `core` has ended operator number `n`. The last one runs the `experts`, who read what all cores have put out; the others
     /// wait for that.
     pub(super) fn after(&self, n: usize, core: CoreId, experts: impl FnOnce()) {
-        if self.twist == Twist::Missing {
+        if self.defect == Defect::NoJoin {
             if core.0 == 0 {
                 experts();
             }
@@ -117,12 +101,12 @@ pub fn meetings(
     meet: Meet,
     members: usize,
     meetings: u64,
-    twist: Twist,
+    defect: Defect,
 ) -> impl Fn() + Send + Sync + 'static {
     move || {
         let place = Rc::new(Place {
-            own: (0..members).map(|_| Word::new(twist)).collect(),
-            all: Arrivals::new(Word::new(twist)),
+            own: (0..members).map(|_| Word::new(defect)).collect(),
+            all: Arrivals::new(Word::new(defect)),
             rows: (0..members).map(|_| [UnsafeCell::new(0), UnsafeCell::new(0)]).collect(),
         });
         let mut runs = (0..members).map(|me| {
@@ -169,11 +153,11 @@ struct Board {
 
 /// The body of a model: two processes announce a call each and look at the other one's. At least one sees it, and what was
 /// written about it.
-pub fn announcements(twist: Twist) -> impl Fn() + Send + Sync + 'static {
+pub fn announcements(defect: Defect) -> impl Fn() + Send + Sync + 'static {
     move || {
         let board = Rc::new(Board {
-            numbers: [(); 2].map(|()| Word::new(twist)),
-            calls: Word::new(twist),
+            numbers: [(); 2].map(|()| Word::new(defect)),
+            calls: Word::new(defect),
             about: [(); 2].map(|()| UnsafeCell::new(0)),
             seen: AtomicU64::new(0),
         });

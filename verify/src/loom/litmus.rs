@@ -1,9 +1,10 @@
 //! The orderings one by one, without machines: a few lines for each core, over the fabric and the real places.
 
+use super::bent::Bent;
 use super::domain::together;
 use super::fabric::LoomCells;
 use super::memory::{Member, Memory, Places};
-use super::twins::{Twist, Twisted};
+use crate::defects::Defect;
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use core::fmt::Debug;
@@ -25,7 +26,7 @@ const ROW: [u8; 4] = [1, 2, 3, 4];
 /// One core in a litmus test.
 #[derive(Debug)]
 pub struct Core {
-    fabric: Twisted,
+    fabric: Bent,
     shape: Rc<Shape>,
     rank: RankId,
     core: CoreId,
@@ -40,7 +41,7 @@ pub type Script = fn(&mut Core);
 pub type Scripts = &'static [(u32, u32, Script)];
 
 /// The body of a litmus test: each of the cores that `scripts` name runs its own.
-pub fn litmus(shape: Shape, twist: Twist, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
+pub fn litmus(shape: Shape, defect: Defect, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size())
         .map(|rank| {
             let mut places = Places::of(&shape, RankId(rank), Choices::default());
@@ -55,7 +56,7 @@ pub fn litmus(shape: Shape, twist: Twist, scripts: Scripts) -> impl Fn() + Send 
         let mut threads = scripts.iter().map(|&(rank, core, script)| {
             let (rank, core) = (RankId(rank), CoreId(core));
             let member = Member::of(&shape, rank);
-            let fabric = Twisted::new(LoomCells::new(Rc::clone(&memory), member, core, twist));
+            let fabric = Bent::new(LoomCells::new(Rc::clone(&memory), member, core, defect));
             let (shape, told) = (Rc::clone(&shape), Rc::clone(&told));
             let mut core = Core { fabric, shape, rank, core, epoch: 0, told };
             move || script(&mut core)

@@ -4,7 +4,7 @@
 //! The explorer searches the protocol over many rounds; here it is the *orderings* that are searched: that a
 //! publish is a release, an observe an acquire, a clear only relaxed, and that this is enough for every byte of
 //! payload. The machines are the real ones, over a [fabric] whose words are loom atomics and whose rows loom
-//! watches for racing accesses. Every model has a broken [twin](twins) that must fail.
+//! watches for racing accesses. Every model must fail with a [defect](crate::defects).
 //!
 //! ```text
 //! search   runs a body under loom, counts executions, catches failures
@@ -16,10 +16,10 @@
 //! fabric   memory (words, rows) and one core's view of it
 //! litmus   the orderings one by one, without machines
 //! a2       the same for A2: windows, message area, agents
-//! twins    what a twin bends in a core's fabric
+//! bent     what a defect bends in a core's fabric
 //! ```
 //!
-//! A failing model prints its last execution, access by access; a twin does so with `LOOM_TRACE=1`.
+//! A failing model prints its last execution, access by access; one with a defect does so with `LOOM_TRACE=1`.
 //!
 //! A flag that is lost shows as a wait that polls in vain a hundred times over, which is a failure.
 //!
@@ -28,6 +28,7 @@
 //! wait pass the turn to each other for ever while the third, for which they wait, starves.
 
 pub mod a2;
+mod bent;
 mod domain;
 pub mod fabric;
 pub mod group;
@@ -37,4 +38,3 @@ pub mod memory;
 pub mod round;
 pub mod search;
 pub mod trace;
-pub mod twins;

@@ -1,7 +1,8 @@
 //! A2's full mesh in the explorer: machines, agents and transfers, and what is broken on purpose.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Memory, Model, Traffic, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Memory, Model, Traffic, Violation};
 
 fn a2(schedule: &str) -> Model {
     Model::new(2, schedule).a2().weak()
@@ -24,7 +25,7 @@ fn a_rank_without_tokens() {
     safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DC for ever, weak", &idle("DC"));
     safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DDCC for ever, weak", &idle("DDCC"));
     safe_in_reuse("A2, no tokens, 2 ranks x 2 cores, DC three times, weak", &idle("DC").cores(2).units(3));
-    let seen = caught("A2, no tokens, partial wait", &idle("DDCC").twin(Twin::PartialWait));
+    let seen = caught("A2, no tokens, partial wait", &idle("DDCC").defect(Defect::PartialWait));
     assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
 }
 
@@ -70,8 +71,8 @@ fn catches_one_half() {
 
 #[test]
 fn catches_one_message_slot() {
-    safe("A2, one message slot, one operator", &a2("D").units(1).twin(Twin::OneMessageSlot));
-    let seen = caught("A2, one message slot", &a2("DC").twin(Twin::OneMessageSlot));
+    safe("A2, one message slot, one operator", &a2("D").units(1).defect(Defect::OneMessageSlot));
+    let seen = caught("A2, one message slot", &a2("DC").defect(Defect::OneMessageSlot));
     assert!(matches!(seen.violation, Violation::TaskInUse { .. }), "{seen}");
 }
 
@@ -79,40 +80,40 @@ fn catches_one_message_slot() {
 fn catches_clears_of_what_was_waited_for_alone() {
     // A row of two operators ago ends combine; its rank goes on and writes what a transfer has still to read.
     // The half must come round.
-    safe("A2, the seed's clears, once", &a2("DC").units(1).twin(Twin::SeedClears));
-    let seen = caught("A2, the seed's clears", &a2("DC").twin(Twin::SeedClears));
+    safe("A2, the seed's clears, once", &a2("DC").units(1).defect(Defect::SeedClears));
+    let seen = caught("A2, the seed's clears", &a2("DC").defect(Defect::SeedClears));
     assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_clear_that_never_happens() {
-    safe("A2, no clears, once", &a2("DC").units(1).twin(Twin::NoClear));
-    let seen = caught("A2, no clears", &a2("DC").twin(Twin::NoClear));
+    safe("A2, no clears, once", &a2("DC").units(1).defect(Defect::NoClear));
+    let seen = caught("A2, no clears", &a2("DC").defect(Defect::NoClear));
     assert!(matches!(seen.violation, Violation::Refused { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_combine_that_waits_for_no_window_without_rows() {
-    let seen = caught("A2, partial wait", &a2("DDCC").twin(Twin::PartialWait));
+    let seen = caught("A2, partial wait", &a2("DDCC").defect(Defect::PartialWait));
     assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_doorbell_before_its_tasks() {
-    let seen = caught("A2, no quiet", &a2("DC").twin(Twin::NoQuiet));
+    let seen = caught("A2, no quiet", &a2("DC").defect(Defect::NoQuiet));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_last_word_that_comes_first() {
-    let seen = caught("A2, last word first", &a2("DC").twin(Twin::LastWordFirst));
+    let seen = caught("A2, last word first", &a2("DC").defect(Defect::LastWordFirst));
     assert!(matches!(seen.violation, Violation::Diverged { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_driver_without_the_join() {
     // Needs two cores, weak memory and a second operator: a core reads its own barrier word before it has landed.
-    let no_join = |schedule| a2(schedule).cores(2).units(1).twin(Twin::NoJoin);
+    let no_join = |schedule| a2(schedule).cores(2).units(1).defect(Defect::NoJoin);
     safe("A2, no join, one operator", &no_join("D"));
     safe("A2, no join, strong", &Model { memory: Memory::Strong, ..no_join("DD").traffic(Traffic::NoSelf) });
     let seen = caught("A2, no join", &no_join("DD"));
@@ -122,10 +123,12 @@ fn catches_a_driver_without_the_join() {
 #[test]
 fn catches_a_flip_before_the_others_have_read() {
     // Needs two cores; any memory, one operator.
-    safe("A2, early flip, 1 core", &a2("DC").units(1).twin(Twin::EarlyFlip));
+    safe("A2, early flip, 1 core", &a2("DC").units(1).defect(Defect::EarlyFlip));
     for memory in [Memory::Weak, Memory::Strong] {
-        let seen =
-            caught("A2, early flip", &Model { memory, ..a2("D").units(1).cores(2).twin(Twin::EarlyFlip) });
+        let seen = caught(
+            "A2, early flip",
+            &Model { memory, ..a2("D").units(1).cores(2).defect(Defect::EarlyFlip) },
+        );
         assert!(matches!(seen.violation, Violation::WrongPartition { .. }), "{seen}");
     }
 }
@@ -133,7 +136,7 @@ fn catches_a_flip_before_the_others_have_read() {
 #[test]
 fn catches_core_barriers_that_do_not_hold() {
     // Need two cores.
-    for twin in [Twin::NoBarrier, Twin::BarrierOfLowerCores, Twin::OneBarrierWord] {
-        caught(&format!("A2, {twin:?}"), &a2("D").cores(2).units(1).twin(twin));
+    for defect in [Defect::NoBarrier, Defect::BarrierOfLowerCores, Defect::OneBarrierWord] {
+        caught(&format!("A2, {defect:?}"), &a2("D").cores(2).units(1).defect(defect));
     }
 }

@@ -2,22 +2,23 @@
 //! each under the weakest conditions that show it.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Model, Traffic, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Traffic, Violation};
 
-fn dc(cores: u32, twin: Twin) -> Model {
-    Model::new(2, "DC").blocks(1).cores(cores).twin(twin)
+fn dc(cores: u32, defect: Defect) -> Model {
+    Model::new(2, "DC").blocks(1).cores(cores).defect(defect)
 }
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe_in_reuse("blocks, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
+    safe_in_reuse("blocks, 2 ranks x 1 core, DC for ever, weak", &dc(1, Defect::None).weak());
     let two = Model::new(2, "DC").blocks(2);
     safe_in_reuse("two blocks a record, 2 ranks x 1 core, DC for ever, weak", &two.weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe_in_reuse("blocks, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
+    safe_in_reuse("blocks, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Defect::None).weak());
 }
 
 #[test]
@@ -28,7 +29,7 @@ fn two_ranks_of_two_cores_with_two_blocks_a_record() {
 
 #[test]
 fn two_ranks_of_three_cores() {
-    safe("blocks, 2 ranks x 3 cores, DC once", &dc(3, Twin::None).units(1));
+    safe("blocks, 2 ranks x 3 cores, DC once", &dc(3, Defect::None).units(1));
 }
 
 #[test]
@@ -62,16 +63,16 @@ fn one_combine_partition_is_enough_in_strict_order() {
 #[test]
 fn catches_a_block_flag_ahead_of_its_block() {
     // Needs weak memory.
-    safe("blocks, relaxed publish, twice", &dc(1, Twin::RelaxedPublish).units(2));
-    let one = |twin| dc(1, twin).weak().units(1);
-    let seen = caught("blocks, relaxed publish, once, weak", &one(Twin::RelaxedPublish));
+    safe("blocks, relaxed publish, twice", &dc(1, Defect::RelaxedPublish).units(2));
+    let one = |defect| dc(1, defect).weak().units(1);
+    let seen = caught("blocks, relaxed publish, once, weak", &one(Defect::RelaxedPublish));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_record_that_is_refused_while_one_of_its_blocks_is_on_its_way() {
     // Needs two blocks and weak memory, where a later one may be seen first; one dispatch.
-    let gaps = |blocks| Model::new(2, "DC").blocks(blocks).twin(Twin::RefusesGaps);
+    let gaps = |blocks| Model::new(2, "DC").blocks(blocks).defect(Defect::RefusesGaps);
     safe("two blocks, gaps are refused", &gaps(2));
     safe("one block, gaps are refused, weak", &gaps(1).weak());
     let seen = caught("two blocks, gaps are refused, once, weak", &gaps(2).weak().units(1));
@@ -81,7 +82,7 @@ fn catches_a_record_that_is_refused_while_one_of_its_blocks_is_on_its_way() {
 #[test]
 fn catches_a_lost_flag_for_which_a_core_polls_by_stepping() {
     // Any memory, two rounds. There is always a move, and no memory is harmed.
-    let polls = |units| dc(1, Twin::PollsByStepping).units(units);
+    let polls = |units| dc(1, Defect::PollsByStepping).units(units);
     safe("blocks, lost flags, polls by stepping, one round", &polls(1));
     let seen = caught("blocks, lost flags, polls by stepping, two rounds", &polls(2));
     assert_eq!(seen.violation, Violation::Livelock, "{seen}");
@@ -90,9 +91,9 @@ fn catches_a_lost_flag_for_which_a_core_polls_by_stepping() {
 #[test]
 fn catches_counts_and_block_flags_that_are_never_cleared() {
     // Any memory, but three rounds, each by itself.
-    for twin in [Twin::NoCountClear, Twin::NoBlockClear] {
-        safe(&format!("blocks, {twin:?}, two rounds"), &dc(1, twin).units(2));
-        let seen = caught(&format!("blocks, {twin:?}, three rounds"), &dc(1, twin).units(3));
+    for defect in [Defect::NoCountClear, Defect::NoBlockClear] {
+        safe(&format!("blocks, {defect:?}, two rounds"), &dc(1, defect).units(2));
+        let seen = caught(&format!("blocks, {defect:?}, three rounds"), &dc(1, defect).units(3));
         assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
     }
 }
@@ -100,22 +101,22 @@ fn catches_counts_and_block_flags_that_are_never_cleared() {
 #[test]
 fn catches_a_missing_quiet() {
     // Needs weak memory and three rounds: nothing but clears waits for it.
-    safe("blocks, no quiet, 2 cores, twice", &dc(2, Twin::NoQuiet).units(2));
-    safe("blocks, no quiet, two rounds, weak", &dc(1, Twin::NoQuiet).weak().units(2));
-    let seen = caught("blocks, no quiet, three rounds, weak", &dc(1, Twin::NoQuiet).weak().units(3));
+    safe("blocks, no quiet, 2 cores, twice", &dc(2, Defect::NoQuiet).units(2));
+    safe("blocks, no quiet, two rounds, weak", &dc(1, Defect::NoQuiet).weak().units(2));
+    let seen = caught("blocks, no quiet, three rounds, weak", &dc(1, Defect::NoQuiet).weak().units(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
-    let seen = caught("blocks, late clear, three rounds, weak", &dc(1, Twin::LateClear).weak().units(3));
+    let seen = caught("blocks, late clear, three rounds, weak", &dc(1, Defect::LateClear).weak().units(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_driver_without_the_join() {
-    caught("blocks, no join, weak", &dc(2, Twin::NoJoin).weak());
+    caught("blocks, no join, weak", &dc(2, Defect::NoJoin).weak());
 }
 
 #[test]
 fn catches_a_core_barrier_that_does_not_wait() {
-    caught("blocks, no core barrier", &dc(2, Twin::NoBarrier));
+    caught("blocks, no core barrier", &dc(2, Defect::NoBarrier));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! blocks. The protocol, and what is broken in it on purpose, each under the weakest conditions that show it.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Model, Traffic, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Traffic, Violation};
 
 fn dc(ranks: u32) -> Model {
     Model::new(ranks, "DC").weak()
@@ -115,8 +116,8 @@ fn records_of_three_blocks_on_two_cores() {
 #[test]
 fn catches_a_token_with_a_masked_pair_that_is_summed_too_early() {
     // Any memory, one round, masks that differ within a token.
-    safe("masked wait, tokens are masked", &Model::new(2, "DC").wide().units(1).twin(Twin::MaskedWait));
-    let masked = || Model::new(2, "DC").pair_masks().units(1).twin(Twin::MaskedWait);
+    safe("masked wait, tokens are masked", &Model::new(2, "DC").wide().units(1).defect(Defect::MaskedWait));
+    let masked = || Model::new(2, "DC").pair_masks().units(1).defect(Defect::MaskedWait);
     let seen = caught("masked wait", &masked());
     assert!(matches!(seen.violation, Violation::Diverged { .. }), "{seen}");
     let seen = caught("masked wait, blocks", &masked().blocks(1));
@@ -126,44 +127,44 @@ fn catches_a_token_with_a_masked_pair_that_is_summed_too_early() {
 #[test]
 fn catches_a_flag_of_shared_experts_that_is_never_cleared() {
     // Any memory, three rounds.
-    let twin = |units| Model::new(2, "DC").shared_ranks(1).twin(Twin::NoSharedClear).units(units);
-    safe("shared experts, no clear of the last slot, two rounds", &twin(2));
-    let seen = caught("shared experts, no clear of the last slot, three rounds", &twin(3));
+    let defect = |units| Model::new(2, "DC").shared_ranks(1).defect(Defect::NoSharedClear).units(units);
+    safe("shared experts, no clear of the last slot, two rounds", &defect(2));
+    let seen = caught("shared experts, no clear of the last slot, three rounds", &defect(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_survivors_that_go_by_new_ids() {
-    let twin = Model::new(2, "DC").units(1).twin(Twin::NewIds);
-    safe("new ids, nobody gone", &twin);
-    let seen = caught("new ids, one rank gone", &twin.elastic());
+    let defect = Model::new(2, "DC").units(1).defect(Defect::NewIds);
+    safe("new ids, nobody gone", &defect);
+    let seen = caught("new ids, one rank gone", &defect.elastic());
     assert!(matches!(seen.violation, Violation::Refused { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_slot_of_a_tp_peer_without_rows_that_is_never_cleared() {
     // Any memory, three rounds, an idle rank.
-    let twin = |units| Model::new(2, "DC").tp().twin(Twin::NoTpClear).units(units);
-    safe("TP, no clear of slots without rows, nobody idle", &twin(3).traffic(Traffic::NoIdle));
-    safe("TP, no clear of slots without rows, two rounds", &twin(2));
-    let seen = caught("TP, no clear of slots without rows, three rounds", &twin(3));
+    let defect = |units| Model::new(2, "DC").tp().defect(Defect::NoTpClear).units(units);
+    safe("TP, no clear of slots without rows, nobody idle", &defect(3).traffic(Traffic::NoIdle));
+    safe("TP, no clear of slots without rows, two rounds", &defect(2));
+    let seen = caught("TP, no clear of slots without rows, three rounds", &defect(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_tp_peers_flag_that_overtakes_its_rows() {
     // Needs weak memory.
-    let twin = Model::new(2, "DC").tp().units(1).twin(Twin::RelaxedPublish);
-    safe("TP, relaxed publish", &twin);
-    let seen = caught("TP, relaxed publish, weak", &twin.weak());
+    let defect = Model::new(2, "DC").tp().units(1).defect(Defect::RelaxedPublish);
+    safe("TP, relaxed publish", &defect);
+    let seen = caught("TP, relaxed publish, weak", &defect.weak());
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_the_last_blocks_flag_that_is_never_cleared() {
     // Any memory, three rounds, three blocks as well as one.
-    let twin = |units| Model::new(2, "DC").blocks(3).twin(Twin::NoLastBlockClear).units(units);
-    safe("three blocks, no clear of the last one, two rounds", &twin(2));
-    let seen = caught("three blocks, no clear of the last one, three rounds", &twin(3));
+    let defect = |units| Model::new(2, "DC").blocks(3).defect(Defect::NoLastBlockClear).units(units);
+    safe("three blocks, no clear of the last one, two rounds", &defect(2));
+    let seen = caught("three blocks, no clear of the last one, three rounds", &defect(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }

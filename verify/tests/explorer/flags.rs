@@ -2,20 +2,21 @@
 //! broken in it on purpose, each under the weakest conditions that show it.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Model, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Violation};
 
-fn dc(cores: u32, twin: Twin) -> Model {
-    Model::new(2, "DC").separate().cores(cores).twin(twin)
+fn dc(cores: u32, defect: Defect) -> Model {
+    Model::new(2, "DC").separate().cores(cores).defect(defect)
 }
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe_in_reuse("separate flags, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
+    safe_in_reuse("separate flags, 2 ranks x 1 core, DC for ever, weak", &dc(1, Defect::None).weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe_in_reuse("separate flags, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
+    safe_in_reuse("separate flags, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Defect::None).weak());
 }
 
 #[test]
@@ -46,22 +47,22 @@ fn one_combine_partition_is_enough_in_strict_order() {
 #[test]
 fn catches_a_token_flag_ahead_of_its_records() {
     // Without quiet. Needs weak memory. With two cores another core's token flag overtakes the records.
-    safe("separate flags, no quiet, two rounds", &dc(2, Twin::NoQuiet).units(2));
-    let seen = caught("separate flags, no quiet, 2 cores, weak", &dc(2, Twin::NoQuiet).weak());
+    safe("separate flags, no quiet, two rounds", &dc(2, Defect::NoQuiet).units(2));
+    let seen = caught("separate flags, no quiet, 2 cores, weak", &dc(2, Defect::NoQuiet).weak());
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
     // With one core a late clear wipes a flag.
-    let seen = caught("separate flags, no quiet, 1 core, weak", &dc(1, Twin::NoQuiet).weak());
+    let seen = caught("separate flags, no quiet, 1 core, weak", &dc(1, Defect::NoQuiet).weak());
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
     // Needs two cores, any memory.
-    caught("separate flags, no core barrier", &dc(2, Twin::NoBarrier));
+    caught("separate flags, no core barrier", &dc(2, Defect::NoBarrier));
 }
 
 #[test]
 fn catches_counts_and_token_flags_that_are_never_cleared() {
     // Any memory, but three rounds, each by itself.
-    for twin in [Twin::NoCountClear, Twin::NoTokenClear] {
-        safe(&format!("separate flags, {twin:?}, two rounds"), &dc(1, twin).units(2));
-        let seen = caught(&format!("separate flags, {twin:?}, three rounds"), &dc(1, twin).units(3));
+    for defect in [Defect::NoCountClear, Defect::NoTokenClear] {
+        safe(&format!("separate flags, {defect:?}, two rounds"), &dc(1, defect).units(2));
+        let seen = caught(&format!("separate flags, {defect:?}, three rounds"), &dc(1, defect).units(3));
         assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
     }
 }
@@ -71,14 +72,14 @@ fn catches_slots_without_rows_that_have_no_token_flag() {
     // A count says nothing about clears. Needs weak memory, and a combine whose only gate is a dispatch in which the
     // owner sends nothing there: three batches in flight with a dispatch between. Otherwise the exchange of counts
     // of one more dispatch hides it.
-    let gated = |twin| Model::new(2, "DDDCCDCC").separate().twin(twin).units(1);
-    safe("separate flags, DDDCCDCC once, weak", &gated(Twin::None).weak());
-    safe("separate flags, no token flag for 0 rows, DDDCCDCC once", &gated(Twin::NoFlagOfNothing));
-    let twin = dc(1, Twin::NoFlagOfNothing);
-    safe("separate flags, no token flag for 0 rows, DC, weak", &twin.weak());
+    let gated = |defect| Model::new(2, "DDDCCDCC").separate().defect(defect).units(1);
+    safe("separate flags, DDDCCDCC once, weak", &gated(Defect::None).weak());
+    safe("separate flags, no token flag for 0 rows, DDDCCDCC once", &gated(Defect::NoFlagOfNothing));
+    let defect = dc(1, Defect::NoFlagOfNothing);
+    safe("separate flags, no token flag for 0 rows, DC, weak", &defect.weak());
     let seen = caught(
         "separate flags, no token flag for 0 rows, DDDCCDCC, weak",
-        &gated(Twin::NoFlagOfNothing).weak(),
+        &gated(Defect::NoFlagOfNothing).weak(),
     );
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
@@ -86,9 +87,9 @@ fn catches_slots_without_rows_that_have_no_token_flag() {
 #[test]
 fn catches_a_clear_behind_the_quiet() {
     // Needs weak memory and three rounds.
-    safe("separate flags, late clear, two rounds, weak", &dc(1, Twin::LateClear).weak().units(2));
+    safe("separate flags, late clear, two rounds, weak", &dc(1, Defect::LateClear).weak().units(2));
     let seen =
-        caught("separate flags, late clear, three rounds, weak", &dc(1, Twin::LateClear).weak().units(3));
+        caught("separate flags, late clear, three rounds, weak", &dc(1, Defect::LateClear).weak().units(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 

@@ -1,7 +1,8 @@
 //! A2's hierarchy in the explorer: machines, near words and far messages, and what is broken on purpose.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Memory, Model, Traffic, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Memory, Model, Traffic, Violation};
 
 /// In servers of that many ranks.
 fn hierarchy(ranks: u32, server_ranks: u32, schedule: &str) -> Model {
@@ -54,9 +55,9 @@ fn a_rank_without_tokens() {
         &idle(1, "DC").cores(2),
     );
     let seen =
-        caught("hierarchy, no tokens, no count of 0", &idle(1, "D").units(1).twin(Twin::NoFlagOfNothing));
+        caught("hierarchy, no tokens, no count of 0", &idle(1, "D").units(1).defect(Defect::NoFlagOfNothing));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
-    let seen = caught("hierarchy, no tokens, partial wait", &idle(1, "DC").twin(Twin::PartialWait));
+    let seen = caught("hierarchy, no tokens, partial wait", &idle(1, "DC").defect(Defect::PartialWait));
     assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
     let stage_two = |server_ranks| idle(server_ranks, "DC").stage_two();
     safe_in_reuse("hierarchy, stage 2, no tokens, 2 servers x 1 rank, DC for ever, weak", &stage_two(1));
@@ -120,24 +121,24 @@ fn two_cores_of_two_servers_for_ever() {
 #[test]
 fn catches_a_relay_that_forwards_before_proof() {
     // Needs two records in a stream, and a memory that lands a message in pieces.
-    let twin = |schedule| streams(schedule).units(1).twin(Twin::OwnFront);
-    safe("hierarchy, own front flag, strong", &Model { memory: Memory::Strong, ..twin("D") });
-    let seen = caught("hierarchy, own front flag", &twin("D"));
+    let defect = |schedule| streams(schedule).units(1).defect(Defect::OwnFront);
+    safe("hierarchy, own front flag, strong", &Model { memory: Memory::Strong, ..defect("D") });
+    let seen = caught("hierarchy, own front flag", &defect("D"));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_flag_at_the_end_of_a_record_over_a_fabric_that_reorders() {
-    let twin = |schedule| streams(schedule).units(1).twin(Twin::FlagAtEnd);
-    safe("hierarchy, flag at the end, strong", &Model { memory: Memory::Strong, ..twin("D") });
-    let seen = caught("hierarchy, flag at the end", &twin("D"));
+    let defect = |schedule| streams(schedule).units(1).defect(Defect::FlagAtEnd);
+    safe("hierarchy, flag at the end, strong", &Model { memory: Memory::Strong, ..defect("D") });
+    let seen = caught("hierarchy, flag at the end", &defect("D"));
     assert!(matches!(seen.violation, Violation::NotLanded { .. } | Violation::Refused { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_combine_that_waits_only_for_its_own_tokens_servers() {
-    safe("hierarchy, partial wait, DC once", &hierarchy(2, 1, "DC").units(1).twin(Twin::PartialWait));
-    let seen = caught("hierarchy, partial wait", &hierarchy(2, 1, "DC").twin(Twin::PartialWait));
+    safe("hierarchy, partial wait, DC once", &hierarchy(2, 1, "DC").units(1).defect(Defect::PartialWait));
+    let seen = caught("hierarchy, partial wait", &hierarchy(2, 1, "DC").defect(Defect::PartialWait));
     assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
 }
 
@@ -150,8 +151,8 @@ fn catches_one_partition() {
 
 #[test]
 fn catches_near_ranks_that_nobody_waits_for() {
-    safe("hierarchy, nobody enters, one operator", &hierarchy(2, 2, "D").units(1).twin(Twin::NoEntered));
-    let seen = caught("hierarchy, nobody enters", &hierarchy(2, 2, "DC").twin(Twin::NoEntered));
+    safe("hierarchy, nobody enters, one operator", &hierarchy(2, 2, "D").units(1).defect(Defect::NoEntered));
+    let seen = caught("hierarchy, nobody enters", &hierarchy(2, 2, "DC").defect(Defect::NoEntered));
     assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
 }
 
@@ -160,26 +161,26 @@ fn catches_a_third_near_rank_that_nobody_waits_for() {
     // Needs three near ranks.
     safe(
         "hierarchy, the third has not entered, two ranks",
-        &hierarchy(2, 2, "DC").twin(Twin::NoThirdEntered),
+        &hierarchy(2, 2, "DC").defect(Defect::NoThirdEntered),
     );
     let seen =
-        caught("hierarchy, the third has not entered", &hierarchy(3, 3, "DC").twin(Twin::NoThirdEntered));
+        caught("hierarchy, the third has not entered", &hierarchy(3, 3, "DC").defect(Defect::NoThirdEntered));
     assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
 }
 
 #[test]
 fn catches_words_of_near_ranks_that_must_agree() {
     // Needs two cores, and words that go on one by one.
-    safe("hierarchy, in step, 1 core", &hierarchy(2, 2, "DC").twin(Twin::InStep));
-    let seen = caught("hierarchy, in step, 2 cores", &hierarchy(2, 2, "DC").cores(2).twin(Twin::InStep));
+    safe("hierarchy, in step, 1 core", &hierarchy(2, 2, "DC").defect(Defect::InStep));
+    let seen = caught("hierarchy, in step, 2 cores", &hierarchy(2, 2, "DC").cores(2).defect(Defect::InStep));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
 }
 
 #[test]
 fn catches_a_word_that_must_be_met_exactly() {
     // Needs two cores: with one no near rank can be ahead of a rank that still waits for it.
-    safe("hierarchy, equality, 1 core", &hierarchy(2, 2, "DC").twin(Twin::Equal));
-    let seen = caught("hierarchy, equality, 2 cores", &hierarchy(2, 2, "DC").cores(2).twin(Twin::Equal));
+    safe("hierarchy, equality, 1 core", &hierarchy(2, 2, "DC").defect(Defect::Equal));
+    let seen = caught("hierarchy, equality, 2 cores", &hierarchy(2, 2, "DC").cores(2).defect(Defect::Equal));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
 }
 
@@ -187,7 +188,7 @@ fn catches_a_word_that_must_be_met_exactly() {
 fn catches_rows_done_without_quiet() {
     let seen = caught(
         "hierarchy, no quiet",
-        &hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(ACROSS)).twin(Twin::NoQuiet),
+        &hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(ACROSS)).defect(Defect::NoQuiet),
     );
     assert!(matches!(seen.violation, Violation::Refused { .. }), "{seen}");
 }
@@ -196,7 +197,7 @@ fn catches_rows_done_without_quiet() {
 fn catches_messages_that_overtake_each_other() {
     let seen = caught(
         "hierarchy, unordered messages",
-        &hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages),
+        &hierarchy(2, 1, "DC").units(1).defect(Defect::UnorderedMessages),
     );
     assert!(matches!(seen.violation, Violation::Refused { .. } | Violation::NotLanded { .. }), "{seen}");
 }
@@ -204,13 +205,14 @@ fn catches_messages_that_overtake_each_other() {
 #[test]
 fn catches_a_flag_that_overtakes_its_row() {
     let seen =
-        caught("hierarchy, relaxed publish", &hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish));
+        caught("hierarchy, relaxed publish", &hierarchy(2, 2, "DC").units(1).defect(Defect::RelaxedPublish));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_counts_of_nothing_that_are_not_told() {
-    let seen = caught("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).twin(Twin::NoFlagOfNothing));
+    let seen =
+        caught("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).defect(Defect::NoFlagOfNothing));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
     let waits = seen.story.iter().filter(|event| event.to_string().contains("count")).count();
     assert!(waits > 0, "{seen}");
@@ -244,34 +246,34 @@ fn agents_that_carry_two_records_once() {
 
 #[test]
 fn catches_a_doorbell_before_its_tasks() {
-    let seen = caught("hierarchy, stage 2, no quiet", &stage_two("D").units(1).twin(Twin::NoQuiet));
+    let seen = caught("hierarchy, stage 2, no quiet", &stage_two("D").units(1).defect(Defect::NoQuiet));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_first_core_that_is_quiet_for_all() {
     // Needs two cores.
-    let twin = |cores| stage_two("D").cores(cores).units(1).twin(Twin::QuietOfFirstCore);
-    safe("hierarchy, stage 2, quiet of the first core, 1 core", &twin(1));
-    let seen = caught("hierarchy, stage 2, quiet of the first core, 2 cores", &twin(2));
+    let defect = |cores| stage_two("D").cores(cores).units(1).defect(Defect::QuietOfFirstCore);
+    safe("hierarchy, stage 2, quiet of the first core, 1 core", &defect(1));
+    let seen = caught("hierarchy, stage 2, quiet of the first core, 2 cores", &defect(2));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_doorbell_ahead_of_other_cores() {
     // Need two cores.
-    for twin in [Twin::NoBarrier, Twin::BarrierOfLowerCores] {
-        let model = stage_two("D").cores(2).units(1).twin(twin);
-        let seen = caught(&format!("hierarchy, stage 2, {twin:?}"), &model);
+    for defect in [Defect::NoBarrier, Defect::BarrierOfLowerCores] {
+        let model = stage_two("D").cores(2).units(1).defect(defect);
+        let seen = caught(&format!("hierarchy, stage 2, {defect:?}"), &model);
         assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
     }
 }
 
 #[test]
 fn catches_a_transfer_whose_last_word_comes_first() {
-    let twin = |schedule| stage_two(schedule).units(1).twin(Twin::LastWordFirst);
-    safe("hierarchy, stage 2, last word first, strong", &Model { memory: Memory::Strong, ..twin("DC") });
-    let seen = caught("hierarchy, stage 2, last word first", &twin("DC"));
+    let defect = |schedule| stage_two(schedule).units(1).defect(Defect::LastWordFirst);
+    safe("hierarchy, stage 2, last word first, strong", &Model { memory: Memory::Strong, ..defect("DC") });
+    let seen = caught("hierarchy, stage 2, last word first", &defect("DC"));
     assert!(matches!(seen.violation, Violation::NotLanded { .. } | Violation::Refused { .. }), "{seen}");
 }
 
@@ -280,12 +282,12 @@ fn catches_windows_out_and_tasks_that_are_written_too_early() {
     safe("hierarchy, stage 2, one partition, one operator", &stage_two("D").units(1).partitions(1, 1));
     let seen = caught("hierarchy, stage 2, one partition", &stage_two("DC").partitions(1, 1));
     assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
-    let one_slot = |schedule| stage_two(schedule).twin(Twin::OneMessageSlot);
+    let one_slot = |schedule| stage_two(schedule).defect(Defect::OneMessageSlot);
     safe("hierarchy, stage 2, one message slot, one operator", &one_slot("D").units(1));
     let seen = caught("hierarchy, stage 2, one message slot", &one_slot("DC"));
     assert!(matches!(seen.violation, Violation::TaskInUse { .. }), "{seen}");
     // A half comes round before everybody has ended the operator before.
-    safe("hierarchy, stage 2, partial wait, once", &stage_two("DC").units(1).twin(Twin::PartialWait));
-    let seen = caught("hierarchy, stage 2, partial wait", &stage_two("DC").twin(Twin::PartialWait));
+    safe("hierarchy, stage 2, partial wait, once", &stage_two("DC").units(1).defect(Defect::PartialWait));
+    let seen = caught("hierarchy, stage 2, partial wait", &stage_two("DC").defect(Defect::PartialWait));
     assert!(matches!(seen.violation, Violation::SourceInUse { .. } | Violation::Unheard { .. }), "{seen}");
 }

@@ -6,7 +6,8 @@ use core::fmt::Write;
 use snapbox::Data;
 use snapbox::data::DataFormat;
 use std::path::Path;
-use veriep_verify::explorer::{Model, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Violation};
 
 /// A bug as it was reported, and the same in this protocol.
 struct Exhibit {
@@ -60,7 +61,7 @@ fn exhibits() -> Vec<Exhibit> {
             report: "A rank that begins an operator zeroes the flags of another one. A faster peer may have set one of \
                      them already; it is wiped, and its reader waits for ever.",
             fix: "A flag is cleared by its reader alone, after it has been seen and before the reader's operator ends.",
-            broken: Model::new(2, "DDCC").twin(Twin::CleansNext),
+            broken: Model::new(2, "DDCC").defect(Defect::CleansNext),
             mended: Model::new(2, "DDCC"),
             is_it: lost,
         },
@@ -71,7 +72,7 @@ fn exhibits() -> Vec<Exhibit> {
                      handles took turns with the buffers of one group, each by a count of its own; a rank that falls behind \
                      by a cycle was suspected first.",
             fix: "Every word is cleared before its partition comes round.",
-            broken: dc(1).twin(Twin::NoClear).units(3),
+            broken: dc(1).defect(Defect::NoClear).units(3),
             mended: dc(1).units(3),
             is_it: lost,
         },
@@ -81,7 +82,7 @@ fn exhibits() -> Vec<Exhibit> {
             report: "Payload and completion took different ways round a ring, so the reader was let in before its page had \
                      landed.",
             fix: "A publish may not land before the puts that its core has issued before it (rule 2 of the fabric).",
-            broken: dc(1).twin(Twin::RelaxedPublish).weak(),
+            broken: dc(1).defect(Defect::RelaxedPublish).weak(),
             mended: dc(1).weak(),
             is_it: early,
         },
@@ -92,7 +93,7 @@ fn exhibits() -> Vec<Exhibit> {
                      heard of the second.",
             fix: "Every core waits until its own puts have landed, then meets the others at a barrier; only then flags go \
                   out.",
-            broken: dc(2).twin(Twin::NoQuiet).weak(),
+            broken: dc(2).defect(Defect::NoQuiet).weak(),
             mended: dc(2).weak().units(1),
             is_it: early,
         },
@@ -103,7 +104,7 @@ fn exhibits() -> Vec<Exhibit> {
                      runs of twenty.",
             fix: "A clear lands before the quiet behind it, and that is before anything by which a peer could know that the \
                   word is free.",
-            broken: dc(1).twin(Twin::LateClear).weak().units(3),
+            broken: dc(1).defect(Defect::LateClear).weak().units(3),
             mended: dc(1).weak().units(3),
             is_it: lost,
         },
@@ -113,7 +114,7 @@ fn exhibits() -> Vec<Exhibit> {
             report: "The race shows only over several calls that share one semaphore: the next arrival hides the one that a \
                      slow participant has not seen.",
             fix: "Each core has two barrier words, used by turns, so a word changes only after all have read it.",
-            broken: dc(2).twin(Twin::OneBarrierWord).units(1),
+            broken: dc(2).defect(Defect::OneBarrierWord).units(1),
             mended: dc(2).units(1),
             is_it: |violation| matches!(violation, Violation::Refused { .. }),
         },
@@ -124,7 +125,7 @@ fn exhibits() -> Vec<Exhibit> {
                      one in.",
             fix: "The hierarchy takes a record for complete when a later message of the same core has come, and asks the \
                   fabric for messages in order.",
-            broken: hierarchy(2, 1).units(1).twin(Twin::UnorderedMessages),
+            broken: hierarchy(2, 1).units(1).defect(Defect::UnorderedMessages),
             mended: hierarchy(2, 1).units(1),
             is_it: |violation| matches!(violation, Violation::Refused { .. } | Violation::NotLanded { .. }),
         },
@@ -133,7 +134,7 @@ fn exhibits() -> Vec<Exhibit> {
             source: "https://github.com/tenstorrent/tt-metal/issues/57352",
             report: "A semaphore is waited for with equality; a value that is passed over leaves its waiter behind.",
             fix: "Words that count operators are waited for with \"at least\".",
-            broken: hierarchy(2, 2).cores(2).twin(Twin::Equal),
+            broken: hierarchy(2, 2).cores(2).defect(Defect::Equal),
             mended: hierarchy(2, 2).cores(2),
             is_it: |violation| *violation == Violation::Deadlock,
         },
@@ -165,14 +166,14 @@ fn every_bug_is_found_and_its_fix_is_safe() {
         let sources: Vec<_> = source.split(", ").map(|url| format!("<{url}>")).collect();
         let (number, sources, events) = (i + 1, sources.join(", "), story.story.len());
         let cells = broken.cells();
-        let (twin, anchor) = match cells.rsplit(" | ").next().unwrap() {
+        let (defect, anchor) = match cells.rsplit(" | ").next().unwrap() {
             "None" => ("Too few partitions", "too-few-partitions-or-areas".to_owned()),
-            twin => (twin, twin.to_lowercase()),
+            defect => (defect, defect.to_lowercase()),
         };
         write!(
             page,
             "\n## {number}. {name}\n\n{report} Reported in {sources}.\n\nHere: {fix} Without it \
-             ([{twin}](../../verify/CLAIMS.md#{anchor})), after {events} events: {}.\n",
+             ([{defect}](../../verify/CLAIMS.md#{anchor})), after {events} events: {}.\n",
             story.violation
         )
         .unwrap();

@@ -2,7 +2,8 @@
 //! Each is safe with as many data areas as batches are in flight, and not with fewer.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Model, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Violation};
 
 fn direct(areas: u32, schedule: &str) -> Model {
     Model::new(2, schedule).direct(areas)
@@ -74,7 +75,7 @@ fn catches_one_area_with_two_batches_in_flight() {
     let seen = caught("direct, one area, DDCC once", &direct(1, "DDCC").units(1));
     assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
     // Rows in two areas, results in one: in strict order that is safe.
-    let one = |schedule| direct(2, schedule).twin(Twin::OneResultArea);
+    let one = |schedule| direct(2, schedule).defect(Defect::OneResultArea);
     safe("direct, one area of results, DC, weak", &one("DC").weak());
     let seen = caught("direct, one area of results, DDCC once", &one("DDCC").units(1));
     assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
@@ -87,27 +88,28 @@ fn catches_three_batches_in_flight_on_two_areas() {
 
 #[test]
 fn catches_words_that_are_never_cleared() {
-    for twin in [Twin::NoGrantClear, Twin::NoReadyClear, Twin::NoTokenClear, Twin::NoCountClear] {
-        let model = |units| direct(1, "DC").twin(twin).units(units);
-        safe(&format!("direct, {twin:?}, two rounds"), &model(2));
-        let seen = caught(&format!("direct, {twin:?}, three rounds"), &model(3));
+    for defect in [Defect::NoGrantClear, Defect::NoReadyClear, Defect::NoTokenClear, Defect::NoCountClear] {
+        let model = |units| direct(1, "DC").defect(defect).units(units);
+        safe(&format!("direct, {defect:?}, two rounds"), &model(2));
+        let seen = caught(&format!("direct, {defect:?}, three rounds"), &model(3));
         assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
     }
 }
 
 #[test]
 fn catches_a_word_that_overtakes_its_table() {
-    let model = |twin| direct(1, "D").twin(twin).weak().units(1);
-    safe("direct, D once, weak", &model(Twin::None));
-    let seen = caught("direct, RelaxedPublish, D once, weak", &model(Twin::RelaxedPublish));
+    let model = |defect| direct(1, "D").defect(defect).weak().units(1);
+    safe("direct, D once, weak", &model(Defect::None));
+    let seen = caught("direct, RelaxedPublish, D once, weak", &model(Defect::RelaxedPublish));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_missing_quiet_and_a_late_clear() {
     // With one core a late clear wipes a flag, over weak memory, in three rounds.
-    for twin in [Twin::NoQuiet, Twin::LateClear] {
-        let seen = caught(&format!("direct, {twin:?}, weak"), &direct(1, "DC").twin(twin).weak().units(3));
+    for defect in [Defect::NoQuiet, Defect::LateClear] {
+        let seen =
+            caught(&format!("direct, {defect:?}, weak"), &direct(1, "DC").defect(defect).weak().units(3));
         assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
     }
 }
@@ -115,7 +117,7 @@ fn catches_a_missing_quiet_and_a_late_clear() {
 #[test]
 fn catches_a_pull_that_clears_before_other_cores_have_looked() {
     // Any memory, two cores, one round. A clear must be seen while it is in flight.
-    let pull = |cores| direct(1, "DC").cores(cores).units(1).twin(Twin::NoPullBarrier);
+    let pull = |cores| direct(1, "DC").cores(cores).units(1).defect(Defect::NoPullBarrier);
     safe("direct, no barrier in pull, 1 core, weak", &pull(1).weak());
     for model in [pull(2), pull(2).weak()] {
         let seen = caught("direct, no barrier in pull, 2 cores", &model);
@@ -125,7 +127,7 @@ fn catches_a_pull_that_clears_before_other_cores_have_looked() {
 
 #[test]
 fn catches_core_barriers_that_do_not_wait() {
-    caught("direct, no core barrier, 2 cores", &direct(1, "DC").cores(2).twin(Twin::NoBarrier).units(1));
+    caught("direct, no core barrier, 2 cores", &direct(1, "DC").cores(2).defect(Defect::NoBarrier).units(1));
 }
 
 fn overwrite(areas: u32, schedule: &str) -> Model {
@@ -164,8 +166,11 @@ fn experts_that_overwrite_on_two_cores_with_two_batches_in_flight() {
 fn catches_grants_that_do_not_wait_for_all_counts() {
     // A row comes over a result that another rank has still to read. Where results lie apart nobody reads rows but experts of
     // the rank that grants them, which have run.
-    safe("direct, EarlyGrants, three rounds, weak", &direct(1, "DC").twin(Twin::EarlyGrants).units(3).weak());
-    let model = |units| overwrite(1, "DC").twin(Twin::EarlyGrants).units(units);
+    safe(
+        "direct, EarlyGrants, three rounds, weak",
+        &direct(1, "DC").defect(Defect::EarlyGrants).units(3).weak(),
+    );
+    let model = |units| overwrite(1, "DC").defect(Defect::EarlyGrants).units(units);
     safe("overwrite, EarlyGrants, one round, weak", &model(1).weak());
     for model in [model(2), model(2).weak()] {
         let seen = caught("overwrite, EarlyGrants, two rounds", &model);
@@ -175,12 +180,12 @@ fn catches_grants_that_do_not_wait_for_all_counts() {
 
 #[test]
 fn catches_results_that_come_too_early_or_too_late() {
-    let model = |twin| overwrite(1, "DC").twin(twin).units(1);
-    for model in [model(Twin::ResultAheadOfRead), model(Twin::ResultAheadOfRead).weak()] {
+    let model = |defect| overwrite(1, "DC").defect(defect).units(1);
+    for model in [model(Defect::ResultAheadOfRead), model(Defect::ResultAheadOfRead).weak()] {
         let seen = caught("overwrite, ResultAheadOfRead, one round", &model);
         assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
     }
-    let late = model(Twin::ReadyAheadOfResults);
+    let late = model(Defect::ReadyAheadOfResults);
     safe("overwrite, ReadyAheadOfResults, one round", &late);
     let seen = caught("overwrite, ReadyAheadOfResults, one round, weak", &late.weak());
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
@@ -188,7 +193,7 @@ fn catches_results_that_come_too_early_or_too_late() {
 
 #[test]
 fn catches_a_driver_of_experts_that_overwrite_without_the_join() {
-    let model = overwrite(1, "DC").cores(2).twin(Twin::NoJoin).units(3);
+    let model = overwrite(1, "DC").cores(2).defect(Defect::NoJoin).units(3);
     let seen = caught("overwrite, NoJoin, 2 cores", &model);
     assert!(matches!(seen.violation, Violation::Diverged { .. }), "{seen}");
     let seen = caught("overwrite, NoJoin, 2 cores, weak", &model.weak());

@@ -1,15 +1,16 @@
 //! Every move of the machines is a step of the model for any number of ranks, and the model's state is a function of theirs.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use veriep_verify::explorer::{Model, Traffic, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Traffic, Violation};
 
-fn dc(ranks: u32, twin: Twin) -> Model {
-    Model::new(ranks, "DC").refined().twin(twin)
+fn dc(ranks: u32, defect: Defect) -> Model {
+    Model::new(ranks, "DC").refined().defect(defect)
 }
 
 #[test]
 fn every_move_is_a_step_of_the_model() {
-    let plain = || dc(2, Twin::None);
+    let plain = || dc(2, Defect::None);
     safe_in_reuse("refinement, 2 ranks x 1 core, DC three times", &plain().units(3));
     safe_in_reuse("refinement, 2 ranks x 1 core, DC three times, weak", &plain().units(3).weak());
     safe_in_reuse(
@@ -17,7 +18,7 @@ fn every_move_is_a_step_of_the_model() {
         &plain().units(3).weak_explicit(),
     );
     safe("refinement, 2 ranks x 2 cores, DC twice, weak", &plain().cores(2).units(2).weak());
-    safe("refinement, 3 ranks x 1 core, DC once, weak", &dc(3, Twin::None).units(1).weak());
+    safe("refinement, 3 ranks x 1 core, DC once, weak", &dc(3, Defect::None).units(1).weak());
     safe("refinement, wide, DC once, weak", &plain().wide().units(1).weak());
     let two = Model::new(2, "DDCC").refined().weak();
     safe("refinement, 2 ranks x 1 core, DDCC once, weak", &two.units(1));
@@ -25,7 +26,7 @@ fn every_move_is_a_step_of_the_model() {
 
 #[test]
 fn with_separate_flags_each_class_of_slots_has_its_own_quiet() {
-    let separate = || dc(2, Twin::None).separate();
+    let separate = || dc(2, Defect::None).separate();
     safe_in_reuse("refinement, separate flags, DC three times, weak", &separate().units(3).weak());
     safe("refinement, separate flags, DC once, explicit", &separate().units(1).weak_explicit());
     safe(
@@ -36,7 +37,7 @@ fn with_separate_flags_each_class_of_slots_has_its_own_quiet() {
 
 #[test]
 fn blocks_have_flags_that_are_behind_no_quiet() {
-    let blocks = |blocks| dc(2, Twin::None).blocks(blocks);
+    let blocks = |blocks| dc(2, Defect::None).blocks(blocks);
     safe_in_reuse("refinement, one block, DC three times, weak", &blocks(1).units(3).weak());
     safe("refinement, two blocks, DC once, weak", &blocks(2).units(1).weak());
     safe("refinement, one block, 2 ranks x 2 cores, DC once, weak", &blocks(1).cores(2).units(1).weak());
@@ -44,7 +45,7 @@ fn blocks_have_flags_that_are_behind_no_quiet() {
 
 #[test]
 fn words_of_direct_placement_are_cleared_an_operator_later() {
-    let direct = || dc(2, Twin::None).direct(1);
+    let direct = || dc(2, Defect::None).direct(1);
     safe_in_reuse("refinement, direct, DC three times, weak", &direct().units(3).weak());
     safe("refinement, direct, 2 ranks x 2 cores, DC once, weak", &direct().cores(2).units(1).weak());
 }
@@ -92,21 +93,21 @@ fn catches_a_hierarchy_that_goes_on_before_it_has_heard() {
         let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
         assert!(why.contains(guard), "{seen}");
     };
-    let two = |twin| hierarchy(2, 1, "DC", 2).twin(twin);
-    is("near rows ahead of entered", &hierarchy(2, 2, "D", 1).twin(Twin::NoEntered), "behind");
-    is("counts ahead of the end flag", &two(Twin::NoStreams), "behind");
-    is("an end flag ahead of rows done", &two(Twin::NoRowsDone), "behind");
-    is("partial wait", &two(Twin::PartialWait), "waits");
-    is("one partition", &two(Twin::None).partitions(1, 1), "still in use");
-    let streams = |twin| Model { experts: 2, tokens: 2, ..hierarchy(2, 1, "D", 1).twin(twin) };
-    is("own front flag", &streams(Twin::OwnFront), "covered");
+    let two = |defect| hierarchy(2, 1, "DC", 2).defect(defect);
+    is("near rows ahead of entered", &hierarchy(2, 2, "D", 1).defect(Defect::NoEntered), "behind");
+    is("counts ahead of the end flag", &two(Defect::NoStreams), "behind");
+    is("an end flag ahead of rows done", &two(Defect::NoRowsDone), "behind");
+    is("partial wait", &two(Defect::PartialWait), "waits");
+    is("one partition", &two(Defect::None).partitions(1, 1), "still in use");
+    let streams = |defect| Model { experts: 2, tokens: 2, ..hierarchy(2, 1, "D", 1).defect(defect) };
+    is("own front flag", &streams(Defect::OwnFront), "covered");
 }
 
 #[test]
 fn catches_a_guard_that_only_the_later_of_two_ways_breaks() {
     // Row and flag land in either order, and nobody has looked: both ways meet in one state, first the one that is right.
-    let twin = dc(2, Twin::RelaxedPublish).units(1).traffic(Traffic::NoSelf).weak_explicit();
-    let seen = caught("refinement, relaxed publish, to others, explicit", &twin);
+    let defect = dc(2, Defect::RelaxedPublish).units(1).traffic(Traffic::NoSelf).weak_explicit();
+    let seen = caught("refinement, relaxed publish, to others, explicit", &defect);
     let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
     assert!(why.contains("data before flag"), "{seen}");
     assert!(seen.story.last().is_some_and(|last| last.to_string().starts_with("lands: the row")), "{seen}");
@@ -114,7 +115,7 @@ fn catches_a_guard_that_only_the_later_of_two_ways_breaks() {
 
 #[test]
 fn catches_a_model_whose_state_is_no_function_of_the_machines() {
-    let plain = Model::new(2, "DC").units(1).twin(Twin::UntoldClear).weak_explicit();
+    let plain = Model::new(2, "DC").units(1).defect(Defect::UntoldClear).weak_explicit();
     safe("untold clears, explicit", &plain);
     let seen = caught("refinement, untold clears, explicit", &plain.refined());
     assert_eq!(seen.violation, Violation::TwoAbstractions, "{seen}");
@@ -127,16 +128,16 @@ fn catches_broken_machines_by_the_guard_that_they_break() {
         let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
         assert!(why.contains(guard), "{seen}");
     };
-    let explicit = |twin| dc(2, twin).units(2).weak_explicit();
-    is("refinement, relaxed publish", &explicit(Twin::RelaxedPublish), "data before flag");
-    is("refinement, no quiet", &explicit(Twin::NoQuiet), "clears");
-    is("refinement, late clear", &explicit(Twin::LateClear), "clears");
-    is("refinement, no join", &dc(2, Twin::NoJoin).cores(2).units(1), "join");
-    let separate = explicit(Twin::RelaxedPublish).separate().traffic(Traffic::NoSelf);
+    let explicit = |defect| dc(2, defect).units(2).weak_explicit();
+    is("refinement, relaxed publish", &explicit(Defect::RelaxedPublish), "data before flag");
+    is("refinement, no quiet", &explicit(Defect::NoQuiet), "clears");
+    is("refinement, late clear", &explicit(Defect::LateClear), "clears");
+    is("refinement, no join", &dc(2, Defect::NoJoin).cores(2).units(1), "join");
+    let separate = explicit(Defect::RelaxedPublish).separate().traffic(Traffic::NoSelf);
     is("refinement, separate flags, relaxed publish", &separate, "data before flag");
-    let a2 = |twin| dc(2, twin).a2().units(1).weak();
-    is("refinement, A2, last word first", &a2(Twin::LastWordFirst), "data before flag");
-    is("refinement, A2, partial wait", &a2(Twin::PartialWait), "waits");
+    let a2 = |defect| dc(2, defect).a2().units(1).weak();
+    is("refinement, A2, last word first", &a2(Defect::LastWordFirst), "data before flag");
+    is("refinement, A2, partial wait", &a2(Defect::PartialWait), "waits");
 }
 
 #[test]
@@ -146,12 +147,12 @@ fn catches_a_word_of_any_class_that_is_never_cleared() {
         let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };
         assert!(why.contains("clears"), "{seen}");
     };
-    let twice = |twin| dc(2, twin).units(2);
-    is("refinement, no clear of counts", twice(Twin::NoCountClear).separate());
-    is("refinement, no clear of token flags", twice(Twin::NoTokenClear).separate());
-    is("refinement, no clear of blocks", twice(Twin::NoBlockClear).blocks(1));
-    is("refinement, no clear of grants", twice(Twin::NoGrantClear).direct(1));
-    is("refinement, no clear of ready words", twice(Twin::NoReadyClear).direct(1));
-    is("refinement, A2, no clears", twice(Twin::NoClear).a2());
-    is("refinement, A2, the seed's clears", twice(Twin::SeedClears).a2());
+    let twice = |defect| dc(2, defect).units(2);
+    is("refinement, no clear of counts", twice(Defect::NoCountClear).separate());
+    is("refinement, no clear of token flags", twice(Defect::NoTokenClear).separate());
+    is("refinement, no clear of blocks", twice(Defect::NoBlockClear).blocks(1));
+    is("refinement, no clear of grants", twice(Defect::NoGrantClear).direct(1));
+    is("refinement, no clear of ready words", twice(Defect::NoReadyClear).direct(1));
+    is("refinement, A2, no clears", twice(Defect::NoClear).a2());
+    is("refinement, A2, the seed's clears", twice(Defect::SeedClears).a2());
 }

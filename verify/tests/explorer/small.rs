@@ -3,7 +3,8 @@
 
 use crate::verdict::{caught, safe};
 use veriep_core::plan::order::SendOrder;
-use veriep_verify::explorer::{Model, Twin};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::Model;
 
 /// A mutant may make the graph endless.
 fn quick(name: &str, mut model: Model) {
@@ -44,7 +45,7 @@ fn every_send_order() {
     for order in SendOrder::ALL {
         let model = |model: Model| model.wide().weak().units(1).order(order);
         quick(&format!("2 ranks x 1 core, wide, {order:?}, weak"), model(Model::new(2, "DC")));
-        let missing = model(Model::new(2, "DC").cores(2).twin(Twin::NoQuiet));
+        let missing = model(Model::new(2, "DC").cores(2).defect(Defect::NoQuiet));
         caught(&format!("2 ranks x 2 cores, wide, {order:?}, no quiet, weak"), &missing);
     }
 }

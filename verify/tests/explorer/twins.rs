@@ -1,80 +1,81 @@
-//! Everything that is broken on purpose must be caught, and where it is harmless it must stay safe: each twin
+//! Everything that is broken on purpose must be caught, and where it is harmless it must stay safe: each defect
 //! states the weakest memory, cores and traffic that show it.
 
 use crate::verdict::{caught, safe};
-use veriep_verify::explorer::{Model, Traffic, Twin, Violation};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Traffic, Violation};
 
-fn dc(cores: u32, twin: Twin) -> Model {
-    Model::new(2, "DC").cores(cores).twin(twin)
+fn dc(cores: u32, defect: Defect) -> Model {
+    Model::new(2, "DC").cores(cores).defect(defect)
 }
 
 #[test]
 fn catches_a_publish_that_overtakes_its_data() {
     // Needs weak memory: in order of issue, the data is there first.
-    safe("relaxed publish", &dc(1, Twin::RelaxedPublish));
-    let seen = caught("relaxed publish, weak", &dc(1, Twin::RelaxedPublish).weak());
+    safe("relaxed publish", &dc(1, Defect::RelaxedPublish));
+    let seen = caught("relaxed publish, weak", &dc(1, Defect::RelaxedPublish).weak());
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_missing_quiet() {
     // Needs weak memory. With two cores another core's flag overtakes the data, with one a late clear wipes a flag.
-    safe("no quiet", &dc(2, Twin::NoQuiet));
-    let seen = caught("no quiet, 2 cores, weak", &dc(2, Twin::NoQuiet).weak());
+    safe("no quiet", &dc(2, Defect::NoQuiet));
+    let seen = caught("no quiet, 2 cores, weak", &dc(2, Defect::NoQuiet).weak());
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
-    let seen = caught("no quiet, 1 core, weak", &dc(1, Twin::NoQuiet).weak());
+    let seen = caught("no quiet, 1 core, weak", &dc(1, Defect::NoQuiet).weak());
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_quiet_left_out_by_cores_that_sent_nothing() {
     // Needs weak memory and idle ranks: who always sends is always quiet.
-    let twin = Twin::QuietOnlyIfSent;
-    safe("quiet only after a put, nobody idle, weak", &dc(1, twin).weak().traffic(Traffic::NoIdle));
-    let seen = caught("quiet only after a put, weak", &dc(1, twin).weak());
+    let defect = Defect::QuietOnlyIfSent;
+    safe("quiet only after a put, nobody idle, weak", &dc(1, defect).weak().traffic(Traffic::NoIdle));
+    let seen = caught("quiet only after a put, weak", &dc(1, defect).weak());
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_core_barrier_that_does_not_wait() {
     // Needs two cores; any memory.
-    caught("no core barrier", &dc(2, Twin::NoBarrier));
+    caught("no core barrier", &dc(2, Defect::NoBarrier));
 }
 
 #[test]
 fn catches_a_core_barrier_that_waits_for_lower_cores_only() {
     // Needs two cores; any memory.
-    caught("barrier of lower cores", &dc(2, Twin::BarrierOfLowerCores));
+    caught("barrier of lower cores", &dc(2, Defect::BarrierOfLowerCores));
 }
 
 #[test]
 fn catches_a_core_barrier_with_one_word() {
     // Needs two cores; any memory: the fast core's next arrival hides what the slow one has not read.
     // Already in the first round; in a second one the core's own words would contradict each other.
-    caught("one barrier word", &dc(2, Twin::OneBarrierWord).units(1));
+    caught("one barrier word", &dc(2, Defect::OneBarrierWord).units(1));
 }
 
 #[test]
 fn catches_a_clear_that_never_happens() {
     // Any memory, but three rounds: a partition must come round again.
-    safe("no clear, two rounds", &dc(1, Twin::NoClear).units(2));
-    let seen = caught("no clear, three rounds", &dc(1, Twin::NoClear).units(3));
+    safe("no clear, two rounds", &dc(1, Defect::NoClear).units(2));
+    let seen = caught("no clear, three rounds", &dc(1, Defect::NoClear).units(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_clear_behind_the_quiet() {
     // Needs weak memory and three rounds.
-    safe("late clear, two rounds, weak", &dc(1, Twin::LateClear).weak().units(2));
-    let seen = caught("late clear, three rounds, weak", &dc(1, Twin::LateClear).weak().units(3));
+    safe("late clear, two rounds, weak", &dc(1, Defect::LateClear).weak().units(2));
+    let seen = caught("late clear, three rounds, weak", &dc(1, Defect::LateClear).weak().units(3));
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_driver_without_the_join() {
     // Needs two cores and weak memory: a core may read its own barrier word before it has landed.
-    safe("no join", &dc(2, Twin::NoJoin).units(3));
-    caught("no join, weak", &dc(2, Twin::NoJoin).weak());
+    safe("no join", &dc(2, Defect::NoJoin).units(3));
+    caught("no join, weak", &dc(2, Defect::NoJoin).weak());
 }
 
 #[test]
@@ -110,8 +111,8 @@ fn three_batches_in_flight_are_safe_on_three_combine_partitions() {
 #[test]
 fn catches_a_lost_flag_for_which_a_core_polls_by_stepping() {
     // Any memory, two rounds. There is always a move, and no memory is harmed.
-    safe("lost flags, polls by stepping, one round", &dc(1, Twin::PollsByStepping).units(1));
-    let seen = caught("lost flags, polls by stepping, two rounds", &dc(1, Twin::PollsByStepping).units(2));
+    safe("lost flags, polls by stepping, one round", &dc(1, Defect::PollsByStepping).units(1));
+    let seen = caught("lost flags, polls by stepping, two rounds", &dc(1, Defect::PollsByStepping).units(2));
     assert_eq!(seen.violation, Violation::Livelock, "{seen}");
-    caught("lost flags, polls by stepping, for ever, weak", &dc(1, Twin::PollsByStepping).weak());
+    caught("lost flags, polls by stepping, for ever, weak", &dc(1, Defect::PollsByStepping).weak());
 }

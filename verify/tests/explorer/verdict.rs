@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
-use veriep_verify::explorer::{Model, Report, Timeline, Traffic, Twin, explore};
+use veriep_verify::defects::Defect;
+use veriep_verify::explorer::{Model, Report, Timeline, Traffic, explore};
 use veriep_verify::report;
 
 /// Explores a model and reports what that took.
@@ -19,11 +20,14 @@ pub(crate) fn explored(name: &str, model: &Model) -> Report {
     let size = format!("{states} states, {moves} moves, {traffic} traffic matrices");
     report::line("explorer", name, &format!("{size}, {seconds:.1} s: {verdict}"));
     let kind = found.counterexample.as_ref().map_or(verdict, |timeline| format!("{:?}", timeline.violation));
-    if let Some(timeline) = found.counterexample.as_ref().filter(|_| model.twin == Twin::None) {
+    if let Some(timeline) = found.counterexample.as_ref().filter(|_| model.defect == Defect::None) {
         println!("{timeline}\n");
     }
     let end = kind.split([' ', '{', '(']).next().unwrap();
     assert_listed(name, &format!("{size} | {} | {end}", model.cells()));
+    if let (Some(row), Some(_)) = (model.defect.row(), &found.counterexample) {
+        assert!(row.explorer.contains(&end), "{name}: ends in {end}, which the row of {} lacks", row.name());
+    }
     found
 }
 
@@ -70,7 +74,7 @@ pub(crate) fn safe(name: &str, model: &Model) {
     }
     assert!(report.complete, "{name}: gave up after {} states", report.states);
     // Stronger than fairness asks: without the end of an operator nobody comes back to a state.
-    assert!(report.circles == 0 || model.twin != Twin::None, "{name}: goes round in circles");
+    assert!(report.circles == 0 || model.defect != Defect::None, "{name}: goes round in circles");
     if model.traffic == Traffic::All && (model.experts, model.tokens) == (1, 1) {
         // Each rank sends its token to any expert or to nobody.
         assert_eq!(report.traffic_matrices, model.traffic_max(), "{name}: not all traffic");
@@ -92,6 +96,6 @@ pub(crate) fn caught(name: &str, model: &Model) -> Timeline {
             println!("{timeline}\n");
             timeline
         }
-        None => panic!("{name}: the twin is not caught"),
+        None => panic!("{name}: the defect is not caught"),
     }
 }

@@ -3,7 +3,7 @@
 
 use core::ops::RangeInclusive;
 use veriep_core::shape::Shape;
-use veriep_verify::loom::a2::Bend;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::a2::group::Agency::{Folded, Late, Thread};
 use veriep_verify::loom::a2::group::{Group, Size};
 pub(super) use veriep_verify::loom::a2::litmus::litmus as seam;
@@ -34,11 +34,11 @@ fn three() -> Shape {
 }
 
 fn holds(name: &str, expected: RangeInclusive<usize>, shape: Shape, scripts: Scripts) {
-    model(name, Bound::Complete, expected, litmus(shape, Bend::None, scripts));
+    model(name, Bound::Complete, expected, litmus(shape, Defect::None, scripts));
 }
 
-fn fails(name: &str, shape: Shape, bend: Bend, scripts: Scripts) -> String {
-    failure(name, Bound::Complete, litmus(shape, bend, scripts))
+fn fails(name: &str, shape: Shape, defect: Defect, scripts: Scripts) -> String {
+    failure(name, Bound::Complete, litmus(shape, defect, scripts))
 }
 
 /// Core 0 of rank 0 writes a row and a task and rings; its agent posts; rank 1 waits for the last flag and reads.
@@ -66,14 +66,14 @@ fn a_row_is_there_when_the_last_word_of_its_transfer_is() {
 /// Needs a memory that is weaker than total store order.
 #[test]
 fn catches_relaxed_words_of_a_transfer() {
-    let how = fails("A2 relaxed transfer", tiny(), Bend::RelaxedTransfer, SENDS);
+    let how = fails("A2 relaxed transfer", tiny(), Defect::RelaxedTransfer, SENDS);
     assert!(how.contains("Causality violation") || how.contains("Concurrent"), "{how}");
 }
 
 /// Fails on any memory.
 #[test]
 fn catches_a_last_word_that_comes_first() {
-    let how = fails("A2 last word first", tiny(), Bend::LastWordFirst, SENDS);
+    let how = fails("A2 last word first", tiny(), Defect::LastWordFirst, SENDS);
     assert!(
         how.contains("Causality violation") || how.contains("Concurrent") || how.contains("the row"),
         "{how}"
@@ -83,8 +83,8 @@ fn catches_a_last_word_that_comes_first() {
 /// The doorbell speaks for rows and tasks. The first two need a memory that is weaker than total store order.
 #[test]
 fn catches_a_doorbell_that_speaks_for_nothing() {
-    for bend in [Bend::RelaxedDoorbell, Bend::RelaxedAgent, Bend::LateWrites, Bend::LateTasks] {
-        let how = fails(&format!("A2 {bend:?}"), tiny(), bend, SENDS);
+    for defect in [Defect::RelaxedDoorbell, Defect::RelaxedAgent, Defect::LateWrites, Defect::LateTasks] {
+        let how = fails(&format!("A2 {defect:?}"), tiny(), defect, SENDS);
         let is_race = how.contains("Causality violation") || how.contains("Concurrent");
         assert!(is_race || how.contains("the task behind a doorbell"), "{how}");
     }
@@ -93,7 +93,7 @@ fn catches_a_doorbell_that_speaks_for_nothing() {
 /// Needs loads that overtake loads.
 #[test]
 fn catches_a_relaxed_observe() {
-    let how = fails("A2 relaxed observe", tiny(), Bend::RelaxedObserve, SENDS);
+    let how = fails("A2 relaxed observe", tiny(), Defect::RelaxedObserve, SENDS);
     assert!(how.contains("Causality violation") || how.contains("Concurrent"), "{how}");
 }
 
@@ -125,7 +125,7 @@ fn a_source_may_be_written_again_when_its_last_word_was_seen() {
 /// The answer carries the clear and the end of the reading. Needs a memory weaker than total store order.
 #[test]
 fn catches_a_relaxed_answer() {
-    let how = fails("A2 relaxed answer", tiny(), Bend::RelaxedTransfer, AGAIN);
+    let how = fails("A2 relaxed answer", tiny(), Defect::RelaxedTransfer, AGAIN);
     assert!(is_race(&how), "{how}");
 }
 
@@ -160,8 +160,8 @@ fn what_an_agent_has_seen_is_before_what_an_observer_of_its_transfer_does() {
 /// Needs loads that overtake loads, or stores that overtake stores; three ranks.
 #[test]
 fn catches_hearsay_over_relaxed_words() {
-    for bend in [Bend::RelaxedTransfer, Bend::RelaxedObserve] {
-        let how = fails(&format!("A2 hearsay, {bend:?}"), three(), bend, HEARSAY);
+    for defect in [Defect::RelaxedTransfer, Defect::RelaxedObserve] {
+        let how = fails(&format!("A2 hearsay, {defect:?}"), three(), defect, HEARSAY);
         assert!(is_race(&how), "{how}");
     }
 }
@@ -227,26 +227,26 @@ fn two_cores() {
 #[test]
 fn catches_a_flip_before_the_others_have_read() {
     let how =
-        failure("A2 early flip", Bound::Complete, Group::new(ALONE, &[SWAP], "D").bent(Bend::EarlyFlip));
+        failure("A2 early flip", Bound::Complete, Group::new(ALONE, &[SWAP], "D").bent(Defect::EarlyFlip));
     assert!(is_race(&how), "{how}");
 }
 
-fn twin(name: &str, bend: Bend, group: Group) -> String {
-    failure(&format!("A2 {name}, {bend:?}"), Bound::Preemptions(3), group.bent(bend))
+fn caught(name: &str, defect: Defect, group: Group) -> String {
+    failure(&format!("A2 {name}, {defect:?}"), Bound::Preemptions(3), group.bent(defect))
 }
 
 /// Orderings: one operator, any traffic. Relaxed ones need a memory weaker than total store order, the others none.
 #[test]
 fn catches_what_breaks_one_operator() {
     for operator in ["D", "C"] {
-        for bend in [Bend::RelaxedTransfer, Bend::LastWordFirst, Bend::RelaxedObserve] {
+        for defect in [Defect::RelaxedTransfer, Defect::LastWordFirst, Defect::RelaxedObserve] {
             let group = Group::new(TWO, &[CROSS], operator).agents(&[Folded; 2]);
-            let how = twin(operator, bend, group);
+            let how = caught(operator, defect, group);
             assert!(is_race(&how), "{how}");
         }
-        for bend in [Bend::RelaxedDoorbell, Bend::RelaxedAgent, Bend::LateWrites, Bend::LateTasks] {
+        for defect in [Defect::RelaxedDoorbell, Defect::RelaxedAgent, Defect::LateWrites, Defect::LateTasks] {
             let group = Group::new(TWO, &[CROSS], operator);
-            let how = twin(operator, bend, group);
+            let how = caught(operator, defect, group);
             assert!(is_race(&how), "{how}");
         }
     }
@@ -256,7 +256,7 @@ fn catches_what_breaks_one_operator() {
 #[test]
 fn catches_one_message_slot() {
     let group = Group::new(TWO, &[CROSS; 2], "CC").agents(&[Thread, Folded]);
-    let how = twin("C C", Bend::OneMessageSlot, group);
+    let how = caught("C C", Defect::OneMessageSlot, group);
     assert!(is_race(&how) || how.contains("must be in"), "{how}");
 }
 
@@ -264,7 +264,7 @@ fn catches_one_message_slot() {
 #[test]
 fn catches_one_half() {
     let group = Group::new(TWO, &[CROSS; 2], "CC").agents(&[Folded; 2]);
-    let how = twin("C C", Bend::OneHalf, group);
+    let how = caught("C C", Defect::OneHalf, group);
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
 }
 
@@ -272,7 +272,7 @@ fn catches_one_half() {
 #[test]
 fn catches_clears_that_never_happen() {
     let group = Group::new(TWO, &[CROSS; 3], "CCC").agents(&[Folded; 2]);
-    let how = twin("C C C", Bend::NoClears, group);
+    let how = caught("C C C", Defect::NoClear, group);
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
 }
 
@@ -289,7 +289,7 @@ fn catches_the_seeds_clears() {
         let group = Group::new(FALLING, &[MANY, FEW, FEW], "CCC");
         group.flags(&[0]).agents(&[Folded; 2])
     };
-    let how = twin("C C C", Bend::SeedClears, group());
+    let how = caught("C C C", Defect::SeedClears, group());
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
     model("A2 C C C, falling, rows of flags", Bound::Preemptions(2), 944..=1_154, group().body());
 }
@@ -307,7 +307,7 @@ fn catches_the_seeds_clears_at_flag2() {
         let group = Group::new(LONG, &[BOTH, ONE], "DCD");
         group.flags(&[0]).agents(&[Folded; 2])
     };
-    let how = twin("D C D", Bend::SeedClears, group());
+    let how = caught("D C D", Defect::SeedClears, group());
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
     model("A2 D C D, falling, tokens of flags", Bound::Preemptions(1), 457..=559, group().body());
 }

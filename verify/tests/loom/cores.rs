@@ -2,11 +2,10 @@
 //! Bound: every execution, but where a name says else; loom's preemption bound is of no use with three threads, since it
 //! lets two that wait pass the turn to each other while the third starves.
 
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Size};
-use veriep_verify::loom::join;
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 
 /// One rank alone: core `i` sends token `i` and publishes for expert `i`.
 const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, k: 1 };
@@ -44,9 +43,9 @@ fn two_cores_combine_with_one() {
     model("C, two cores and one", Bound::Complete, 400..=550, group.body());
 }
 
-fn fails(name: &str, size: Size<'_>, traffic: Traffic<'_>, twist: Twist) -> String {
+fn fails(name: &str, size: Size<'_>, traffic: Traffic<'_>, defect: Defect) -> String {
     let group = Group::new(size, &[traffic], "D");
-    failure(name, Bound::Complete, group.twisted(twist))
+    failure(name, Bound::Complete, group.bent(defect))
 }
 
 /// Fails on any memory in one dispatch, but only when a row goes to another rank: on the own rank the barrier
@@ -55,17 +54,17 @@ fn fails(name: &str, size: Size<'_>, traffic: Traffic<'_>, twist: Twist) -> Stri
 fn catches_a_missing_core_barrier() {
     for (name, size, traffic) in [("across", TWO_AND_ONE, ACROSS), ("higher puts", ONE_AND_TWO, HIGHER_PUTS)]
     {
-        let how = fails(&format!("D, no barrier, {name}"), size, traffic, Twist::NoBarrier);
+        let how = fails(&format!("D, no barrier, {name}"), size, traffic, Defect::NoBarrier);
         assert!(how.contains("Causality violation"), "{how}");
     }
-    let alone = Group::new(ALONE, &[SWAP], "D").twisted(Twist::NoBarrier);
+    let alone = Group::new(ALONE, &[SWAP], "D").bent(Defect::NoBarrier);
     model("D, no barrier, alone", Bound::Complete, 30..=45, alone);
 }
 
 /// Fails on any memory; one dispatch in which the higher core puts to another rank what the lower one publishes.
 #[test]
 fn catches_a_barrier_that_waits_for_lower_cores_only() {
-    let how = fails("D, lower cores only", ONE_AND_TWO, HIGHER_PUTS, Twist::LowerCoresOnly);
+    let how = fails("D, lower cores only", ONE_AND_TWO, HIGHER_PUTS, Defect::BarrierOfLowerCores);
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -73,7 +72,7 @@ fn catches_a_barrier_that_waits_for_lower_cores_only() {
 /// to another rank.
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_puts() {
-    let how = fails("D, puts past quiet", TWO_AND_ONE, ACROSS, Twist::FlagFirst);
+    let how = fails("D, puts past quiet", TWO_AND_ONE, ACROSS, Defect::FlagFirst);
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -81,9 +80,9 @@ fn catches_a_quiet_that_does_not_wait_for_puts() {
 /// store order: nothing else orders a row that one core puts and the other copies out.
 #[test]
 fn catches_relaxed_core_words() {
-    let how = fails("D, relaxed publish", ALONE, SWAP, Twist::RelaxedPublish);
+    let how = fails("D, relaxed publish", ALONE, SWAP, Defect::RelaxedPublish);
     assert!(how.contains("Causality violation"), "{how}");
-    let how = fails("D, relaxed observe", ALONE, SWAP, Twist::RelaxedObserve);
+    let how = fails("D, relaxed observe", ALONE, SWAP, Defect::RelaxedObserve);
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -91,10 +90,10 @@ fn catches_relaxed_core_words() {
 /// counts that other cores wrote.
 #[test]
 fn cores_join_after_an_operator() {
-    let alone = |schedule: &str| Group::new(ALONE, &[SWAP; 2], schedule).joined(join::Twist::None).body();
+    let alone = |schedule: &str| Group::new(ALONE, &[SWAP; 2], schedule).joined(Defect::None).body();
     model("D, two cores, join", Bound::Complete, 9_300..=11_400, alone("D"));
     model("C, two cores, join", Bound::Complete, 520..=640, alone("C"));
-    let back = Group::new(TWO_AND_ONE, &[BACK], "C").joined(join::Twist::None);
+    let back = Group::new(TWO_AND_ONE, &[BACK], "C").joined(Defect::None);
     model("C, two cores and one, join", Bound::Complete, 7_450..=9_150, back.body());
     model("D C, two cores, join", Bound::Preemptions(4), 19_450..=23_800, alone("DC"));
     model("D C D, two cores, join", Bound::Preemptions(3), 14_290..=17_470, alone("DCD"));
@@ -107,7 +106,7 @@ fn catches_a_missing_join() {
         ("D, no join", Group::new(ALONE, &[SWAP], "D")),
         ("C, no join, two cores and one", Group::new(TWO_AND_ONE, &[BACK], "C")),
     ] {
-        let how = failure(name, Bound::Complete, group.joined(join::Twist::Missing).body());
+        let how = failure(name, Bound::Complete, group.joined(Defect::NoJoin).body());
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -119,7 +118,7 @@ fn catches_a_relaxed_arrival_at_the_join() {
         ("D, relaxed arrival", Group::new(ALONE, &[SWAP], "D")),
         ("C, relaxed arrival, two cores and one", Group::new(TWO_AND_ONE, &[BACK], "C")),
     ] {
-        let how = failure(name, Bound::Complete, group.joined(join::Twist::RelaxedArrival).body());
+        let how = failure(name, Bound::Complete, group.joined(Defect::RelaxedArrival).body());
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -128,7 +127,7 @@ fn catches_a_relaxed_arrival_at_the_join() {
 /// out; after one operator nobody asks.
 #[test]
 fn catches_a_join_that_opens_relaxed() {
-    let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(join::Twist::RelaxedOpen).body();
+    let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(Defect::RelaxedOpen).body();
     let how = failure("D C, join opens relaxed", Bound::Complete, group("DC"));
     assert!(how.contains("Causality violation"), "{how}");
     model("D, join opens relaxed", Bound::Complete, 9_300..=11_400, group("D"));
@@ -137,7 +136,7 @@ fn catches_a_join_that_opens_relaxed() {
 /// Needs loads that overtake loads; a combine behind a dispatch.
 #[test]
 fn catches_a_relaxed_look_at_the_join() {
-    let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(join::Twist::RelaxedLook).body();
+    let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(Defect::RelaxedLook).body();
     let how = failure("D C, join looked at relaxed", Bound::Complete, group("DC"));
     assert!(how.contains("Causality violation"), "{how}");
 }
@@ -146,6 +145,6 @@ fn catches_a_relaxed_look_at_the_join() {
 /// all 71 880 executions. The litmus test `catches_a_barrier_with_one_word_per_core` has no join, and fails.
 #[test]
 fn one_barrier_word_is_enough_for_one_operator_behind_a_join() {
-    let group = Group::new(ALONE, &[SWAP], "D").joined(join::Twist::None).twisted(Twist::OneCoreWord);
+    let group = Group::new(ALONE, &[SWAP], "D").joined(Defect::None).bent(Defect::OneBarrierWord);
     model("D, one barrier word, join", Bound::Preemptions(3), 2_210..=2_710, group);
 }

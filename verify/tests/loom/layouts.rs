@@ -1,10 +1,10 @@
 //! Dispatch with separate flags, and fullmesh_v2: the orderings that they need, under every execution.
 
 use veriep_core::protocol::Flags;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Layout, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 
 const SEPARATE: Layout = Layout::Plain(Flags::Separate);
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
@@ -43,7 +43,7 @@ fn dispatch_combine_dispatch_with_separate_flags_in_every_execution() {
 /// Clears as late as the contract allows.
 #[test]
 fn partitions_come_back_in_the_third_dispatch() {
-    let late = |layout, traffic| Group::with(layout, TWO, &[traffic; 3], "DDD").twisted(Twist::ClearsAtQuiet);
+    let late = |layout, traffic| Group::with(layout, TWO, &[traffic; 3], "DDD").bent(Defect::ClearsAtQuiet);
     for (name, layout, traffic, expected) in [
         ("separate, D D D, late clears, own", SEPARATE, OWN, 11_800..=14_400),
         ("separate, D D D, late clears, cross", SEPARATE, CROSS, 11_800..=14_400),
@@ -84,14 +84,14 @@ fn two_cores() {
 fn catches_relaxed_orderings_and_flags_first() {
     for layout in [SEPARATE, Layout::Blocks] {
         let group = || Group::with(layout, TWO, &[CROSS], "D");
-        let name = |twin: &str| format!("{layout:?}, D, {twin}");
-        let body = group().twisted(Twist::RelaxedPublish);
+        let name = |defect: &str| format!("{layout:?}, D, {defect}");
+        let body = group().bent(Defect::RelaxedPublish);
         let how = failure(&name("relaxed publish"), Bound::Complete, body);
         assert!(how.contains("Causality violation"), "{how}");
-        let body = group().twisted(Twist::RelaxedObserve);
+        let body = group().bent(Defect::RelaxedObserve);
         let how = failure(&name("relaxed observe"), Bound::Complete, body);
         assert!(how.contains("Causality violation"), "{how}");
-        let body = group().twisted(Twist::FlagFirst);
+        let body = group().bent(Defect::FlagFirst);
         let how = failure(&name("flag first"), Bound::Complete, body);
         assert!(how.contains("Causality violation") || how.contains("assist_info of row 0"), "{how}");
     }
@@ -103,7 +103,7 @@ fn catches_flags_that_are_never_cleared() {
     for layout in [SEPARATE, Layout::Blocks] {
         let group = Group::with(layout, TWO, &[CROSS; 3], "DDD");
         let name = format!("{layout:?}, D D D, no clear");
-        failure(&name, Bound::Preemptions(3), group.twisted(Twist::NoClear));
+        failure(&name, Bound::Preemptions(3), group.bent(Defect::NoClear));
     }
 }
 
@@ -111,12 +111,12 @@ fn catches_flags_that_are_never_cleared() {
 /// ends are early enough: the counts of the one after it say so.
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_clears() {
-    let twin = |layout| {
+    let defect = |layout| {
         let group = Group::with(layout, TWO, &[OWN; 3], "DDD");
-        group.twisted(Twist::ClearsPastQuiet)
+        group.bent(Defect::LateClear)
     };
-    let how = failure("blocks, D D D, clears past quiet", Bound::Preemptions(3), twin(Layout::Blocks));
+    let how = failure("blocks, D D D, clears past quiet", Bound::Preemptions(3), defect(Layout::Blocks));
     assert!(how.contains("endless wait, missing: count"), "{how}");
-    let body = twin(SEPARATE);
+    let body = defect(SEPARATE);
     model("separate, D D D, clears past quiet", Bound::Preemptions(3), 15_000..=18_500, body);
 }

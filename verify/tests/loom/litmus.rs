@@ -3,21 +3,21 @@
 use core::ops::RangeInclusive;
 use veriep_core::protocol::Flags;
 use veriep_core::shape::Shape;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Layout, Size};
 use veriep_verify::loom::litmus::{Scripts, answer, count_flag, litmus, token_flag};
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 
 pub(super) fn shape(ranks: &[u32], cores: u32) -> Shape {
     Size { cores: ranks, experts: ranks.len() as u32, bs: 1, k: 1 }.shape(cores, Layout::Plain(Flags::Joint))
 }
 
 fn holds(name: &str, expected: RangeInclusive<usize>, shape: Shape, scripts: Scripts) {
-    model(name, Bound::Complete, expected, litmus(shape, Twist::None, scripts));
+    model(name, Bound::Complete, expected, litmus(shape, Defect::None, scripts));
 }
 
-pub(super) fn fails(name: &str, shape: Shape, twist: Twist, scripts: Scripts) -> String {
-    failure(name, Bound::Complete, litmus(shape, twist, scripts))
+pub(super) fn fails(name: &str, shape: Shape, defect: Defect, scripts: Scripts) -> String {
+    failure(name, Bound::Complete, litmus(shape, defect, scripts))
 }
 
 /// Rank 1 puts and publishes; rank 0 waits and reads.
@@ -40,21 +40,21 @@ fn a_row_is_there_when_its_flag_is() {
 /// Needs a memory that is weaker than total store order; two ranks, one row.
 #[test]
 fn catches_a_relaxed_publish() {
-    let how = fails("relaxed publish", shape(&[1, 1], 1), Twist::RelaxedPublish, FLAG_AFTER_DATA);
+    let how = fails("relaxed publish", shape(&[1, 1], 1), Defect::RelaxedPublish, FLAG_AFTER_DATA);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }
 
 /// Needs loads that overtake loads; two ranks, one row.
 #[test]
 fn catches_a_relaxed_observe() {
-    let how = fails("relaxed observe", shape(&[1, 1], 1), Twist::RelaxedObserve, FLAG_AFTER_DATA);
+    let how = fails("relaxed observe", shape(&[1, 1], 1), Defect::RelaxedObserve, FLAG_AFTER_DATA);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }
 
 /// Fails on any memory: two ranks, one row.
 #[test]
 fn catches_a_flag_before_its_data() {
-    let how = fails("flag first", shape(&[1, 1], 1), Twist::FlagFirst, FLAG_AFTER_DATA);
+    let how = fails("flag first", shape(&[1, 1], 1), Defect::FlagFirst, FLAG_AFTER_DATA);
     assert!(how.contains("Concurrent") || how.contains("the row of a set flag"), "{how}");
 }
 
@@ -87,7 +87,7 @@ fn a_relaxed_clear_is_before_the_next_flag() {
 /// that is weaker than total store order; two ranks, two uses of one slot.
 #[test]
 fn catches_a_relaxed_answer() {
-    let how = fails("relaxed answer", shape(&[1, 1], 1), Twist::RelaxedPublish, REUSE);
+    let how = fails("relaxed answer", shape(&[1, 1], 1), Defect::RelaxedPublish, REUSE);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }
 
@@ -107,7 +107,7 @@ fn catches_a_clear_after_the_answer() {
             core.publish(0, count_flag());
         }),
     ];
-    let how = fails("clear after the answer", shape(&[1, 1], 1), Twist::None, scripts);
+    let how = fails("clear after the answer", shape(&[1, 1], 1), Defect::None, scripts);
     assert!(how.contains("maximum number of branches"), "{how}");
 }
 
@@ -136,9 +136,9 @@ fn a_core_may_publish_what_another_has_put_after_a_barrier() {
 /// words orders nothing either: the same failure.
 #[test]
 fn catches_a_missing_core_barrier() {
-    let how = fails("no barrier", shape(&[1, 1], 2), Twist::NoBarrier, ANOTHER_CORE);
+    let how = fails("no barrier", shape(&[1, 1], 2), Defect::NoBarrier, ANOTHER_CORE);
     assert!(how.contains("Concurrent") || how.contains("the row of a set flag"), "{how}");
-    let how = fails("relaxed barrier", shape(&[1, 1], 2), Twist::RelaxedPublish, ANOTHER_CORE);
+    let how = fails("relaxed barrier", shape(&[1, 1], 2), Defect::RelaxedPublish, ANOTHER_CORE);
     assert!(how.contains("Concurrent") || how.contains("the row of a set flag"), "{how}");
 }
 
@@ -160,7 +160,7 @@ fn sums_survive_until_the_slow_core_has_read_them() {
 /// Two cores, two barriers in a row, no operator's end between them; fails on any memory.
 #[test]
 fn catches_a_barrier_with_one_word_per_core() {
-    let how = fails("one word per core", shape(&[1], 2), Twist::OneCoreWord, SUMS);
+    let how = fails("one word per core", shape(&[1], 2), Defect::OneBarrierWord, SUMS);
     assert!(how.contains("sums of core"), "{how}");
 }
 
@@ -198,9 +198,9 @@ fn catches_a_copy_that_the_count_flag_gates() {
             core.put(0, 0);
         }),
     ];
-    let how = fails("copy after the count flag", shape(&[1, 1], 1), Twist::None, scripts);
+    let how = fails("copy after the count flag", shape(&[1, 1], 1), Defect::None, scripts);
     assert!(how.contains("Concurrent") || how.contains("the row of a set flag"), "{how}");
-    let how = fails("relaxed token flag", shape(&[1, 1], 1), Twist::RelaxedPublish, TWO_STEPS);
+    let how = fails("relaxed token flag", shape(&[1, 1], 1), Defect::RelaxedPublish, TWO_STEPS);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }
 
@@ -228,6 +228,6 @@ fn what_a_publisher_had_observed_is_before_what_its_observer_does() {
 /// Needs loads that overtake loads; three ranks: two would not do, since a rank is ordered with itself.
 #[test]
 fn catches_hearsay_without_acquire() {
-    let how = fails("relaxed hearsay", shape(&[1, 1, 1], 1), Twist::RelaxedObserve, HEARSAY);
+    let how = fails("relaxed hearsay", shape(&[1, 1, 1], 1), Defect::RelaxedObserve, HEARSAY);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }

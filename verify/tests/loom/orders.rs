@@ -10,10 +10,9 @@ use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use veriep_core::fabric::coherent::{OBSERVE, PUBLISH};
 use veriep_core::shape::Shape;
-use veriep_verify::loom::a2::Bend;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::litmus::{self, Scripts, answer, count_flag};
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 use veriep_verify::order::Order;
 
 /// Rank 2 puts to rank 1 and tells rank 0, which tells rank 1.
@@ -51,17 +50,17 @@ fn every_order_holds_in_every_execution() {
         let name = format!("order {order:?}");
         match of_cores(order) {
             Some((shape, scripts)) => {
-                model(&name, Bound::Complete, expected, litmus::litmus(shape, Twist::None, scripts))
+                model(&name, Bound::Complete, expected, litmus::litmus(shape, Defect::None, scripts))
             }
-            None => model(&name, Bound::Complete, expected, super::a2::seam(tiny(), Bend::None, SENDS)),
+            None => model(&name, Bound::Complete, expected, super::a2::seam(tiny(), Defect::None, SENDS)),
         };
     }
 }
 
-fn fails(order: Order, of_agent: Bend, twist: Twist) {
-    let name = format!("order {order:?}, {twist:?}");
+fn fails(order: Order, of_agent: Defect, defect: Defect) {
+    let name = format!("order {order:?}, {defect:?}");
     let how = match of_cores(order) {
-        Some((shape, scripts)) => failure(&name, Bound::Complete, litmus::litmus(shape, twist, scripts)),
+        Some((shape, scripts)) => failure(&name, Bound::Complete, litmus::litmus(shape, defect, scripts)),
         None => failure(&name, Bound::Complete, super::a2::seam(tiny(), of_agent, SENDS)),
     };
     let seen = ["Concurrent", "Causality violation", "the row of a set flag", "the task behind a doorbell"];
@@ -73,11 +72,11 @@ fn fails(order: Order, of_agent: Bend, twist: Twist) {
 fn catches_a_relaxed_word_in_every_order() {
     for order in Order::ALL {
         let [written, seen] = match order {
-            Order::TransferInOrder => [Bend::RelaxedTransfer, Bend::RelaxedObserve],
-            _ => [Bend::RelaxedDoorbell, Bend::RelaxedAgent],
+            Order::TransferInOrder => [Defect::RelaxedTransfer, Defect::RelaxedObserve],
+            _ => [Defect::RelaxedDoorbell, Defect::RelaxedAgent],
         };
-        fails(order, written, Twist::RelaxedPublish);
-        fails(order, seen, Twist::RelaxedObserve);
+        fails(order, written, Defect::RelaxedPublish);
+        fails(order, seen, Defect::RelaxedObserve);
     }
 }
 

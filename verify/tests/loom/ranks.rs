@@ -1,11 +1,10 @@
 //! Three ranks of one core. Bound: every execution of one operator.
 
-use veriep_core::layout::state::{Partition, combine_status};
 use veriep_core::units::RankId;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 
 const THREE: Size<'_> = Size { cores: &[1, 1, 1], experts: 3, bs: 1, k: 1 };
 /// Every rank sends to the next.
@@ -42,7 +41,7 @@ fn a_combine_does_not_wait_for_ranks_that_owe_it_nothing() {
 #[test]
 fn catches_a_combine_that_waits_for_all() {
     let group = Group::new(THREE, &[PAIR], "C").but(RankId(2));
-    let how = failure("C, wait for all", Bound::Complete, group.twisted(Twist::CombineWaitsFor(2)));
+    let how = failure("C, wait for all", Bound::Complete, group.bent(Defect::CombineWaitsForDispatch));
     assert!(how.contains("endless wait, missing: combine flag"), "{how}");
 }
 
@@ -50,8 +49,8 @@ fn catches_a_combine_that_waits_for_all() {
 #[test]
 fn catches_a_combine_that_waits_for_one_expert_of_two() {
     let group = Group::new(TWO_EXPERTS, &[STAR], "C");
-    let twist = Twist::CombineIgnores(combine_status(Partition::P0, 1));
-    let how = failure("C, one flag of two", Bound::Complete, group.twisted(twist));
+    let defect = Defect::CombineIgnoresFlag;
+    let how = failure("C, one flag of two", Bound::Complete, group.bent(defect));
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -61,7 +60,7 @@ fn catches_a_relaxed_publish_among_three_ranks() {
     for operator in ["D", "C"] {
         let group = Group::new(THREE, &[RING], operator);
         let name = format!("{operator}, three ranks, relaxed publish");
-        let how = failure(&name, Bound::Complete, group.twisted(Twist::RelaxedPublish));
+        let how = failure(&name, Bound::Complete, group.bent(Defect::RelaxedPublish));
         assert!(how.contains("Causality violation"), "{how}");
     }
 }

@@ -3,10 +3,10 @@
 
 use core::ops::RangeInclusive;
 use veriep_core::protocol::Receive;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Layout, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
 /// Each rank sends to the other.
@@ -82,8 +82,8 @@ fn placed_rows_come_back_with_three_preemptions() {
     }
 }
 
-fn is_caught(name: &str, bound: Bound, group: Group, twist: Twist) {
-    let how = failure(name, bound, group.twisted(twist));
+fn is_caught(name: &str, bound: Bound, group: Group, defect: Defect) {
+    let how = failure(name, bound, group.bent(defect));
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -92,10 +92,10 @@ fn is_caught(name: &str, bound: Bound, group: Group, twist: Twist) {
 fn catches_relaxed_orderings_and_flags_first() {
     for receive in [Receive::InPlace, DIRECT, OVERWRITE] {
         let group = || group(receive, CROSS, "D");
-        let name = |twin: &str| format!("{receive:?}, D, {twin}");
-        is_caught(&name("relaxed publish"), Bound::Complete, group(), Twist::RelaxedPublish);
-        is_caught(&name("relaxed observe"), Bound::Complete, group(), Twist::RelaxedObserve);
-        is_caught(&name("flag first"), Bound::Complete, group(), Twist::FlagFirst);
+        let name = |defect: &str| format!("{receive:?}, D, {defect}");
+        is_caught(&name("relaxed publish"), Bound::Complete, group(), Defect::RelaxedPublish);
+        is_caught(&name("relaxed observe"), Bound::Complete, group(), Defect::RelaxedObserve);
+        is_caught(&name("flag first"), Bound::Complete, group(), Defect::FlagFirst);
     }
 }
 
@@ -105,8 +105,8 @@ fn catches_relaxed_orderings_and_flags_first() {
 fn catches_a_relaxed_word_of_ready_results() {
     for receive in [DIRECT, OVERWRITE] {
         let name = |traffic: &str| format!("{receive:?}, D C, relaxed ready word, {traffic}");
-        is_caught(&name("cross"), Bound::Complete, group(receive, CROSS, "DC"), Twist::RelaxedReady);
-        let own = group(receive, OWN, "DC").twisted(Twist::RelaxedReady);
+        is_caught(&name("cross"), Bound::Complete, group(receive, CROSS, "DC"), Defect::RelaxedReady);
+        let own = group(receive, OWN, "DC").bent(Defect::RelaxedReady);
         model(&name("own"), Bound::Preemptions(2), 360..=450, own);
     }
 }
@@ -117,8 +117,8 @@ fn catches_words_that_are_never_cleared() {
     let bound = Bound::Preemptions(2);
     for receive in [DIRECT, OVERWRITE] {
         let name = format!("{receive:?}, D C D C D, no clear");
-        is_caught(&name, bound, group(receive, CROSS, "DCDCD"), Twist::NoClear);
+        is_caught(&name, bound, group(receive, CROSS, "DCDCD"), Defect::NoClear);
     }
-    let two = group(DIRECT, CROSS, "DCDC").twisted(Twist::NoClear);
+    let two = group(DIRECT, CROSS, "DCDC").bent(Defect::NoClear);
     model("direct, D C D C, no clear", bound, 18_700..=23_000, two);
 }

@@ -1,11 +1,10 @@
 //! Two ranks of one core: partitions in use over several operators. Every execution compares `expand_x`,
 //! counts, triples and `x_out` with the oracle; the payload differs in every round.
 
-use veriep_core::layout::state::Operator;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::Twist;
 
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
 /// Each rank sends to the other.
@@ -108,29 +107,29 @@ fn two_rounds_in_every_execution() {
 #[test]
 fn in_strict_order_one_combine_partition_is_enough() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], "CDC");
-    let twist = Twist::OnePartition(Operator::Combine);
-    model("C D C, one partition, cross", Bound::Complete, 8_200..=11_000, group(CROSS).twisted(twist));
-    model("C D C, one partition, to first", Bound::Complete, 910..=1_200, group(TO_FIRST).twisted(twist));
+    let defect = Defect::OneCombinePartition;
+    model("C D C, one partition, cross", Bound::Complete, 8_200..=11_000, group(CROSS).bent(defect));
+    model("C D C, one partition, to first", Bound::Complete, 910..=1_200, group(TO_FIRST).bent(defect));
 }
 
 #[test]
 fn clears_may_land_as_late_as_the_next_quiet() {
     let group = |traffic| Group::new(TWO, &[traffic; 3], "DDD");
-    let twist = Twist::ClearsAtQuiet;
-    model("D D D, late clears, own", Bound::Complete, 8_200..=11_000, group(OWN).twisted(twist));
-    model("D D D, late clears, idle", Bound::Complete, 8_200..=11_000, group(IDLE).twisted(twist));
+    let defect = Defect::ClearsAtQuiet;
+    model("D D D, late clears, own", Bound::Complete, 8_200..=11_000, group(OWN).bent(defect));
+    model("D D D, late clears, idle", Bound::Complete, 8_200..=11_000, group(IDLE).bent(defect));
     let group = |traffic| Group::new(TWO, &[traffic; 2], "DCDC");
-    model("D C D C, late clears, to first", Bound::Complete, 13_000..=17_000, group(TO_FIRST).twisted(twist));
+    model("D C D C, late clears, to first", Bound::Complete, 13_000..=17_000, group(TO_FIRST).bent(defect));
 }
 
 /// Needs a memory that is weaker than total store order; one operator, any traffic that crosses.
 #[test]
 fn catches_a_relaxed_publish() {
     let group = Group::new(TWO, &[CROSS], "D");
-    let how = failure("D, relaxed publish", Bound::Complete, group.twisted(Twist::RelaxedPublish));
+    let how = failure("D, relaxed publish", Bound::Complete, group.bent(Defect::RelaxedPublish));
     assert!(how.contains("Causality violation"), "{how}");
     let group = Group::new(TWO, &[CROSS], "C");
-    let how = failure("C, relaxed publish", Bound::Complete, group.twisted(Twist::RelaxedPublish));
+    let how = failure("C, relaxed publish", Bound::Complete, group.bent(Defect::RelaxedPublish));
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -138,10 +137,10 @@ fn catches_a_relaxed_publish() {
 #[test]
 fn catches_a_relaxed_observe() {
     let group = Group::new(TWO, &[CROSS], "D");
-    let how = failure("D, relaxed observe", Bound::Complete, group.twisted(Twist::RelaxedObserve));
+    let how = failure("D, relaxed observe", Bound::Complete, group.bent(Defect::RelaxedObserve));
     assert!(how.contains("Causality violation"), "{how}");
     let group = Group::new(TWO, &[CROSS], "C");
-    let how = failure("C, relaxed observe", Bound::Complete, group.twisted(Twist::RelaxedObserve));
+    let how = failure("C, relaxed observe", Bound::Complete, group.bent(Defect::RelaxedObserve));
     assert!(how.contains("Causality violation"), "{how}");
 }
 
@@ -151,7 +150,7 @@ fn catches_a_publish_before_its_put() {
     for operator in ["D", "C"] {
         let group = Group::new(TWO, &[CROSS], operator);
         let name = format!("{operator}, flag first");
-        let how = failure(&name, Bound::Complete, group.twisted(Twist::FlagFirst));
+        let how = failure(&name, Bound::Complete, group.bent(Defect::FlagFirst));
         assert!(how.contains("Causality violation") || how.contains("assist_info of row 0"), "{how}");
     }
 }
@@ -161,7 +160,7 @@ fn catches_a_publish_before_its_put() {
 fn catches_a_put_that_never_lands() {
     for (operator, output) in [("D", "expand_x of rank 1"), ("C", "x_out of rank 0")] {
         let group = Group::new(TWO, &[&[&[&[1]], &[&[]]]], operator);
-        let how = failure(&format!("{operator}, no put"), Bound::Complete, group.twisted(Twist::NoPut));
+        let how = failure(&format!("{operator}, no put"), Bound::Complete, group.bent(Defect::NoPut));
         assert!(how.contains(output), "{how}");
     }
 }
@@ -171,13 +170,13 @@ fn catches_a_put_that_never_lands() {
 #[test]
 fn catches_one_dispatch_partition() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], "DCD");
-    let twist = Twist::OnePartition(Operator::Dispatch);
+    let defect = Defect::OneDispatchPartition;
     for (name, traffic) in [("own", OWN), ("idle", IDLE), ("to first", TO_FIRST)] {
         let name = format!("D C D, one dispatch partition, {name}");
-        let how = failure(&name, Bound::Complete, group(traffic).twisted(twist));
+        let how = failure(&name, Bound::Complete, group(traffic).bent(defect));
         assert!(how.contains("endless wait, missing: dispatch flag"), "{how}");
     }
-    let body = group(CROSS).twisted(twist);
+    let body = group(CROSS).bent(defect);
     model("D C D, one dispatch partition, cross", Bound::Complete, 8_200..=11_000, body);
 }
 
@@ -187,7 +186,7 @@ fn catches_one_combine_partition_with_two_batches_in_flight() {
     for (name, traffic) in [("cross", CROSS), ("to first", TO_FIRST)] {
         let group = Group::new(TWO, &[traffic; 2], "DDCC");
         let name = format!("D D C C, one combine partition, {name}");
-        let how = failure(&name, Bound::Complete, group.twisted(Twist::OnePartition(Operator::Combine)));
+        let how = failure(&name, Bound::Complete, group.bent(Defect::OneCombinePartition));
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -207,7 +206,7 @@ fn catches_three_batches_in_flight() {
 /// they say the same.
 #[test]
 fn catches_a_clear_that_never_happens() {
-    let group = |traffic, schedule: &str| Group::new(TWO, &[traffic; 3], schedule).twisted(Twist::NoClear);
+    let group = |traffic, schedule: &str| Group::new(TWO, &[traffic; 3], schedule).bent(Defect::NoClear);
     let how = failure("D D D, no clear, cross", Bound::Complete, group(CROSS, "DDD"));
     assert!(how.contains("Causality violation"), "{how}");
     model("D D, no clear, cross", Bound::Complete, 510..=630, group(CROSS, "DD"));
@@ -220,7 +219,7 @@ fn catches_a_clear_that_never_happens() {
 fn catches_a_quiet_that_does_not_wait_for_clears() {
     let group = |traffic| {
         let group = Group::new(TWO, &[traffic; 3], "DCDCD");
-        group.twisted(Twist::ClearsPastQuiet)
+        group.bent(Defect::LateClear)
     };
     for (name, traffic) in [("idle", IDLE), ("own", OWN), ("to first", TO_FIRST)] {
         let name = format!("D C D C D, clears past quiet, {name}");

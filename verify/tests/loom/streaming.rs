@@ -2,14 +2,13 @@
 //! `veriep_core::fabric::coherent`, here as over raw memory. Bound: every execution.
 
 use super::litmus::{FLAG_AFTER_DATA, fails, shape};
-use Fences::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
 use core::ops::RangeInclusive;
 use veriep_core::protocol::Flags;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Layout, Size};
 use veriep_verify::loom::litmus::{Scripts, count_flag, litmus};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::{Fences, Twist};
 
 const SEPARATE: Layout = Layout::Plain(Flags::Separate);
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
@@ -37,39 +36,39 @@ fn two_cores() -> Group {
     Group::new(ALONE, &[SWAP], "D")
 }
 
-fn holds(name: &str, expected: RangeInclusive<usize>, group: Group, twin: Fences) {
-    let body = group.twisted(Twist::PastCaches(twin));
-    model(&format!("{name}, past caches, {twin:?}"), Bound::Complete, expected, body);
+fn holds(name: &str, expected: RangeInclusive<usize>, group: Group, defect: Defect) {
+    let body = group.bent(defect);
+    model(&format!("{name}, past caches, {defect:?}"), Bound::Complete, expected, body);
 }
 
-fn is_caught(name: &str, group: Group, twin: Fences) {
-    let name = format!("{name}, past caches, {twin:?}");
-    let how = failure(&name, Bound::Complete, group.twisted(Twist::PastCaches(twin)));
+fn is_caught(name: &str, group: Group, defect: Defect) {
+    let name = format!("{name}, past caches, {defect:?}");
+    let how = failure(&name, Bound::Complete, group.bent(defect));
     assert!(how.contains("Causality violation"), "{how}");
 }
 
 #[test]
 fn rows_past_the_caches_are_there_when_their_flags_are() {
-    holds("D", 33..=41, cross("D"), Fenced);
-    holds("C", 33..=41, cross("C"), Fenced);
-    holds("D C D", 8_900..=11_000, cross("DCD"), Fenced);
-    holds("D D D", 8_200..=11_000, cross("DDD"), Fenced);
-    holds("C C C", 8_200..=11_000, cross("CCC"), Fenced);
-    holds("separate, D", 510..=630, cross_with(SEPARATE), Fenced);
-    holds("blocks, D", 350..=440, cross_with(Layout::Blocks), Fenced);
-    holds("D, two cores", 510..=630, two_cores(), Fenced);
-    holds("C, two cores and one", 425..=525, Group::new(TWO_AND_ONE, &[BACK], "C"), Fenced);
+    holds("D", 33..=41, cross("D"), Defect::PastCaches);
+    holds("C", 33..=41, cross("C"), Defect::PastCaches);
+    holds("D C D", 8_900..=11_000, cross("DCD"), Defect::PastCaches);
+    holds("D D D", 8_200..=11_000, cross("DDD"), Defect::PastCaches);
+    holds("C C C", 8_200..=11_000, cross("CCC"), Defect::PastCaches);
+    holds("separate, D", 510..=630, cross_with(SEPARATE), Defect::PastCaches);
+    holds("blocks, D", 350..=440, cross_with(Layout::Blocks), Defect::PastCaches);
+    holds("D, two cores", 510..=630, two_cores(), Defect::PastCaches);
+    holds("C, two cores and one", 425..=525, Group::new(TWO_AND_ONE, &[BACK], "C"), Defect::PastCaches);
 }
 
 /// One combine, or one dispatch in blocks: there a core publishes what it has put itself, without a quiet between. Where
 /// there is one it has fenced already.
 #[test]
 fn catches_a_publish_without_a_fence() {
-    is_caught("C", cross("C"), NotBeforePublish);
-    is_caught("blocks, D", cross_with(Layout::Blocks), NotBeforePublish);
-    holds("D", 33..=41, cross("D"), NotBeforePublish);
-    holds("separate, D", 510..=630, cross_with(SEPARATE), NotBeforePublish);
-    holds("D, two cores", 510..=630, two_cores(), NotBeforePublish);
+    is_caught("C", cross("C"), Defect::NoFenceBeforePublish);
+    is_caught("blocks, D", cross_with(Layout::Blocks), Defect::NoFenceBeforePublish);
+    holds("D", 33..=41, cross("D"), Defect::NoFenceBeforePublish);
+    holds("separate, D", 510..=630, cross_with(SEPARATE), Defect::NoFenceBeforePublish);
+    holds("D, two cores", 510..=630, two_cores(), Defect::NoFenceBeforePublish);
 }
 
 /// One dispatch, with one core or with two, where another core's flag speaks for the row. Of the fences in quiet and before
@@ -79,16 +78,16 @@ fn catches_a_quiet_without_a_fence_unless_the_next_publish_has_one() {
     for (name, group) in
         [("D", cross("D")), ("separate, D", cross_with(SEPARATE)), ("D, two cores", two_cores())]
     {
-        is_caught(name, group, NotBeforePublishNorInQuiet);
+        is_caught(name, group, Defect::NoFence);
     }
-    holds("D", 33..=41, cross("D"), NotInQuiet);
-    holds("D, two cores", 510..=630, two_cores(), NotInQuiet);
+    holds("D", 33..=41, cross("D"), Defect::NoFenceInQuiet);
+    holds("D, two cores", 510..=630, two_cores(), Defect::NoFenceInQuiet);
 }
 
 /// One dispatch: rows that were copied out past the caches, and no word comes behind them.
 #[test]
 fn catches_a_fabric_that_is_gone_without_a_fence() {
-    let group = cross("D").twisted(Twist::PastCaches(NotAtTheEnd));
+    let group = cross("D").bent(Defect::NoFenceAtTheEnd);
     let how = failure("D, past caches, NotAtTheEnd", Bound::Complete, group);
     assert!(how.contains("expand_x of rank 0"), "{how}");
 }
@@ -112,23 +111,23 @@ const QUIET_THEN_TOLD: Scripts = &[
 
 #[test]
 fn a_core_was_quiet_about_rows_past_the_caches_whoever_tells_of_it() {
-    let body = litmus(shape(&[1, 1], 2), Twist::PastCaches(Fenced), QUIET_THEN_TOLD);
+    let body = litmus(shape(&[1, 1], 2), Defect::PastCaches, QUIET_THEN_TOLD);
     model("quiet, told, past caches", Bound::Complete, 333..=407, body);
 }
 
 /// Three threads, one row. Two ranks of one core do not show it: the publish has a fence of its own.
 #[test]
 fn catches_a_quiet_without_a_fence() {
-    let twist = Twist::PastCaches(NotInQuiet);
-    let how = fails("quiet without a fence, told", shape(&[1, 1], 2), twist, QUIET_THEN_TOLD);
+    let defect = Defect::NoFenceInQuiet;
+    let how = fails("quiet without a fence, told", shape(&[1, 1], 2), defect, QUIET_THEN_TOLD);
     assert!(how.contains("Concurrent"), "{how}");
     model(
         "quiet without a fence",
         Bound::Complete,
         10..=14,
-        litmus(shape(&[1, 1], 1), twist, FLAG_AFTER_DATA),
+        litmus(shape(&[1, 1], 1), defect, FLAG_AFTER_DATA),
     );
-    let twist = Twist::PastCaches(NotBeforePublish);
-    let how = fails("publish without a fence", shape(&[1, 1], 1), twist, FLAG_AFTER_DATA);
+    let defect = Defect::NoFenceBeforePublish;
+    let how = fails("publish without a fence", shape(&[1, 1], 1), defect, FLAG_AFTER_DATA);
     assert!(how.contains("Concurrent read and write"), "{how}");
 }

@@ -1,11 +1,10 @@
 //! TP domains: what a rank lends its peer, in regions of their own. There is one EP rank, so words of the EP domain are those of
 //! one core alone, and only the slots of the peers can be at fault, but where a name says else.
 
-use veriep_core::layout::state::Operator;
+use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Layout, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::{Fences, Twist};
 
 /// One EP rank; its two TP ranks are ranks 0 and 1.
 const PEERS: Size<'_> = Size { cores: &[1, 1], experts: 1, bs: 1, k: 1 };
@@ -30,9 +29,9 @@ fn group(traffic: Traffic<'_>, schedule: &str) -> Group {
     Group::with(Layout::Tp, PEERS, &[traffic; 3], schedule)
 }
 
-fn fails(operators: &str, twist: Twist) -> String {
-    let name = format!("TP, {operators}, {twist:?}");
-    failure(&name, Bound::Complete, group(BOTH, operators).twisted(twist))
+fn fails(operators: &str, defect: Defect) -> String {
+    let name = format!("TP, {operators}, {defect:?}");
+    failure(&name, Bound::Complete, group(BOTH, operators).bent(defect))
 }
 
 #[test]
@@ -64,7 +63,7 @@ fn two_rounds_in_every_execution() {
 
 #[test]
 fn clears_may_land_as_late_as_the_next_quiet() {
-    let late = |schedule: &str| group(BOTH, schedule).twisted(Twist::ClearsAtQuiet);
+    let late = |schedule: &str| group(BOTH, schedule).bent(Defect::ClearsAtQuiet);
     model("TP, D D D, late clears, both", Bound::Complete, 8_200..=11_000, late("DDD"));
     model("TP, D C D C D, late clears, both", Bound::Preemptions(3), 8_600..=10_700, late("DCDCD"));
 }
@@ -91,7 +90,7 @@ fn a_rank_returns_what_its_peer_has_lent() {
 
 #[test]
 fn what_is_lent_past_the_caches_is_there_when_its_slot_says_so() {
-    let fenced = |schedule: &str| group(BOTH, schedule).twisted(Twist::PastCaches(Fences::Fenced));
+    let fenced = |schedule: &str| group(BOTH, schedule).bent(Defect::PastCaches);
     model("TP, D, past caches, both", Bound::Complete, 33..=41, fenced("D"));
     model("TP, C, past caches, both", Bound::Complete, 33..=41, fenced("C"));
     model("TP, D C D, past caches, both", Bound::Complete, 8_900..=11_000, fenced("DCD"));
@@ -101,7 +100,7 @@ fn what_is_lent_past_the_caches_is_there_when_its_slot_says_so() {
 #[test]
 fn catches_a_relaxed_slot() {
     for operator in ["D", "C"] {
-        let how = fails(operator, Twist::RelaxedPublish);
+        let how = fails(operator, Defect::RelaxedPublish);
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -110,7 +109,7 @@ fn catches_a_relaxed_slot() {
 #[test]
 fn catches_a_relaxed_look_at_a_slot() {
     for operator in ["D", "C"] {
-        let how = fails(operator, Twist::RelaxedObserve);
+        let how = fails(operator, Defect::RelaxedObserve);
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -121,7 +120,7 @@ fn catches_a_slot_before_its_rows() {
     for (name, traffic) in [("both", BOTH), ("idle", IDLE)] {
         for operator in ["D", "C"] {
             let name = format!("TP, {operator}, slot first, {name}");
-            let how = failure(&name, Bound::Complete, group(traffic, operator).twisted(Twist::FlagFirst));
+            let how = failure(&name, Bound::Complete, group(traffic, operator).bent(Defect::FlagFirst));
             assert!(how.contains("Causality violation"), "{how}");
         }
     }
@@ -131,7 +130,7 @@ fn catches_a_slot_before_its_rows() {
 #[test]
 fn catches_a_slot_without_a_fence() {
     for operator in ["D", "C"] {
-        let how = fails(operator, Twist::PastCaches(Fences::NotBeforePublish));
+        let how = fails(operator, Defect::NoFenceBeforePublish);
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -140,7 +139,7 @@ fn catches_a_slot_without_a_fence() {
 #[test]
 fn catches_rows_that_are_never_lent() {
     for (operator, output) in [("D", "expand_x of rank 0"), ("C", "x_out of rank 0")] {
-        let how = fails(operator, Twist::NoPut);
+        let how = fails(operator, Defect::NoPut);
         assert!(how.contains(output), "{how}");
     }
 }
@@ -148,14 +147,14 @@ fn catches_rows_that_are_never_lent() {
 /// Fails on any memory in the second operator of a kind, if none of the other kind is between: that one holds the peer back.
 #[test]
 fn catches_one_partition() {
-    for (schedule, kind) in [("DD", Operator::Dispatch), ("CC", Operator::Combine)] {
-        let how = fails(schedule, Twist::OnePartition(kind));
+    for (schedule, defect) in [("DD", Defect::OneDispatchPartition), ("CC", Defect::OneCombinePartition)] {
+        let how = fails(schedule, defect);
         assert!(how.contains("Causality violation"), "{how}");
     }
-    let one = |schedule, kind| group(BOTH, schedule).twisted(Twist::OnePartition(kind));
-    let body = one("DCD", Operator::Dispatch);
+    let one = |schedule, defect| group(BOTH, schedule).bent(defect);
+    let body = one("DCD", Defect::OneDispatchPartition);
     model("TP, D C D, one dispatch partition, both", Bound::Complete, 8_200..=11_000, body);
-    let body = one("CDC", Operator::Combine);
+    let body = one("CDC", Defect::OneCombinePartition);
     model("TP, C D C, one combine partition, both", Bound::Complete, 8_200..=11_000, body);
 }
 
@@ -163,7 +162,7 @@ fn catches_one_partition() {
 #[test]
 fn catches_a_slot_that_is_never_cleared() {
     for schedule in ["DDD", "CCC"] {
-        let how = fails(schedule, Twist::NoClear);
+        let how = fails(schedule, Defect::NoClear);
         assert!(how.contains("Causality violation"), "{how}");
     }
 }
@@ -171,6 +170,6 @@ fn catches_a_slot_that_is_never_cleared() {
 /// Three dispatches, a memory that lands clears late: else a clear of the first wipes a slot of the third.
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_clears() {
-    let how = fails("DDD", Twist::ClearsPastQuiet);
+    let how = fails("DDD", Defect::LateClear);
     assert!(how.contains("endless wait, missing: TP flag"), "{how}");
 }

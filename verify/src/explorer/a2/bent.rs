@@ -1,10 +1,10 @@
 //! Defects of A2's memory and fabric: a layer between a machine and its view, which bends what the machine asks for or what
 //! it sees. Without a defect every call goes through unchanged.
 
-use super::super::model::Twin;
 use super::super::protocol::{self, first_word};
 use super::memory::{Flying, Piece, Scene, WORD};
 use super::view::View;
+use crate::defects::Defect;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::a2_message::doorbell;
@@ -16,18 +16,18 @@ use veriep_core::units::RankId;
 impl Scene<'_> {
     /// The half of the message area that an operator uses.
     pub(super) fn message_half(&self, op: u32) -> usize {
-        if self.setup.model.twin == Twin::OneMessageSlot { 0 } else { self.half(op) }
+        if self.setup.model.defect == Defect::OneMessageSlot { 0 } else { self.half(op) }
     }
 
     /// The next piece of a transfer.
     pub(super) fn piece(&self, flying: &Flying) -> Piece {
         let &Flying { len, done, .. } = flying;
-        match self.setup.model.twin {
+        match self.setup.model.defect {
             // It is half done for as long as the rest has not come.
-            Twin::LastWordFirst if done == 0 && len > WORD => {
+            Defect::LastWordFirst if done == 0 && len > WORD => {
                 Piece { bytes: len - WORD..len, done: Some(len - WORD) }
             }
-            Twin::LastWordFirst if done == len - WORD => Piece { bytes: 0..len - WORD, done: None },
+            Defect::LastWordFirst if done == len - WORD => Piece { bytes: 0..len - WORD, done: None },
             _ => self.piece_in_order(flying),
         }
     }
@@ -39,8 +39,8 @@ pub(super) struct Bent<'v, 'a> {
 }
 
 impl Bent<'_, '_> {
-    fn twin(&self) -> Twin {
-        self.view.scene.setup.model.twin
+    fn defect(&self) -> Defect {
+        self.view.scene.setup.model.defect
     }
 
     fn is_buffer_chosen(&self, at: Place) -> bool {
@@ -50,16 +50,16 @@ impl Bent<'_, '_> {
     /// Where a core comes to that goes to `at`.
     fn folded(&self, at: Place) -> Place {
         let is_core_word = at.region == Region::State && self.view.core_word_at(at).is_ok();
-        if self.twin() == Twin::OneBarrierWord && is_core_word { first_word(at) } else { at }
+        if self.defect() == Defect::OneBarrierWord && is_core_word { first_word(at) } else { at }
     }
 
     /// The word that a core takes for the one at `at`, without a look at the memory; `None` if it looks.
     fn assumed_word(&self, at: Place) -> Result<Option<u64>, Fault> {
-        match (self.twin(), at.region) {
-            (Twin::NoBarrier | Twin::BarrierOfLowerCores, Region::State) if at != doorbell() => {
+        match (self.defect(), at.region) {
+            (Defect::NoBarrier | Defect::BarrierOfLowerCores, Region::State) if at != doorbell() => {
                 self.assumed_core_word(at)
             }
-            (Twin::PartialWait, Region::Window) if !self.is_buffer_chosen(at) => self.assumed_flag(at),
+            (Defect::PartialWait, Region::Window) if !self.is_buffer_chosen(at) => self.assumed_flag(at),
             _ => Ok(None),
         }
     }
@@ -68,8 +68,8 @@ impl Bent<'_, '_> {
     fn assumed_core_word(&self, at: Place) -> Result<Option<u64>, Fault> {
         let view = &self.view;
         let (other, parity) = view.core_word_at(at)?;
-        let skips = match self.twin() {
-            Twin::BarrierOfLowerCores => other > view.step.core,
+        let skips = match self.defect() {
+            Defect::BarrierOfLowerCores => other > view.step.core,
             _ => other != view.step.core,
         };
         if !skips {
@@ -92,9 +92,9 @@ impl Bent<'_, '_> {
     /// Whether a word of a window is never cleared.
     fn forgets(&self, at: Place) -> Result<bool, Fault> {
         let (spot, start) = self.view.spot(at, 8)?;
-        Ok(match self.twin() {
-            Twin::NoClear => true,
-            Twin::SeedClears => !self.view.is_awaited(self.view.peer_of(spot), start),
+        Ok(match self.defect() {
+            Defect::NoClear => true,
+            Defect::SeedClears => !self.view.is_awaited(self.view.peer_of(spot), start),
             _ => false,
         })
     }
@@ -109,12 +109,12 @@ impl<'v, 'a> Middleware for Bent<'v, 'a> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        if self.twin() == Twin::NoQuiet {
+        if self.defect() == Defect::NoQuiet {
             self.view.note_quiet();
             return Ok(true);
         }
         let quiet = self.view.quiet()?;
-        if quiet && self.twin() == Twin::EarlyFlip && self.view.step.core.0 == 0 {
+        if quiet && self.defect() == Defect::EarlyFlip && self.view.step.core.0 == 0 {
             let next = u64::from(self.view.step.op + 1) % 2;
             self.view.memory.chosen[self.view.rank].landed = next;
         }
@@ -126,7 +126,7 @@ impl<'v, 'a> Middleware for Bent<'v, 'a> {
         if let Some(word) = self.assumed_word(at)? {
             return Ok(word);
         }
-        if self.twin() == Twin::NoQuiet && at.region == Region::Window && !self.is_buffer_chosen(at) {
+        if self.defect() == Defect::NoQuiet && at.region == Region::Window && !self.is_buffer_chosen(at) {
             // What has not landed is looked for in rows.
             return self.view.word(at, false);
         }

@@ -1,12 +1,12 @@
 //! Defects of A3's memory and fabric: a layer between a machine and its view, which bends what the machine asks for or what
 //! it sees. Without a defect every call goes through unchanged.
 
-use super::super::model::Twin;
 use super::super::protocol::{self, VIRTUAL, first_word};
 use super::super::setup::Setup;
 use super::super::violation::Violation;
-use super::memory::{Effect, Scene, is_flag};
+use super::memory::{Scene, is_flag};
 use super::view::{View, is_core_word, is_shared};
+use crate::defects::Defect;
 use core::cell::Cell;
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
@@ -30,19 +30,12 @@ const EPOCH_BITS: u64 = 3 << 62;
 impl Scene<'_> {
     /// Whether the memory keeps an effect from landing before an earlier one.
     pub(super) fn follows(&self, effect: &Issued, earlier: &Issued) -> bool {
-        let overtakes = self.setup.model.twin == Twin::RelaxedPublish && earlier.kind == Kind::Put;
+        let overtakes = self.setup.model.defect == Defect::RelaxedPublish && earlier.kind == Kind::Put;
         !overtakes && effect.must_follow(earlier)
-    }
-
-    /// Whether the theorem's model is told of an effect that lands ahead of the `earlier` ones.
-    pub(super) fn is_told(&self, effect: &Effect, earlier: &[Effect]) -> bool {
-        let is_ahead = earlier.iter().any(|earlier| earlier.issued.from == effect.issued.from);
-        let is_clear = effect.issued.kind == Kind::Store;
-        !(self.setup.model.twin == Twin::UntoldClear && is_clear && is_ahead)
     }
 }
 
-/// A core's view, bent as the model's twin says.
+/// A core's view, bent as the model's defect says.
 pub(super) struct Bent<'v, 'a> {
     view: View<'v, 'a>,
     /// Whether the core has put something since its last quiet.
@@ -61,8 +54,8 @@ impl<'v, 'a> Bent<'v, 'a> {
         (self.view, self.sent)
     }
 
-    fn twin(&self) -> Twin {
-        self.setup().model.twin
+    fn defect(&self) -> Defect {
+        self.setup().model.defect
     }
 
     fn setup(&self) -> &'a Setup<'a> {
@@ -71,18 +64,18 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// Where a core comes to that goes to `at`.
     fn folded(&self, at: Place) -> Place {
-        if self.twin() == Twin::OneBarrierWord && is_core_word(at) { first_word(at) } else { at }
+        if self.defect() == Defect::OneBarrierWord && is_core_word(at) { first_word(at) } else { at }
     }
 
     /// The word that a core takes for the one at `at`, without a look at the memory; `None` if it looks.
     fn assumed_word(&self, at: Place) -> Result<Option<u64>, Fault> {
         let step = &self.view.step;
-        let word = match self.twin() {
+        let word = match self.defect() {
             // Whoever asks has exchanged counts, so that all traffic is chosen.
-            Twin::NoFlagOfNothing if self.leaves_out(step.rank, at) => return Ok(Some(flag::ARRIVED)),
-            Twin::MaskedWait if self.is_last_of_masked(at) => flag::ARRIVED,
-            Twin::TakesBack if self.is_taken_back(at) => 0,
-            Twin::EarlyGrants if self.is_taken_for_idle(at) => flag::ARRIVED,
+            Defect::NoFlagOfNothing if self.leaves_out(step.rank, at) => return Ok(Some(flag::ARRIVED)),
+            Defect::MaskedWait if self.is_last_of_masked(at) => flag::ARRIVED,
+            Defect::TakesBack if self.is_taken_back(at) => 0,
+            Defect::EarlyGrants if self.is_taken_for_idle(at) => flag::ARRIVED,
             // As if the other had arrived together with this core, without rows.
             _ if self.skips_barrier_word(at) => {
                 self.view.newest(self.view.virtually(self.view.own_word(at))) & EPOCH_BITS
@@ -95,10 +88,10 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// Whether a core does not wait for the core whose word of the barrier is at `at`.
     fn skips_barrier_word(&self, at: Place) -> bool {
-        let skips = match self.twin() {
-            Twin::NoBarrier => true,
-            Twin::NoPullBarrier => self.view.step.operator == Operator::Combine,
-            Twin::BarrierOfLowerCores => {
+        let skips = match self.defect() {
+            Defect::NoBarrier => true,
+            Defect::NoPullBarrier => self.view.step.operator == Operator::Combine,
+            Defect::BarrierOfLowerCores => {
                 let other = (at.offset.wrapping_sub(CORE_WORDS) / CORE_RECORD) as u32;
                 other > self.view.step.core.0
             }
@@ -139,7 +132,7 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// Whether a core refuses a record of which it has seen a later block, and not the one whose flag is at `at`.
     fn refuses(&self, at: Place, word: u64) -> bool {
-        if self.twin() != Twin::RefusesGaps || at.region != Region::Window {
+        if self.defect() != Defect::RefusesGaps || at.region != Region::Window {
             return false;
         }
         let seen = if word != 0 { self.block_seen.replace(Some(at.offset)) } else { self.block_seen.get() };
@@ -148,7 +141,7 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// Whether there is no word at `at` on rank `to`: the token flag of a slot without rows.
     fn leaves_out(&self, to: RankId, at: Place) -> bool {
-        if self.twin() != Twin::NoFlagOfNothing || self.view.direct_word(at).is_some() {
+        if self.defect() != Defect::NoFlagOfNothing || self.view.direct_word(at).is_some() {
             return false;
         }
         let Some((slot, all)) = token_slot(at).zip(self.view.step.expected()) else { return false };
@@ -160,7 +153,7 @@ impl<'v, 'a> Bent<'v, 'a> {
     /// Whether a published word never sets out.
     fn is_lost(&self, to: RankId, at: Place) -> bool {
         let is_second = !self.view.step.nth.is_multiple_of(2);
-        self.twin() == Twin::PollsByStepping && is_second && to == RankId(1) && is_flag(at)
+        self.defect() == Defect::PollsByStepping && is_second && to == RankId(1) && is_flag(at)
     }
 
     /// Whether a word that others look at is never cleared.
@@ -172,21 +165,21 @@ impl<'v, 'a> Bent<'v, 'a> {
             let is_plain = at.region == Region::State && token_slot(at).is_none();
             direct.map_or(is_plain, |word| word == Direct::Counts)
         };
-        match self.twin() {
-            Twin::NoClear => true,
-            Twin::NoCountClear => is_count(),
-            Twin::NoTokenClear => is_token_flag(),
-            Twin::NoBlockClear => at.region == Region::Window,
-            Twin::NoLastBlockClear => at.region == Region::Window && is_last_block(shape, step.rank, at),
-            Twin::NoGrantClear => direct == Some(Direct::Grants),
-            Twin::NoSharedClear => {
+        match self.defect() {
+            Defect::NoClear => true,
+            Defect::NoCountClear => is_count(),
+            Defect::NoTokenClear => is_token_flag(),
+            Defect::NoBlockClear => at.region == Region::Window,
+            Defect::NoLastBlockClear => at.region == Region::Window && is_last_block(shape, step.rank, at),
+            Defect::NoGrantClear => direct == Some(Direct::Grants),
+            Defect::NoSharedClear => {
                 let last = dispatch_status(Partition::P0, shape.ep_world_size() - 1);
                 step.rank.0 < model.shared_ranks && at.offset % PARTITION == last.offset
             }
-            Twin::NoTpClear if at.region == Region::TpState => {
+            Defect::NoTpClear if at.region == Region::TpState => {
                 self.view.read_word(self.view.virtually(at)) == flag::status(0)
             }
-            Twin::NoReadyClear => step.operator == Operator::Combine,
+            Defect::NoReadyClear => step.operator == Operator::Combine,
             _ => false,
         }
     }
@@ -231,10 +224,10 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let quiet = match self.twin() {
-            Twin::NoQuiet => self.view.is_quiet_but_for(|_| true),
-            Twin::QuietOnlyIfSent if !self.sent => self.view.is_quiet_but_for(|_| true),
-            Twin::LateClear => self.view.is_quiet_but_for(|effect| effect.issued.kind == Kind::Store),
+        let quiet = match self.defect() {
+            Defect::NoQuiet => self.view.is_quiet_but_for(|_| true),
+            Defect::QuietOnlyIfSent if !self.sent => self.view.is_quiet_but_for(|_| true),
+            Defect::LateClear => self.view.is_quiet_but_for(|effect| effect.issued.kind == Kind::Store),
             _ => self.view.quiet(),
         }?;
         self.sent &= !quiet;
@@ -251,7 +244,7 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        if self.twin() == Twin::CleansNext && at == selector(Operator::Combine, CoreId(0)) {
+        if self.defect() == Defect::CleansNext && at == selector(Operator::Combine, CoreId(0)) {
             self.view.step.touch(at)?;
             self.clean_next();
         }
@@ -265,7 +258,7 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        if self.twin() == Twin::EarlyGrants && at.region == Region::State {
+        if self.defect() == Defect::EarlyGrants && at.region == Region::State {
             // Of a rank that is taken for idle there is no table.
             return Ok(self.view.row(at, len)?.unwrap_or(&[0; 4]));
         }
@@ -277,7 +270,7 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        if self.twin() == Twin::EarlyGrants && self.view.step.expected().is_none() {
+        if self.defect() == Defect::EarlyGrants && self.view.step.expected().is_none() {
             // What will be right is not known yet.
             self.view.step.written += bytes.len() as u32;
             return Ok(());
@@ -293,10 +286,12 @@ impl Fabric for Bent<'_, '_> {
 impl protocol::View for Bent<'_, '_> {
     fn experts(&mut self, moves: u32) -> Result<Progress, Fault> {
         let (setup, rank) = (self.setup(), self.view.step.rank);
-        let moves = match self.twin() {
+        let moves = match self.defect() {
             // Of the two moves of a row the second one comes first.
-            Twin::ResultAheadOfRead => moves ^ 1,
-            Twin::ReadyAheadOfResults if self.view.row_of_move(moves).is_none() => return Ok(Progress::Done),
+            Defect::ResultAheadOfRead => moves ^ 1,
+            Defect::ReadyAheadOfResults if self.view.row_of_move(moves).is_none() => {
+                return Ok(Progress::Done);
+            }
             _ => moves,
         };
         self.view.experts(moves, |at| result_place(setup, rank, at))
@@ -306,7 +301,7 @@ impl protocol::View for Bent<'_, '_> {
 /// Where results lie that machines look for at `at` on a rank.
 fn result_place(Setup { model, shape, .. }: &Setup<'_>, rank: RankId, at: Place) -> Place {
     let area = |number| Parts::of(shape, rank, Area { number, overwritten: false }).result(0).offset;
-    let is_one = model.twin == Twin::OneResultArea && at.offset >= area(1);
+    let is_one = model.defect == Defect::OneResultArea && at.offset >= area(1);
     Place { offset: if is_one { at.offset - area(1) + area(0) } else { at.offset }, ..at }
 }
 

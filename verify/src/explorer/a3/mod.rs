@@ -24,7 +24,7 @@ use view::View;
 
 impl Protocol for Scene<'_> {
     type Memory = Memory;
-    /// Whether the core has put something since its last quiet. Only the twin that asks looks at it.
+    /// Whether the core has put something since its last quiet. Only the defect that asks looks at it.
     type Own = bool;
     /// An effect lands, by its place in the flight.
     type Event = usize;
@@ -67,7 +67,8 @@ impl Protocol for Scene<'_> {
     fn happen(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
         let effect = state.memory.flight.remove(i);
         let violation = self.land(&mut state.memory, &effect);
-        if self.is_told(&effect, &state.memory.flight[..i]) {
+        let is_ahead = state.memory.flight[..i].iter().any(|e| e.issued.from == effect.issued.from);
+        if self.setup.model.defect.tells(&effect.issued, is_ahead) {
             state.note(self.setup, vec![effect.landing()]);
         }
         violation.map_or(Ok(true), Err)

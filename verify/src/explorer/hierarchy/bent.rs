@@ -2,10 +2,10 @@
 //! it sees. Without a defect every call goes through unchanged.
 
 use super::super::model::Model;
-use super::super::model::Twin;
 use super::super::protocol;
 use super::memory::{Area, Part, Scene, Spot};
 use super::view::View;
+use crate::defects::Defect;
 use core::cell::Cell;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::order::{Issued, Kind};
@@ -19,9 +19,9 @@ use veriep_core::units::{RankId, Token};
 impl Scene<'_> {
     /// Whether an effect that is seen says that an earlier one has landed.
     pub(super) fn lands_behind(&self, effect: &Issued, earlier: &Issued) -> bool {
-        let is_overtaken = match self.setup.model.twin {
-            Twin::UnorderedMessages | Twin::LastWordFirst => matches!(earlier.kind, Kind::Message(_)),
-            Twin::RelaxedPublish => earlier.kind == Kind::Put,
+        let is_overtaken = match self.setup.model.defect {
+            Defect::UnorderedMessages | Defect::LastWordFirst => matches!(earlier.kind, Kind::Message(_)),
+            Defect::RelaxedPublish => earlier.kind == Kind::Put,
             _ => false,
         };
         !is_overtaken && self.follows(effect, earlier)
@@ -29,17 +29,17 @@ impl Scene<'_> {
 
     /// Slots of the message area: operator N + this writes its tasks where operator N did.
     pub(super) fn message_slots(&self) -> u32 {
-        let Model { twin, partitions, .. } = self.setup.model;
-        if *twin == Twin::OneMessageSlot { 1 } else { partitions[0] }
+        let Model { defect, partitions, .. } = self.setup.model;
+        if *defect == Defect::OneMessageSlot { 1 } else { partitions[0] }
     }
 
     /// Whether an operator ends only with what is written there. Who does not wait for it goes on, and what comes of that is
     /// looked for elsewhere.
     pub(super) fn is_awaited(&self, spot: Spot) -> bool {
-        match self.setup.model.twin {
-            Twin::PartialWait => spot.area != Area::End,
-            Twin::NoEntered => spot.area != Area::Entered,
-            Twin::NoThirdEntered => (spot.area, spot.number) != (Area::Entered, 2),
+        match self.setup.model.defect {
+            Defect::PartialWait => spot.area != Area::End,
+            Defect::NoEntered => spot.area != Area::Entered,
+            Defect::NoThirdEntered => (spot.area, spot.number) != (Area::Entered, 2),
             _ => true,
         }
     }
@@ -61,8 +61,8 @@ impl<'v, 'a> Bent<'v, 'a> {
         self.view
     }
 
-    fn twin(&self) -> Twin {
-        self.view.scene.setup.model.twin
+    fn defect(&self) -> Defect {
+        self.view.scene.setup.model.defect
     }
 
     /// What lies at a place that cores of this operator share, and how far behind its beginning.
@@ -74,22 +74,22 @@ impl<'v, 'a> Bent<'v, 'a> {
     /// The word that a core takes for the one at a spot, without a look at the memory; `None` if it looks.
     fn assumed_word(&self, spot: Spot) -> Option<u64> {
         let (step, own_epoch) = (&self.view.step, self.view.own_epoch());
-        match (self.twin(), spot.area) {
-            (Twin::NoBarrier | Twin::BarrierOfLowerCores, Area::Barrier) => {
+        match (self.defect(), spot.area) {
+            (Defect::NoBarrier | Defect::BarrierOfLowerCores, Area::Barrier) => {
                 let (core, parity) = (u32::from(spot.number) / 2, u32::from(spot.number) % 2);
-                let skips = match self.twin() {
-                    Twin::NoBarrier => core != step.core.0,
+                let skips = match self.defect() {
+                    Defect::NoBarrier => core != step.core.0,
                     _ => core > step.core.0,
                 };
                 let is_used = parity != step.op % 2;
                 (skips && is_used).then(|| self.view.barrier_word(step.op))
             }
-            (Twin::NoEntered, Area::Entered) | (Twin::NoRowsDone, Area::RowsDone) => Some(own_epoch),
-            (Twin::NoThirdEntered, Area::Entered) => (spot.number == 2).then_some(own_epoch),
-            (Twin::NoStreams | Twin::PartialWait, Area::End) => {
-                let needs_nothing = match (self.twin(), step.operator) {
-                    (Twin::NoStreams, Operator::Dispatch) => true,
-                    (Twin::PartialWait, Operator::Combine) => !self.has_experts_on(spot.number.into()),
+            (Defect::NoEntered, Area::Entered) | (Defect::NoRowsDone, Area::RowsDone) => Some(own_epoch),
+            (Defect::NoThirdEntered, Area::Entered) => (spot.number == 2).then_some(own_epoch),
+            (Defect::NoStreams | Defect::PartialWait, Area::End) => {
+                let needs_nothing = match (self.defect(), step.operator) {
+                    (Defect::NoStreams, Operator::Dispatch) => true,
+                    (Defect::PartialWait, Operator::Combine) => !self.has_experts_on(spot.number.into()),
                     _ => false,
                 };
                 needs_nothing.then(|| relay::mark(own_epoch, 0))
@@ -108,9 +108,9 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// The front flag of a record as the one before it has come, of which another word is looked at.
     fn front(&self, at: Place, spot: Spot) -> Option<Result<u64, Fault>> {
-        let part = match self.twin() {
-            Twin::OwnFront => Part::Front,
-            Twin::FlagAtEnd => Part::End,
+        let part = match self.defect() {
+            Defect::OwnFront => Part::Front,
+            Defect::FlagAtEnd => Part::End,
             _ => return None,
         };
         let is_first = u32::from(spot.number).is_multiple_of(self.view.scene.setup.shape.bs_max());
@@ -124,9 +124,11 @@ impl<'v, 'a> Bent<'v, 'a> {
             return false;
         }
         let op = self.view.of_machine(word);
-        match (self.twin(), area) {
-            (Twin::Equal, Area::Entered | Area::RowsDone) => op > self.view.step.op,
-            (Twin::InStep, Area::Entered) => self.in_step.replace(Some(op)).is_some_and(|other| other != op),
+        match (self.defect(), area) {
+            (Defect::Equal, Area::Entered | Area::RowsDone) => op > self.view.step.op,
+            (Defect::InStep, Area::Entered) => {
+                self.in_step.replace(Some(op)).is_some_and(|other| other != op)
+            }
             _ => false,
         }
     }
@@ -137,7 +139,7 @@ impl<'v, 'a> Middleware for Bent<'v, 'a> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let is_nothing = relay::unmark(word).1 == 0;
-        if self.twin() == Twin::NoFlagOfNothing
+        if self.defect() == Defect::NoFlagOfNothing
             && is_nothing
             && self.spot(at).is_some_and(|(spot, _)| spot.area == Area::Count)
         {
@@ -147,16 +149,16 @@ impl<'v, 'a> Middleware for Bent<'v, 'a> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let skips = match self.twin() {
-            Twin::NoQuiet => true,
-            Twin::QuietOfFirstCore => self.view.step.core.0 > 0,
+        let skips = match self.defect() {
+            Defect::NoQuiet => true,
+            Defect::QuietOfFirstCore => self.view.step.core.0 > 0,
             _ => false,
         };
         if skips { Ok(true) } else { self.view.quiet() }
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if self.twin() == Twin::None {
+        if self.defect() == Defect::None {
             return self.view.observe(at);
         }
         let Some((spot, inside)) = self.spot(at) else { return self.view.observe(at) };

@@ -1,24 +1,25 @@
 //! One core's fabric and one agent's interface over loom's memory: the very ones of `veriep_core::fabric::raw`, over cells that
 //! are loom's objects.
 
-use super::Bend;
+use super::bent::in_parts;
 use super::memory::Memory;
-use crate::loom::domain::{Seated, drive};
+use crate::defects::Defect;
+use crate::loom::bent::ordering;
+use crate::loom::domain::drive;
 use crate::loom::memory::Outputs;
 use crate::loom::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use core::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use veriep_core::fabric::coherent::{Cells, CoherentFabric, CoherentNic, Copied};
-use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::coherent::{Cells, CoherentNic, Copied};
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
-use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
-use veriep_core::layout::a2_window::{buffer_chosen, half_start};
-use veriep_core::layout::state::{Partition, core_word};
+use veriep_core::fabric::{Capabilities, Fault, Progress, ProtocolError};
+use veriep_core::layout::a2_message::doorbell;
+use veriep_core::layout::a2_window::buffer_chosen;
+use veriep_core::layout::state::core_word;
 use veriep_core::place::{Place, Region};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Agent, AgentEnv};
@@ -32,23 +33,10 @@ pub struct RankView {
     /// The domain as this rank sees it.
     pub shape: Arc<Shape>,
     pub rank: RankId,
-    pub bend: Bend,
+    pub defect: Defect,
 }
 
 impl RankView {
-    /// Where a place is, if two are one.
-    fn folded(&self, at: Place) -> Place {
-        let half = half_start(&self.shape, Partition::P1);
-        let offset = match (self.bend, at.region) {
-            (Bend::OneMessageSlot, Region::State) if at.offset < DOORBELL => at.offset % MESSAGE_SLOT,
-            (Bend::OneHalf, Region::Window | Region::WindowOut) if at != buffer_chosen(&self.shape) => {
-                at.offset % half
-            }
-            _ => at.offset,
-        };
-        Place { offset, ..at }
-    }
-
     const fn fault(&self, at: Place, len: u64) -> Fault {
         Fault::new(self.rank, at, len)
     }
@@ -74,13 +62,26 @@ pub struct A2Cells {
 }
 
 impl A2Cells {
+    /// What `core` of a rank reaches.
+    pub(super) fn of_core(view: RankView, core: CoreId) -> Self {
+        Self::new(view, Actor::Core(core))
+    }
+
     fn new(view: RankView, actor: Actor) -> Self {
         Self { view, actor, outputs: Rc::default(), private: Rc::default(), copies: Bump::new() }
     }
 
-    fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
+    pub(super) fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
         let private = Rc::clone(&self.private);
         Self { outputs, private, ..Self::new(self.view.clone(), self.actor) }
+    }
+
+    pub(super) const fn view(&self) -> &RankView {
+        &self.view
+    }
+
+    pub(super) fn is_first_core(&self) -> bool {
+        self.actor == Actor::Core(CoreId(0))
     }
 
     /// An agent's accesses are noted as those of core 0.
@@ -97,17 +98,8 @@ impl A2Cells {
         mine && rank == self.view.rank
     }
 
-    /// The ordering that a twin makes of the one that the fabric asks for.
-    fn bent(&self, at: Place, ordering: Ordering) -> Ordering {
-        let is_agent = self.actor == Actor::Agent;
-        let relaxed = match (self.view.bend, ordering) {
-            (Bend::RelaxedTransfer, Ordering::Release) => is_agent,
-            (Bend::RelaxedAgent, Ordering::Acquire) => is_agent,
-            (Bend::RelaxedObserve, Ordering::Acquire) => !is_agent,
-            (Bend::RelaxedDoorbell, Ordering::Release) => at == doorbell(),
-            _ => false,
-        };
-        if relaxed { Ordering::Relaxed } else { ordering }
+    fn ordering(&self, at: Place, asked: Ordering) -> Ordering {
+        ordering(self.view.defect, self.actor == Actor::Agent, at, asked)
     }
 
     /// Writes whole words of the own rank; those that mean nothing are forgotten.
@@ -153,7 +145,7 @@ impl Cells for A2Cells {
             // Nothing that is meant was ever written there.
             return self.check(rank, at, 8).map(|()| 0);
         };
-        let word = known.load(self.bent(at, ordering));
+        let word = known.load(self.ordering(at, ordering));
         if ordering != Ordering::Relaxed && self.actor != Actor::Agent {
             self.note(Access::Saw(at, word));
         }
@@ -161,6 +153,9 @@ impl Cells for A2Cells {
     }
 
     fn store(&self, to: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
+        if matches!(self.actor, Actor::Core(_)) && to != self.view.rank {
+            return Err(Fault::new(to, at, 8));
+        }
         let is_private = self.is_private(to, at);
         if is_private {
             self.private.borrow_mut().insert(at, word);
@@ -171,7 +166,7 @@ impl Cells for A2Cells {
                     Actor::Core(_) => Access::Word(to, at, word),
                     Actor::Agent => Access::Sent(to, at, word),
                 });
-                known.store(word, self.bent(at, ordering));
+                known.store(word, self.ordering(at, ordering));
             }
             None if is_private => {}
             // A transfer also carries words that mean nothing.
@@ -227,106 +222,6 @@ impl Cells for A2Cells {
     fn fence(&mut self) {}
 }
 
-#[derive(Debug)]
-pub struct CoreFabric {
-    inner: CoherentFabric<A2Cells>,
-    /// By operator: the flags that it waits for.
-    awaited: Vec<BTreeSet<Place>>,
-    operator: usize,
-    late: Vec<(Place, u64)>,
-    /// The interface of an agent that goes on whenever this core waits.
-    folded: Option<AgentNic>,
-}
-
-impl CoreFabric {
-    /// The fabric of `core`, which waits for the flags `awaited` of each operator.
-    pub fn new(
-        view: RankView,
-        core: CoreId,
-        awaited: Vec<BTreeSet<Place>>,
-        folded: Option<AgentNic>,
-    ) -> Self {
-        let inner = CoherentFabric::from(A2Cells::new(view, Actor::Core(core)));
-        Self { inner, awaited, operator: 0, late: Vec::new(), folded }
-    }
-
-    const fn view(&self) -> &RankView {
-        &self.inner.cells().view
-    }
-}
-
-impl Middleware for CoreFabric {
-    veriep_core::around! { inner: CoherentFabric<A2Cells>, its capabilities }
-
-    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        if to != self.view().rank {
-            return Err(Fault::new(to, at, 8));
-        }
-        self.inner.publish(to, at, word)?;
-        if at == doorbell() {
-            let late = core::mem::take(&mut self.late);
-            late.into_iter().try_for_each(|(at, word)| match at.region {
-                Region::WindowOut => self.inner.write(at, &word.to_le_bytes()),
-                _ => self.inner.store(at, word),
-            })?;
-        }
-        Ok(())
-    }
-
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let (cells, word) = (self.inner.cells(), self.inner.observe(at)?);
-        let first = cells.actor == Actor::Core(CoreId(0));
-        if cells.view.bend == Bend::EarlyFlip && first && at == buffer_chosen(&cells.view.shape) {
-            cells.store(cells.view.rank, at, word ^ 1, Ordering::Relaxed)?;
-        }
-        Ok(word)
-    }
-
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        let flips = at == buffer_chosen(&self.view().shape);
-        let clears = at.region == Region::Window && !flips;
-        match self.view().bend {
-            Bend::EarlyFlip if flips => Ok(()),
-            Bend::NoClears if clears => Ok(()),
-            Bend::SeedClears if clears && !self.awaited[self.operator].contains(&at) => Ok(()),
-            Bend::LateTasks if at.region == Region::State => {
-                self.late.push((at, word));
-                Ok(())
-            }
-            _ => self.inner.store(at, word),
-        }
-    }
-
-    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        if at.region != Region::WindowOut || self.view().bend != Bend::LateWrites {
-            return self.inner.write(at, bytes);
-        }
-        let words = (0..).step_by(8).zip(bytes.as_chunks().0);
-        let late =
-            words.map(|(shift, &word)| (Place { offset: at.offset + shift, ..at }, u64::from_le_bytes(word)));
-        self.late.extend(late);
-        Ok(())
-    }
-}
-
-impl Seated for CoreFabric {
-    /// The driver has dropped the fabric of the operator before.
-    fn begin(&mut self, n: usize, outputs: Rc<Outputs>) {
-        self.operator = n;
-        self.inner = CoherentFabric::from(self.inner.cells().with_outputs(outputs));
-    }
-
-    /// Who waits lets his agent go on.
-    fn answer(&mut self, progress: Progress) -> Result<Progress, ProtocolError> {
-        let (Progress::Pending(_), Some(nic)) = (progress, &mut self.folded) else { return Ok(progress) };
-        Ok(if nic.step()? == Progress::Stepped { Progress::Stepped } else { progress })
-    }
-
-    fn leave(&mut self) {
-        self.folded.take().into_iter().for_each(AgentNic::serve);
-    }
-}
-
 /// The interface of one agent, and the agent.
 #[derive(Debug)]
 pub struct AgentNic {
@@ -348,7 +243,7 @@ impl AgentNic {
     }
 
     /// Lets the agent step.
-    fn step(&mut self) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self) -> Result<Progress, ProtocolError> {
         if self.tasks == 0 {
             self.flush()?;
             return Ok(Progress::Done);
@@ -376,14 +271,7 @@ impl AgentNic {
     }
 
     fn deliver(&mut self, transfer: &Transfer) -> Result<(), Fault> {
-        let Transfer { from, at, len, .. } = *transfer;
-        let rest = len.saturating_sub(8);
-        if self.view.bend == Bend::LastWordFirst && rest > 0 {
-            let after = |place: Place| Place { offset: place.offset + rest, ..place };
-            self.inner.post(&Transfer { from: after(from), at: after(at), len: 8, ..*transfer })?;
-            return self.inner.post(&Transfer { len: rest, ..*transfer }).map(|_| ());
-        }
-        self.inner.post(transfer).map(|_| ())
+        in_parts(self.view.defect, transfer).iter().try_for_each(|part| self.inner.post(part).map(|_| ()))
     }
 }
 

@@ -1,9 +1,10 @@
 //! A group of A2 whose cores and agents are loom threads. Every rank runs the same operators; what comes out is compared
 //! with the oracle.
 
-use super::Bend;
-use super::fabric::{AgentNic, CoreFabric, RankView};
+use super::bent::Bent;
+use super::fabric::{AgentNic, RankView};
 use super::memory::{Memory, Places};
+use crate::defects::Defect;
 use crate::loom::domain::{Domain, Run};
 use crate::loom::round::Traffic;
 use core::cell::RefCell;
@@ -44,7 +45,7 @@ pub struct Group {
     domain: Domain,
     places: Vec<Places>,
     agencies: Vec<Agency>,
-    bend: Bend,
+    defect: Defect,
 }
 
 impl Size<'_> {
@@ -73,7 +74,7 @@ impl Group {
         let domain = Domain::new(shapes, traffic, schedule, Choices::default());
         let places = domain.ranks().map(|(rank, shape)| Places::of(shape, rank)).collect();
         let agencies = vec![Agency::Thread; size.cores.len()];
-        Self { domain, places, agencies, bend: Bend::None }
+        Self { domain, places, agencies, defect: Defect::None }
     }
 
     /// The ranks' agents run there.
@@ -93,13 +94,13 @@ impl Group {
     }
 
     pub fn body(self) -> impl Fn() + Send + Sync + 'static {
-        let Self { domain, places, agencies, bend } = self;
+        let Self { domain, places, agencies, defect } = self;
         let domain = Arc::new(domain);
         move || {
             let memory = Rc::new(Memory::new(&domain.shapes[0], &places));
             let view = |rank: RankId| {
                 let shape = Arc::clone(&domain.shapes[rank.index()]);
-                RankView { memory: Rc::clone(&memory), shape, rank, bend }
+                RankView { memory: Rc::clone(&memory), shape, rank, defect }
             };
             // What an agent has to post.
             let tasks = domain.schedules[0].len() * (domain.shapes.len() - 1);
@@ -117,15 +118,15 @@ impl Group {
                 |rank, core| {
                     let operators = 0..domain.schedules[rank.index()].len();
                     let awaited = operators.map(|n| awaited(&domain, rank, n)).collect();
-                    CoreFabric::new(view(rank), core, awaited, take(rank))
+                    Bent::new(view(rank), core, awaited, take(rank))
                 },
             );
         }
     }
 
-    /// The body of a twin.
-    pub fn bent(self, bend: Bend) -> impl Fn() + Send + Sync + 'static {
-        Self { bend, ..self }.body()
+    /// The body with a defect.
+    pub fn bent(self, defect: Defect) -> impl Fn() + Send + Sync + 'static {
+        Self { defect, ..self }.body()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The orderings of the agent's seam one by one, without machines: a few lines for each core and agent.
 
-use super::Bend;
-use super::fabric::{AgentNic, CoreFabric, RankView};
+use super::bent::Bent;
+use super::fabric::{AgentNic, RankView};
 use super::memory::{Memory, Places};
+use crate::defects::Defect;
 use crate::loom::domain::together;
 use crate::loom::litmus::did;
 use ::loom::thread;
@@ -22,7 +23,7 @@ const P0: Partition = Partition::P0;
 /// Core 0 of a rank and its agent, on one thread.
 #[derive(Debug)]
 pub struct Rank {
-    core: CoreFabric,
+    core: Bent,
     agent: AgentNic,
     shape: Arc<Shape>,
     rank: RankId,
@@ -34,16 +35,16 @@ pub type Script = fn(&mut Rank);
 pub type Scripts = &'static [(u32, Script)];
 
 /// The body of a litmus test.
-pub fn litmus(shape: Shape, bend: Bend, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
+pub fn litmus(shape: Shape, defect: Defect, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size()).map(|rank| Places::of(&shape, RankId(rank))).collect();
     let shape = Arc::new(shape);
     move || {
         let memory = Rc::new(Memory::new(&shape, &places));
         let mut threads = scripts.iter().map(|&(rank, script)| {
             let (memory, shape, rank) = (Rc::clone(&memory), Arc::clone(&shape), RankId(rank));
-            let view = RankView { memory, shape: Arc::clone(&shape), rank, bend };
+            let view = RankView { memory, shape: Arc::clone(&shape), rank, defect };
             let agent = AgentNic::new(view.clone(), false, 1);
-            let core = CoreFabric::new(view, CoreId(0), Vec::new(), None);
+            let core = Bent::new(view, CoreId(0), Vec::new(), None);
             let mut rank = Rank { core, agent, shape, rank };
             move || script(&mut rank)
         });

@@ -1,14 +1,16 @@
-//! The broken twins: each bends one thing that the protocol's argument needs, and a model must then fail.
-//! What a twin needs to be seen, traffic, rounds or cores, stands at the test that catches it.
+//! Defects of A3's fabric: a layer around that of a core. The machines stay as they are, and a model must fail. What a defect needs
+//! to be seen, traffic, rounds or cores, stands at the test that catches it.
 
 use super::domain::Seated;
 use super::fabric::{LoomCells, LoomFabric, forget, renew, unfenced};
 use super::memory::Outputs;
+use crate::defects::Defect;
 use core::sync::atomic::Ordering;
 use std::rc::Rc;
 use veriep_core::fabric::coherent::Cells;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::layout::a2_message::doorbell;
 use veriep_core::layout::state::{
     CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status,
 };
@@ -16,64 +18,34 @@ use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
 use veriep_core::units::RankId;
 
-/// What is bent in the fabric of every core, while the machines stay as they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twist {
-    /// Nothing.
-    #[default]
-    None,
-    /// A publish is not after the data before it.
-    RelaxedPublish,
-    /// The word that results of experts lie ready is not after the results.
-    RelaxedReady,
-    /// What follows an observe may have come before it.
-    RelaxedObserve,
-    /// Rows go past the caches.
-    PastCaches(Fences),
-    /// Puts to a rank come after the next publish to it, or after the word that tells the other cores that they have
-    /// landed.
-    FlagFirst,
-    /// Puts never land.
-    NoPut,
-    /// Dispatch does not wait at its first core barrier: every other core seems to have arrived.
-    NoBarrier,
-    /// A core waits at its first barrier for the cores with lower numbers only.
-    LowerCoresOnly,
-    /// A core has one word for all its barriers. Whoever finds a later epoch there than its own takes it for
-    /// arrived, with the sum that it finds.
-    OneCoreWord,
-    /// Operators of a kind have one partition: its selectors never change.
-    OnePartition(Operator),
-    /// Flags are never cleared.
-    NoClear,
-    /// Clears land as late as the contract allows: at the next quiet. Not broken.
-    ClearsAtQuiet,
-    /// Quiet does not wait for clears: they land when the operator that asked for quiet has ended.
-    ClearsPastQuiet,
-    /// Combine waits for a dispatch flag of the first partition, too: that of this slot.
-    CombineWaitsFor(u32),
-    /// Combine does not wait for this one of its flags.
-    CombineIgnores(Place),
+/// The ordering that a defect makes of the one that a fabric asks for.
+pub(super) fn ordering(defect: Defect, by_agent: bool, at: Place, asked: Ordering) -> Ordering {
+    let is_relaxed = match (defect, asked) {
+        (Defect::RelaxedPublish, Ordering::Release) | (Defect::RelaxedObserve, Ordering::Acquire) => {
+            !by_agent
+        }
+        (Defect::RelaxedTransfer, Ordering::Release) | (Defect::RelaxedAgent, Ordering::Acquire) => by_agent,
+        (Defect::RelaxedDoorbell, Ordering::Release) => at == doorbell(),
+        _ => false,
+    };
+    if is_relaxed { Ordering::Relaxed } else { asked }
 }
 
-/// Which fences are left out where rows go past the caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fences {
-    /// None. Not broken.
-    Fenced,
-    /// That before a publish.
-    NotBeforePublish,
-    /// That in quiet.
-    NotInQuiet,
-    /// Both.
-    NotBeforePublishNorInQuiet,
-    /// That before the fabric is dropped.
-    NotAtTheEnd,
+/// Whether rows go past the caches.
+pub(super) const fn go_past_caches(defect: Defect) -> bool {
+    matches!(
+        defect,
+        Defect::PastCaches
+            | Defect::NoFenceBeforePublish
+            | Defect::NoFenceInQuiet
+            | Defect::NoFence
+            | Defect::NoFenceAtTheEnd
+    )
 }
 
 /// A core's fabric, bent as its cells say.
 #[derive(Debug)]
-pub(super) struct Twisted {
+pub(super) struct Bent {
     fabric: LoomFabric,
     /// Puts that a later publish lets land.
     puts: Vec<(RankId, Place, Vec<u8>)>,
@@ -83,70 +55,68 @@ pub(super) struct Twisted {
     passed: Vec<(Place, u64)>,
 }
 
-impl Twisted {
+impl Bent {
     pub(super) fn new(cells: LoomCells) -> Self {
         Self { fabric: LoomFabric::from(cells), puts: Vec::new(), clears: Vec::new(), passed: Vec::new() }
     }
 
-    fn twist(&self) -> Twist {
-        self.fabric.cells().twist
+    fn defect(&self) -> Defect {
+        self.fabric.cells().defect
     }
 }
 
-impl Seated for Twisted {
+impl Seated for Bent {
     /// The driver has dropped the fabric of the operator before.
     fn begin(&mut self, _: usize, outputs: Rc<Outputs>) {
         drop(renew(&mut self.fabric, outputs));
     }
 
     fn ended(&mut self) -> Result<(), Fault> {
-        if self.twist() == Twist::PastCaches(Fences::NotAtTheEnd) {
+        if self.defect() == Defect::NoFenceAtTheEnd {
             forget(&mut self.fabric);
         }
         self.passed.drain(..).try_for_each(|(at, word)| self.fabric.store(at, word))
     }
 }
 
-impl Middleware for Twisted {
+impl Middleware for Bent {
     veriep_core::around! { fabric: LoomFabric, its capabilities }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        match self.twist() {
-            Twist::NoPut => {}
-            Twist::FlagFirst => self.puts.push((to, at, [row, tail].concat())),
+        match self.defect() {
+            Defect::NoPut => {}
+            Defect::FlagFirst => self.puts.push((to, at, [row, tail].concat())),
             _ => return self.fabric.put(to, at, row, tail),
         }
         Ok(())
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        use Fences::{NotBeforePublish, NotBeforePublishNorInQuiet};
-        match self.twist() {
-            Twist::RelaxedReady if is_ready_word(at) => {
+        match self.defect() {
+            Defect::RelaxedReady if is_ready_word(at) => {
                 self.fabric.cells().store(to, at, word, Ordering::Relaxed)
             }
-            Twist::PastCaches(NotBeforePublish | NotBeforePublishNorInQuiet) => {
+            Defect::NoFenceBeforePublish | Defect::NoFence => {
                 unfenced(&mut self.fabric, |fabric| fabric.publish(to, at, word))
             }
-            Twist::FlagFirst => {
+            Defect::FlagFirst => {
                 self.fabric.publish(to, at, word)?;
                 let mut puts = self.puts.extract_if(.., |(rank, place, _)| {
                     *rank == to && place.region.is_of_tp() == at.region.is_of_tp() || is_core_word(at)
                 });
                 puts.try_for_each(|(to, at, bytes)| self.fabric.put(to, at, &bytes, &[]))
             }
-            Twist::OneCoreWord => self.fabric.publish(to, first_word(at), word),
+            Defect::OneBarrierWord => self.fabric.publish(to, first_word(at), word),
             _ => self.fabric.publish(to, at, word),
         }
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        use Fences::{NotBeforePublishNorInQuiet, NotInQuiet};
-        match self.twist() {
-            Twist::PastCaches(NotInQuiet | NotBeforePublishNorInQuiet) => {
+        match self.defect() {
+            Defect::NoFenceInQuiet | Defect::NoFence => {
                 return unfenced(&mut self.fabric, LoomFabric::quiet);
             }
-            Twist::ClearsPastQuiet => self.passed.append(&mut self.clears),
+            Defect::LateClear => self.passed.append(&mut self.clears),
             _ => self.clears.drain(..).try_for_each(|(at, word)| self.fabric.store(at, word))?,
         }
         self.fabric.quiet()
@@ -157,10 +127,10 @@ impl Middleware for Twisted {
         // The first barrier of a group has the odd word; nobody carries a sum there.
         let first = core_word(core, 1);
         let is_of_first = is_core_word(at) && at.offset % 16 == first.offset % 16;
-        match self.twist() {
-            Twist::NoBarrier if is_of_first => fabric.observe(first),
-            Twist::LowerCoresOnly if is_of_first && at > first => fabric.observe(first),
-            Twist::OneCoreWord if is_core_word(at) => {
+        match self.defect() {
+            Defect::NoBarrier if is_of_first => fabric.observe(first),
+            Defect::BarrierOfLowerCores if is_of_first && at > first => fabric.observe(first),
+            Defect::OneBarrierWord if is_core_word(at) => {
                 let seen = fabric.observe(first_word(at))?;
                 let (sums, epoch) = (seen << 2 >> 2, seen >> 62);
                 let asked = fabric.observe(core_word(core, 0))? >> 62;
@@ -169,11 +139,12 @@ impl Middleware for Twisted {
                 let shown = if ahead { asked } else { asked.wrapping_sub(2) % 4 };
                 Ok(if ahead || behind { shown << 62 | sums } else { seen })
             }
-            Twist::OnePartition(kind) if fabric.cells().is_selector(kind, at) => Ok(0),
-            Twist::CombineWaitsFor(slot) if fabric.observe(dispatch_status(Partition::P0, slot))? == 0 => {
+            Defect::OneDispatchPartition if fabric.cells().is_selector(Operator::Dispatch, at) => Ok(0),
+            Defect::OneCombinePartition if fabric.cells().is_selector(Operator::Combine, at) => Ok(0),
+            Defect::CombineWaitsForDispatch if fabric.observe(dispatch_status(Partition::P0, 2))? == 0 => {
                 Ok(0)
             }
-            Twist::CombineIgnores(flag) if at == flag => Ok(ARRIVED),
+            Defect::CombineIgnoresFlag if at == combine_status(Partition::P0, 1) => Ok(ARRIVED),
             _ => fabric.observe(at),
         }
     }
@@ -181,9 +152,9 @@ impl Middleware for Twisted {
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         // A selector is flipped as ever: a core reads it before the next quiet.
         let is_clear = self.fabric.cells().private(at).is_none();
-        match self.twist() {
-            Twist::NoClear if is_clear => {}
-            Twist::ClearsAtQuiet | Twist::ClearsPastQuiet if is_clear => self.clears.push((at, word)),
+        match self.defect() {
+            Defect::NoClear if is_clear => {}
+            Defect::ClearsAtQuiet | Defect::LateClear if is_clear => self.clears.push((at, word)),
             _ => return self.fabric.store(at, word),
         }
         Ok(())
