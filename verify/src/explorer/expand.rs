@@ -1,15 +1,16 @@
 //! Which moves must be tried, and which ways through a step.
 
-use super::protocol::{Came, Protocol, StepOf};
+use super::moves::{Ask, Found, Known, Move, Next};
+use super::protocol::{Explored, Outcome};
 use super::state::{Core, StateOf};
-use super::step::{Ask, Found, Known, Move, Next};
+use super::step::StepOf;
 use super::tape::{Tape, ways, with_fewest_landings};
 use core::mem::discriminant;
 
 /// What a core can do: its number, and where each way through its step leads.
 type Ways<P> = (usize, Vec<Next<P>>);
 
-impl<P: Protocol> Known<'_, P> {
+impl<P: Explored> Known<'_, P> {
     /// The moves that must be tried: steps of some ranks, such that no other can change what these look at now, and all that
     /// can happen in the memory.
     pub(super) fn expand(&mut self, state: &StateOf<P>) -> Vec<Found<P>> {
@@ -41,7 +42,7 @@ impl<P: Protocol> Known<'_, P> {
             }
         };
         let fewest = || (0..ranks).map(closed).filter(|(count, _)| *count > 0).min();
-        let set = if self.protocol.moves_few() { fewest().map_or(0, |(_, set)| set) } else { u32::MAX };
+        let set = if self.protocol.lets_ranks_wait() { fewest().map_or(0, |(_, set)| set) } else { u32::MAX };
         let chosen = of_rank.into_iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
         let ways = chosen.flat_map(|(_, (all, _))| all);
         let mut found: Vec<_> =
@@ -63,11 +64,10 @@ impl<P: Protocol> Known<'_, P> {
                     holds = false;
                     return (Tape::new(ask.given), None);
                 };
-                open |= step.open.get();
-                let tape = step.tape.into_inner();
+                open |= step.search.open.get();
+                let tape = step.search.tape.into_inner();
                 let landed = P::in_flight(&next.memory) < P::in_flight(&state.memory);
-                let (violation, noted) = (step.violation.into_inner(), step.noted.into_inner());
-                let moved = self.conclude(&mut next, core, came, (violation, noted));
+                let moved = self.conclude(&mut next, core, came, step.found);
                 let moved = moved.map(|moved| {
                     next.cores[core].polled = defect.is_polled(state.cores[core].polled, moved);
                     moved || defect.polls() || landed
@@ -76,7 +76,7 @@ impl<P: Protocol> Known<'_, P> {
                     self.give_back(next);
                     return (tape, None);
                 }
-                (tape, Some(moved.map(|_| (next, step.issued))))
+                (tape, Some(moved.map(|_| (next, step.search.issued))))
             };
             let ways = ways(step);
             let same = |(a, of_a): &(Box<StateOf<P>>, Vec<P::Effect>),
@@ -104,27 +104,27 @@ impl<P: Protocol> Known<'_, P> {
         core: usize,
         ask: &Ask,
         supposing: bool,
-    ) -> Option<(Came, StepOf<P>)> {
+    ) -> Option<(Outcome, StepOf<P>)> {
         if !supposing {
             return Some(self.step(state, core, ask, None));
         }
         let before = self.copy(state);
         let (came, step) = self.step(state, core, ask, Some(Vec::new()));
-        let mut others = further(0, &step.supposed.borrow());
+        let mut others = further(0, &step.search.supposed.borrow());
         while let Some(ahead) = others.pop() {
             let (known, mut there) = (ahead.len(), self.copy(&before));
             let (other_came, other) = self.step(&mut there, core, ask, Some(ahead));
             let same = go_on_alike::<P>(&state.cores[core], &there.cores[core])
                 && came.as_ref().map(discriminant).ok() == other_came.as_ref().map(discriminant).ok()
-                && (&step.tape, &step.touched, &step.open, &step.violation, &step.issued)
-                    == (&other.tape, &other.touched, &other.open, &other.violation, &other.issued);
+                && step.search.is_like(&other.search)
+                && step.found.violation == other.found.violation;
             self.give_back(there);
             if !same {
                 state.clone_from(&before);
                 self.give_back(before);
                 return None;
             }
-            others.extend(further(known, &other.supposed.borrow()));
+            others.extend(further(known, &other.search.supposed.borrow()));
         }
         self.give_back(before);
         Some((came, step))
@@ -132,7 +132,7 @@ impl<P: Protocol> Known<'_, P> {
 }
 
 /// Whether two cores go on alike, whatever their ways were.
-fn go_on_alike<P: Protocol>(a: &Core<P::Own>, b: &Core<P::Own>) -> bool {
+fn go_on_alike<P: Explored>(a: &Core<P::Own>, b: &Core<P::Own>) -> bool {
     a.local == b.local && P::is_alike(&a.own, &b.own)
 }
 

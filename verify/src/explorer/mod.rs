@@ -37,6 +37,7 @@ mod expand;
 mod hierarchy;
 mod liveness;
 mod model;
+mod moves;
 mod numbers;
 mod oracle;
 mod phase;
@@ -59,10 +60,10 @@ pub use violation::Violation;
 pub use witness::{Taken, Witness};
 
 use crate::order::Order;
+use moves::Known;
 use search::search;
 use setup::Setup;
 use std::collections::BTreeSet;
-use step::Known;
 use veriep_core::protocol::Receive;
 
 /// What a search found.

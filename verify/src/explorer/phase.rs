@@ -1,7 +1,7 @@
 //! How far a core is, and a step of its machine over whichever memory.
 
 use super::oracle::Expected;
-use super::protocol::{Came, View};
+use super::protocol::{Outcome, View};
 use super::setup::Setup;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::rank_remap::RankRemap;
@@ -38,7 +38,7 @@ impl Setup<'_> {
         inputs: &Inputs<'_>,
         expected: Option<&Expected>,
         scratch: Scratch<'_>,
-    ) -> Came {
+    ) -> Outcome {
         let machine = match phase {
             Phase::Between => return Ok(Progress::Stepped),
             Phase::Experts { moves } => {

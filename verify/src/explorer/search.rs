@@ -11,9 +11,9 @@
 //! nobody waits all the way round.
 
 use super::liveness::{self, Graph, Mover};
-use super::protocol::Protocol;
+use super::moves::{Known, Move};
+use super::protocol::Explored;
 use super::state::{Bytes, StateOf};
-use super::step::{Known, Move};
 use super::timeline::tell;
 use super::{Model, Report, Violation};
 use foldhash::HashMap;
@@ -31,7 +31,7 @@ pub(super) struct Origin<E> {
 }
 
 /// Visits all states, up to about `states_max` and until it is told to stop.
-pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
+pub(super) fn search<P: Explored>(mut known: Known<'_, P>) -> Report {
     let setup = known.setup;
     let Model { states_max, stop, defect, .. } = *setup.model;
     let mut visited: HashMap<u128, u32> = HashMap::default();

@@ -2,7 +2,7 @@
 
 use super::oracle::{Expected, RankTensors};
 use super::phase::Phase;
-use super::protocol::{Protocol, RANKS};
+use super::protocol::{Protocol, RANKS, Reduce};
 use super::refine::Beside;
 use super::setup::{Choice, Setup};
 use super::story::{Line, Told, Who};
@@ -160,7 +160,7 @@ impl<M, O: Clone + Default> State<M, O> {
     /// A number that tells states apart: equal for states that differ only in how long ago they began.
     pub(super) fn fingerprint<P>(&self, setup: &Setup<'_>, protocol: &P, bytes: &mut Bytes) -> u128
     where
-        P: Protocol<Memory = M, Own = O>,
+        P: Reduce<Memory = M, Own = O>,
     {
         let first_unit = self.cores.iter().map(|core| setup.unit_of(core.op)).min().unwrap_or(0);
         let first = first_unit * setup.unit.len() as u32;

@@ -1,407 +1,194 @@
-//! Moves: one core takes a step that others can see, or something happens in the memory; then everybody takes the steps that
-//! nobody else can see.
+//! A step of a core while it is taken: where the core stands, what the search asks of the step, what it has found, and what is told
+//! of it. Each is of its own.
 
-use super::numbers::Numbers;
-use super::oracle::{Expected, Oracle, RankTensors};
-use super::phase::Phase;
-use super::protocol::{Came, Protocol, Step, StepOf, View, who};
+use super::oracle::Expected;
+use super::protocol::{Protocol, RANKS};
 use super::refine::Noted;
-use super::setup::{Choice, Setup};
-use super::state::{Core, Local, Round, State, StateOf, Story};
-use super::story::{Line, Told, Who};
+use super::state::Round;
+use super::story::Told;
 use super::tape::Tape;
 use super::violation::Violation;
-use super::witness::Witness;
-use core::cell::RefCell;
-use std::collections::HashMap;
+use core::cell::{Cell, RefCell};
 use std::rc::Rc;
-use veriep_core::fabric::Progress;
-use veriep_core::place::Tensor;
-use veriep_core::protocol::{Operator, Scratch};
+use veriep_core::fabric::Fault;
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::protocol::Operator;
 use veriep_core::units::{CoreId, RankId};
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Move<E> {
-    /// A step of a core, by its number in the group.
-    Core(usize),
-    /// Something that happens in the memory.
-    Event(E),
+/// Where a core stands: who it is, the operator that it is in, and how far the other ranks are.
+pub(super) struct Standing {
+    pub(super) rank: RankId,
+    pub(super) core: CoreId,
+    /// The operator, and which one of its kind it is.
+    pub(super) op: u32,
+    pub(super) operator: Operator,
+    pub(super) nth: u32,
+    /// By rank: the operator that it is in.
+    pub(super) operators: [u32; RANKS],
+    pub(super) round: Rc<Round>,
+    /// The ranks whose first core waits and has taken back what it told, as bits, for the defect that asks.
+    pub(super) withdrawn: u32,
 }
 
-/// Everything that grows while a model is explored, but the states.
-pub(super) struct Known<'a, P: Protocol> {
-    pub(super) setup: &'a Setup<'a>,
-    pub(super) protocol: P,
-    pub(super) oracle: Oracle,
-    /// What machines of cores hold, by number.
-    locals: Numbers<Local>,
-    /// The state of the core that steps, kept here so that a step allocates nothing for it.
-    local: Local,
-    /// States that nobody needs any more, for copies of others.
-    spare: Vec<Box<StateOf<P>>>,
-    tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
-    /// What must never happen, with the stories that ended in it, while one is told.
-    pub(super) failures: Vec<(Violation, Story)>,
+impl Standing {
+    /// An agent that serves operator `op`: it knows nothing of rounds.
+    pub(super) fn of_agent(rank: RankId, op: u32) -> Self {
+        let (operators, round) = ([0; RANKS], Rc::default());
+        Self {
+            rank,
+            core: CoreId(0),
+            op,
+            operator: Operator::Dispatch,
+            nth: 0,
+            operators,
+            round,
+            withdrawn: 0,
+        }
+    }
+
+    /// What all ranks must write; `None` while some rank has not chosen its traffic.
+    pub(super) fn expected(&self) -> Option<&[Expected]> {
+        self.round.expected.as_ref().map(|all| &all[..])
+    }
 }
 
-/// A successor, or why there must be none.
-pub(super) type Next<P> = Result<Box<StateOf<P>>, Violation>;
-
-pub(super) type Found<P> = (Move<<P as Protocol>::Event>, Vec<Next<P>>);
-
-/// How a core steps.
-#[derive(Default)]
-pub(super) struct Ask {
-    /// What of the effects in flight has landed.
-    pub(super) given: Vec<bool>,
-    /// Whether accesses whose outcome depends on others are refused.
+/// What a search asks of a step so that it need not try all others, and what it learns of that.
+pub(super) struct Search<Q, E> {
+    /// Whether accesses whose outcome depends on others are refused: the caller only wants to know whether there are any.
     pub(super) peek: bool,
+    /// Words that count operators are taken for final once they have reached their values, and read as so many operators further
+    /// on, one by one; those behind as they are.
+    pub(super) ahead: Option<Vec<u32>>,
+    /// How far that was.
+    pub(super) supposed: RefCell<Vec<u32>>,
+    /// Whether it depended on others at all.
+    pub(super) touched: Cell<bool>,
+    /// The ranks that can still change what it looked at, as bits, if the protocol asks.
+    pub(super) open: Cell<u32>,
+    /// What of the effects in flight has landed.
+    pub(super) tape: RefCell<Tape<Q>>,
+    pub(super) issued: Vec<E>,
 }
 
-impl<'a, P: Protocol> Known<'a, P> {
-    pub(super) fn new(setup: &'a Setup<'a>, protocol: P) -> Self {
-        let (mut locals, oracle) = (Numbers::default(), Oracle::default());
-        let (words, row) = (vec![0; setup.scratch_words], vec![0; setup.staged_bytes]);
-        let local = Local { phase: Phase::Between, words, row };
-        locals.number(&local);
-        let (spare, tensors, failures) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { setup, protocol, oracle, locals, local, spare, tensors, failures }
-    }
-
-    /// A copy of a state.
-    pub(super) fn copy(&mut self, state: &StateOf<P>) -> Box<StateOf<P>> {
-        let Some(mut copy) = self.spare.pop() else { return Box::new(state.clone()) };
-        State::clone_from(&mut copy, state);
-        copy
-    }
-
-    /// Takes a state that nobody needs any more.
-    pub(super) fn give_back(&mut self, state: Box<StateOf<P>>) {
-        self.spare.push(state);
-    }
-
-    pub(super) fn cores(&self) -> usize {
-        self.setup.model.cores as usize
-    }
-
-    /// All initial states: the first rounds' traffic is chosen.
-    pub(super) fn initial(&mut self, told: bool) -> Vec<Next<P>> {
-        let first = State::new(self.setup, self.protocol.memory(), told);
-        let mut settled = Vec::new();
-        self.settle(Box::new(first), u32::MAX, &mut settled);
-        settled
-    }
-
-    /// What a move leads to: nothing if the mover waits, several states if a rank chooses new traffic or if a core looks at
-    /// what has perhaps landed.
-    pub(super) fn after(&mut self, state: &StateOf<P>, what: Move<P::Event>) -> Vec<Next<P>> {
-        match what {
-            Move::Core(core) => {
-                let (ways, _) = self.ways(state, core);
-                self.settled(state, ways, Some(core))
-            }
-            Move::Event(event) => {
-                let mut next = self.copy(state);
-                let happened = self.protocol.happen(&mut next, event);
-                let happened = happened.and_then(|happened| next.refines().map(|()| happened));
-                let next = happened.map(|happened| happened.then_some(next)).transpose();
-                self.settled(state, next.into_iter().collect(), None)
-            }
+impl<Q, E> Default for Search<Q, E> {
+    fn default() -> Self {
+        Self {
+            peek: false,
+            ahead: None,
+            supposed: RefCell::default(),
+            touched: Cell::default(),
+            open: Cell::default(),
+            tape: RefCell::default(),
+            issued: Vec::new(),
         }
-    }
-
-    /// What settling makes of each successor of a state; trouble stays what it is. `moved` is the core that has moved.
-    pub(super) fn settled(
-        &mut self,
-        state: &StateOf<P>,
-        ways: Vec<Next<P>>,
-        moved: Option<usize>,
-    ) -> Vec<Next<P>> {
-        let mut settled = Vec::with_capacity(ways.len());
-        for way in ways {
-            match way {
-                Ok(next) => {
-                    let stirred = self.protocol.stirred(&state.memory, &next.memory, moved);
-                    self.settle(next, stirred, &mut settled);
-                }
-                Err(violation) => settled.push(Err(violation)),
-            }
-        }
-        settled
-    }
-
-    /// Tells what everybody waits for.
-    pub(super) fn tell_waits(&mut self, state: &mut StateOf<P>) {
-        for core in (0..state.cores.len()).filter(|&core| state.cores[core].local != 0).collect::<Vec<_>>() {
-            let (came, _) = self.step(&mut state.clone(), core, &Ask::default(), None);
-            if let (Ok(Progress::Pending(wait)), Some(story)) = (came, &mut state.story) {
-                let who = who(self.setup, core, state.cores[core].op);
-                story.events.push(Line { who, did: vec![Told::of(wait.to_string())] });
-            }
-        }
-    }
-
-    /// Takes every step of the cores that are `stirred` which nobody else can see, and begins operators; branches where
-    /// traffic is chosen. What comes of it is added to `settled`.
-    fn settle(&mut self, state: Box<StateOf<P>>, stirred: u32, settled: &mut Vec<Next<P>>) {
-        let all = self.cores();
-        let supposing = self.protocol.supposes();
-        let (mut next, mut open) = (Some((state, stirred)), Vec::new());
-        'states: while let Some((mut state, mut stirred)) = next.take().or_else(|| open.pop()) {
-            let mut core = 0;
-            while core < state.cores.len() {
-                let is_between = state.cores[core].local == 0;
-                if is_between && self.may_begin(&state, core) {
-                    let stirred = stirred | self.setup.cores_beside(core);
-                    open.extend(self.begin(&state, core).into_iter().map(|state| (state, stirred)));
-                    continue 'states;
-                }
-                if is_between || stirred >> core & 1 == 0 {
-                    core += 1;
-                    continue;
-                }
-                let alone = |came: &Came| match came {
-                    Ok(Progress::Pending(_)) => false,
-                    Ok(Progress::Done) => !P::ENDS_ARE_MOVES,
-                    Ok(Progress::Stepped) | Err(_) => true,
-                };
-                let before = (state.cores[core].clone(), state.written[core / all], state.story.clone());
-                let ask = Ask { given: Vec::new(), peek: true };
-                let attempt = self.attempt(&mut state, core, &ask, supposing);
-                let Some((came, step)) = attempt.filter(|(came, step)| !step.touched.get() && alone(came))
-                else {
-                    (state.cores[core], state.written[core / all], state.story) = before;
-                    core += 1;
-                    continue;
-                };
-                let (violation, noted) = (step.violation.into_inner(), step.noted.into_inner());
-                if let Err(violation) = self.conclude(&mut state, core, came, (violation, noted)) {
-                    settled.push(Err(violation));
-                    continue 'states;
-                }
-                // The end of an operator may let a core before this one begin.
-                if state.cores[core].local == 0 {
-                    stirred |= self.setup.cores_beside(core);
-                    core = 0;
-                }
-            }
-            let refines = self.protocol.settle(&mut state).and_then(|()| state.refines());
-            self.note_failure(&refines, &state);
-            settled.push(refines.map(|()| state));
-        }
-    }
-
-    fn may_begin(&self, state: &StateOf<P>, core: usize) -> bool {
-        let op = state.cores[core].op;
-        if self.setup.ended(op) {
-            return false;
-        }
-        let first = core / self.cores() * self.cores();
-        let rank = &state.cores[first..][..self.cores()];
-        if core != first && self.setup.has_experts(op) {
-            // They run on the first core.
-            let phase = &self.locals.get(rank[0].local).phase;
-            if rank[0].op <= op && !(rank[0].op == op && matches!(phase, Phase::Runs(_))) {
-                return false;
-            }
-        }
-        // The join: all cores of the rank have ended the operator before.
-        !self.setup.model.defect.joins() || rank.iter().all(|other| other.op >= op)
-    }
-
-    /// Begins a core's next operator; with it, traffic may be chosen.
-    fn begin(&mut self, state: &StateOf<P>, core: usize) -> Vec<Box<StateOf<P>>> {
-        let (setup, rank, op) = (self.setup, core / self.cores(), state.cores[core].op);
-        let (operator, batch, _) = setup.operator(op);
-        let mut state = self.copy(state);
-        state.note_begin(setup, rank, op);
-        // Experts run as late as may be.
-        let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
-        let phase = if experts { Phase::Experts { moves: 0 } } else { setup.begin(core, operator) };
-        let idle = Local::clone(self.locals.get(0));
-        state.cores[core].local = self.locals.number(&Local { phase, ..idle });
-        let choices = state.round(batch).choices.clone();
-        if choices[rank].is_some() {
-            return vec![state];
-        }
-        let number = (core % self.cores()) as u32;
-        let named = |choice: &Choice| choice.map_or_else(|| "nobody".to_owned(), |e| format!("expert {e}"));
-        let mut with = |choices: Vec<Option<Choice>>, who: Who, to: String| {
-            let mut state = state.clone();
-            let (all, tag) = (choices.iter().copied().collect::<Option<Vec<Choice>>>(), batch % setup.tags);
-            let expected = all.map(|all| self.oracle.expected(setup, &all, tag));
-            let mut tensors = |(rank, choice): (u32, &Option<Choice>)| {
-                let choice = choice.unwrap_or_default();
-                let known = self.tensors.entry((rank, tag, choice));
-                Rc::clone(known.or_insert_with(|| Rc::new(RankTensors::new(setup, rank, tag, choice))))
-            };
-            let tensors = (0..).zip(&choices).map(&mut tensors).collect();
-            *state.round(batch) = Rc::new(Round { choices, tensors, expected });
-            state.tell(who, &[Told::of(to)]);
-            state
-        };
-        // A rank writes outputs before its TP peer's domain need have begun.
-        if P::CHOOSES_AT_ONCE || setup.model.tp {
-            let one = |matrix: Vec<Choice>| {
-                let expert = |first: &Choice| first.map_or_else(|| "none".to_owned(), |e| e.to_string());
-                let to: Vec<_> = matrix.iter().map(expert).collect();
-                let to = format!("the ranks' tokens go to experts {}", to.join(", "));
-                let who = Who { words: format!("round {batch} begins: "), ..Who::default() };
-                with(matrix.into_iter().map(Some).collect(), who, to)
-            };
-            return setup.matrices().into_iter().map(one).collect();
-        }
-        let one = |choice: Choice| {
-            let mut choices = choices.clone();
-            choices[rank] = Some(choice);
-            let to = format!("sends to {}", named(&choice));
-            let words = format!("rank {rank} begins round {batch}: ");
-            with(choices, Who { words, rank: Some(rank as u32), core: Some(number) }, to)
-        };
-        // In the first round nobody is behind.
-        let is_late = batch > 0 && choices[..rank].iter().any(Option::is_some);
-        let is_idle = setup.model.defect.idles_late_ranks() && is_late;
-        let allowed = |choice: &Choice| !is_idle || choice.is_none();
-        setup.choices(rank as u32).into_iter().filter(allowed).map(one).collect()
-    }
-
-    /// Steps a core's machine once. Words that count operators are read as so much further on as `ahead` says.
-    pub(super) fn step(
-        &mut self,
-        state: &mut StateOf<P>,
-        core: usize,
-        ask: &Ask,
-        ahead: Option<Vec<u32>>,
-    ) -> (Came, StepOf<P>) {
-        let (setup, at) = (self.setup, state.operators());
-        let (rank, number) = (core / self.cores(), core % self.cores());
-        let Core { local, op, .. } = state.cores[core];
-        let (operator, batch, nth) = setup.operator(op);
-        let round = Rc::clone(state.round(batch));
-        let known = Rc::clone(self.locals.get(local));
-        let Local { phase, words, row } = &mut self.local;
-        phase.clone_from(&known.phase);
-        words.clone_from(&known.words);
-        row.clone_from(&known.row);
-        let staged = row.len();
-        // No more than the machines ask for.
-        row.resize(setup.scratch_bytes, 0);
-        let me = (RankId(rank as u32), CoreId(number as u32));
-        let step = Step::new(me, (op, operator, nth), at, Rc::clone(&round));
-        let step = Step {
-            peek: ask.peek,
-            withdrawn: state.withdrawn(),
-            ahead,
-            tape: RefCell::new(Tape::new(ask.given.clone())),
-            told: state.story.is_some().then(RefCell::default),
-            ..step
-        };
-        let expected = round.expected.as_ref().map(|all| &all[rank]);
-        let inputs = round.tensors[rank].inputs();
-        let mut run = |view: &mut dyn View| {
-            let scratch = Scratch { words, row };
-            setup.step(core, phase, view, &inputs, expected, scratch)
-        };
-        let calls = setup.witness().map_or(0, Witness::calls);
-        let own = &mut state.cores[core].own;
-        let (came, step) = self.protocol.step(&mut state.memory, own, step, &mut run);
-        // Two roles of the hierarchy count their records in the scratch.
-        let Local { phase, words, row } = &mut self.local;
-        let moved = (&*phase, &*words) != (&known.phase, &known.words);
-        let stays = matches!(came, Ok(Progress::Pending(_)));
-        if matches!(came, Ok(Progress::Stepped)) && !moved || stays && moved {
-            step.blame(Violation::Misreported { rank: step.rank });
-        }
-        row.truncate(staged);
-        if moved || *row != known.row {
-            state.cores[core].local = self.locals.number(&self.local);
-        }
-        state.written[rank] += step.written;
-        if let (Some(did), false) = (&step.told, stays) {
-            state.tell(who(setup, core, op), &did.borrow());
-        }
-        let ended = matches!(came, Ok(Progress::Done));
-        self.protocol.note(state, setup.actor(core), op, calls, ended);
-        (came, step)
-    }
-
-    /// Keeps the story of a state that must not be, while one is told.
-    fn note_failure<T>(&mut self, what: &Result<T, Violation>, state: &StateOf<P>) {
-        if let (Err(violation), Some(story)) = (what, &state.story) {
-            self.failures.push((violation.clone(), story.clone()));
-        }
-    }
-
-    /// Draws the consequences of a step. `Ok(false)`: the core is pending.
-    pub(super) fn conclude(
-        &mut self,
-        state: &mut StateOf<P>,
-        core: usize,
-        came: Came,
-        found: (Option<Violation>, Vec<Noted>),
-    ) -> Result<bool, Violation> {
-        let moved = self.draw(state, core, came, found);
-        self.note_failure(&moved, state);
-        moved
-    }
-
-    fn draw(
-        &mut self,
-        state: &mut StateOf<P>,
-        core: usize,
-        came: Came,
-        (violation, noted): (Option<Violation>, Vec<Noted>),
-    ) -> Result<bool, Violation> {
-        if !matches!(came, Ok(Progress::Pending(_))) {
-            state.story.iter_mut().for_each(|story| story.steps.push(core));
-        }
-        // First by the theorem's model, where it is asked.
-        state.note(self.setup, noted);
-        state.refines()?;
-        if let Some(violation) = violation {
-            return Err(violation);
-        }
-        match came {
-            Ok(Progress::Pending(_)) => Ok(false),
-            Ok(Progress::Stepped) => Ok(true),
-            Ok(Progress::Done) => self.end(state, core).map(|()| true),
-            Err(error) => {
-                let rank = RankId((core / self.cores()) as u32);
-                Err(Violation::Refused { rank, error: error.to_string() })
-            }
-        }
-    }
-
-    /// Ends a core's operator; the last core of the rank answers for its outputs.
-    fn end(&mut self, state: &mut StateOf<P>, core: usize) -> Result<(), Violation> {
-        let (rank, op) = (core / self.cores(), state.cores[core].op);
-        let (operator, batch, _) = self.setup.operator(op);
-        if state.story.is_some() {
-            state.tell(who(self.setup, core, op), &[Told::of("ends")]);
-        }
-        let Core { own, .. } = state.cores[core].clone();
-        state.cores[core] = Core { local: 0, op: op + 1, polled: false, own };
-        if state.operators()[rank] <= op {
-            return Ok(());
-        }
-        let seen = core::mem::take(&mut state.written[rank]);
-        let expected = state.round(batch).expected.as_ref().map_or(0, |all| bytes_of(&all[rank], operator));
-        let rank_id = RankId(rank as u32);
-        // Without the join a core of the next operator may have written already.
-        if seen != expected && self.setup.model.defect.joins() {
-            return Err(Violation::Incomplete { rank: rank_id, seen, expected });
-        }
-        state.note_end(self.setup, rank, op);
-        state.refines()?;
-        self.protocol.ended(state, rank, op).map_or(Ok(()), Err)?;
-        state.retire(self.setup);
-        state.forget_facts(self.setup);
-        state.refines()
     }
 }
 
-/// Output bytes of an operator.
-fn bytes_of(expected: &Expected, operator: Operator) -> u32 {
-    let of = |tensor: &&Tensor| (**tensor == Tensor::XOut) == (operator == Operator::Combine);
-    Tensor::ALL.iter().filter(of).map(|&tensor| expected.output(tensor).len() as u32).sum()
+impl<Q: PartialEq, E: PartialEq> Search<Q, E> {
+    /// Whether the other step asked for the same and did the same.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let seen = |search: &Self| (search.touched.get(), search.open.get());
+        seen(self) == seen(other) && self.tape == other.tape && self.issued == other.issued
+    }
+}
+
+/// What a step has found.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// Output bytes.
+    pub(super) written: u32,
+    pub(super) violation: RefCell<Option<Violation>>,
+    /// What the theorem's model calls it.
+    pub(super) noted: RefCell<Vec<Noted>>,
+}
+
+impl Findings {
+    pub(super) fn blame(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+}
+
+/// What a step did, in words, if that is to be told.
+#[derive(Default)]
+pub(super) struct Account(Option<RefCell<Vec<Told>>>);
+
+impl Account {
+    /// Of a step that is told, or is not.
+    pub(super) fn new(is_told: bool) -> Self {
+        Self(is_told.then(RefCell::default))
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        self.add(None, false, what);
+    }
+
+    /// Says what was written to the memory of a rank.
+    pub(super) fn say_written(&self, to: RankId, what: impl FnOnce() -> String) {
+        self.add(Some(to), false, what);
+    }
+
+    /// Says what was read in the memory of a rank.
+    pub(super) fn say_read(&self, at: RankId, what: impl FnOnce() -> String) {
+        self.add(Some(at), true, what);
+    }
+
+    fn add(&self, memory: Option<RankId>, is_read: bool, what: impl FnOnce() -> String) {
+        if let Some(told) = &self.0 {
+            told.borrow_mut().push(Told { text: what(), memory: memory.map(|rank| rank.0), is_read });
+        }
+    }
+
+    /// Takes back what was said last.
+    pub(super) fn unsay(&self) {
+        if let Some(told) = &self.0 {
+            told.borrow_mut().pop();
+        }
+    }
+
+    /// Whether it is told and nothing has been said.
+    pub(super) fn is_silent(&self) -> bool {
+        self.0.as_ref().is_some_and(|told| told.borrow().is_empty())
+    }
+
+    /// What was said, if the step is told.
+    pub(super) fn told(&self) -> Option<Vec<Told>> {
+        self.0.as_ref().map(|told| told.borrow().clone())
+    }
+}
+
+/// A step of a core.
+pub(super) struct Step<Q, E> {
+    pub(super) at: Standing,
+    pub(super) search: Search<Q, E>,
+    pub(super) found: Findings,
+    pub(super) account: Account,
+}
+
+pub(super) type StepOf<P> = Step<<P as Protocol>::Query, <P as Protocol>::Effect>;
+
+impl<Q, E> Step<Q, E> {
+    /// A step that nobody watches.
+    pub(super) fn new(at: Standing) -> Self {
+        Self { at, search: Search::default(), found: Findings::default(), account: Account::default() }
+    }
+
+    /// Notes an access whose outcome depends on others, or that others can see; refuses it while peeking.
+    pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
+        self.search.touched.set(true);
+        if self.search.peek { Err(Fault::new(self.at.rank, at, 0)) } else { Ok(()) }
+    }
+
+    /// Compares an output with the oracle's.
+    pub(super) fn judge(&mut self, at: Place, bytes: &[u8]) {
+        let Region::Output(tensor) = at.region else { return };
+        self.found.written += bytes.len() as u32;
+        let range = at.offset as usize..at.offset as usize + bytes.len();
+        let (rank, all) = (self.at.rank, self.at.expected());
+        let expected = all.and_then(|all| all[rank.index()].output(tensor).get(range));
+        // Before all ranks have chosen, nothing but this rank's own slots can be known.
+        let unknown = all.is_none() && tensor == Tensor::ExpandIdx;
+        if !unknown && expected != Some(bytes) {
+            self.found.blame(Violation::Diverged { rank, at });
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
-use super::protocol::{Protocol, who};
+use super::moves::{Known, Move};
+use super::protocol::{Explored, who};
 use super::search::Origin;
 use super::state::{State, StateOf, Story};
-use super::step::{Known, Move};
 use super::story::{Line, Told};
 use super::violation::Violation;
 use super::witness::Taken;
@@ -35,7 +35,7 @@ impl fmt::Display for Timeline {
 }
 
 /// The way to `last`, told again.
-pub(super) fn tell<P: Protocol>(
+pub(super) fn tell<P: Explored>(
     known: &mut Known<'_, P>,
     origins: &[Origin<P::Event>],
     last: Origin<P::Event>,
@@ -54,7 +54,7 @@ pub(super) fn tell<P: Protocol>(
         let next = match (&mut state, origin.what) {
             (Some(before), Some(what)) => {
                 if let Move::Event(event) = what {
-                    let event = known.protocol.tell(before, event);
+                    let event = known.protocol.describe(before, event);
                     before.story.iter_mut().for_each(|story| story.events.push(event.clone()));
                 }
                 known.failures.clear();

@@ -69,14 +69,14 @@ impl Bent<'_, '_> {
         let view = &self.view;
         let (other, parity) = view.core_word_at(at)?;
         let skips = match self.defect() {
-            Defect::BarrierOfLowerCores => other > view.step.core,
-            _ => other != view.step.core,
+            Defect::BarrierOfLowerCores => other > view.step.at.core,
+            _ => other != view.step.at.core,
         };
         if !skips {
             return Ok(None);
         }
         view.step.touch(at)?;
-        Ok(Some(view.memory.core_words[view.number(view.step.core)][parity].newest()))
+        Ok(Some(view.memory.core_words[view.number(view.step.at.core)][parity].newest()))
     }
 
     /// The flag of a window without rows, in combine.
@@ -85,7 +85,7 @@ impl Bent<'_, '_> {
         let (spot, start) = view.spot(at, 8)?;
         view.look(at, spot)?;
         let source = view.peer_of(spot);
-        let nothing_owed = view.step.operator == Operator::Combine && view.rows_from(source) == Some(0);
+        let nothing_owed = view.step.at.operator == Operator::Combine && view.rows_from(source) == Some(0);
         Ok((nothing_owed && view.tail(source) == Some(start)).then_some(FLAG.into()))
     }
 
@@ -114,8 +114,8 @@ impl<'v, 'a> Middleware for Bent<'v, 'a> {
             return Ok(true);
         }
         let quiet = self.view.quiet()?;
-        if quiet && self.defect() == Defect::EarlyFlip && self.view.step.core.0 == 0 {
-            let next = u64::from(self.view.step.op + 1) % 2;
+        if quiet && self.defect() == Defect::EarlyFlip && self.view.step.at.core.0 == 0 {
+            let next = u64::from(self.view.step.at.op + 1) % 2;
             self.view.memory.chosen[self.view.rank].landed = next;
         }
         Ok(quiet)

@@ -30,9 +30,10 @@ mod view;
 mod words;
 
 use super::liveness::Mover;
-use super::protocol::{Came, Protocol, Run, Step, StepOf, who};
+use super::protocol::{Outcome, Protocol, Reduce, Run, Tell, who};
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
+use super::step::{Standing, Step, StepOf};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use super::witness::Witness;
@@ -86,14 +87,14 @@ impl Scene<'_> {
         let (mut agent, op) = (memory.agents[rank].clone(), self.served(memory, rank));
         let (witness, actor) = (self.setup.witness(), Actor { member: me, core: AGENT });
         let calls = witness.map_or(0, Witness::calls);
-        let step = Step::of_agent(me, op);
+        let step = Step::new(Standing::of_agent(me, op));
         let mut view = View { scene: self, memory, rank, step, landed: RefCell::default() };
         let mut run = |nic: &mut dyn Nic| agent.step(self.setup.shape, &env, nic);
         let progress = match witness {
             Some(witness) => witness.through_nic(actor, &mut view, &mut run),
             None => run(&mut view),
         };
-        let violation = view.step.violation.take();
+        let violation = view.step.found.violation.take();
         memory.agents[rank] = agent;
         self.note(state, actor, op, calls, false);
         match (violation, progress) {
@@ -108,7 +109,7 @@ impl Protocol for Scene<'_> {
     type Memory = Memory;
     type Own = ();
     type Event = Event;
-    type Asked = ();
+    type Query = ();
     type Effect = ();
 
     const ENDS_ARE_MOVES: bool = true;
@@ -123,8 +124,8 @@ impl Protocol for Scene<'_> {
         (): &mut (),
         step: StepOf<Self>,
         run: Run<'_>,
-    ) -> (Came, StepOf<Self>) {
-        let (scene, rank) = (&*self, step.rank.index());
+    ) -> (Outcome, StepOf<Self>) {
+        let (scene, rank) = (&*self, step.at.rank.index());
         let mut bent = Bent { view: View { scene, memory, rank, step, landed: RefCell::default() } };
         let came = run(&mut bent);
         let View { memory, step, landed, .. } = bent.view;
@@ -151,7 +152,7 @@ impl Protocol for Scene<'_> {
         agents.chain(arrivals).chain(landings).chain(words).chain(flips).collect()
     }
 
-    fn happen(&mut self, state: &mut StateOf<Self>, event: Event) -> Result<bool, Violation> {
+    fn apply(&mut self, state: &mut StateOf<Self>, event: Event) -> Result<bool, Violation> {
         if let Event::Agent(rank) = event {
             return self.agent(state, rank);
         }
@@ -197,7 +198,55 @@ impl Protocol for Scene<'_> {
         (Mover::Memory, number)
     }
 
-    fn tell(&self, state: &StateOf<Self>, event: Event) -> Line {
+    /// Agents post all that was rung for. One that looks later is a transfer that begins later, and a core that writes a
+    /// task of a transfer that has not begun is an error.
+    fn settle(&mut self, state: &mut StateOf<Self>) -> Result<(), Violation> {
+        for rank in 0..if self.is_explicit() { 0 } else { state.written.len() } {
+            while self.is_rung(&state.memory, rank) {
+                if state.story.is_some() {
+                    let event = self.describe(state, Event::Agent(rank));
+                    state.story.iter_mut().for_each(|story| story.events.push(event.clone()));
+                }
+                self.agent(state, rank)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn setup(&self) -> &Setup<'_> {
+        self.setup
+    }
+
+    fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {
+        state.memory.forget_received(self, rank, op);
+        None
+    }
+}
+
+impl Reduce for Scene<'_> {
+    fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes) {
+        let Memory { areas, doorbell, chosen, core_words, late, posted, flying, .. } = &state.memory;
+        for (posted, doorbell) in posted.iter().zip(doorbell) {
+            // All that there is of an agent: tasks posted.
+            posted.wrapping_sub(first * (self.setup.model.ranks - 1)).hash(bytes);
+            doorbell.wrapping_sub(first.into()).hash(bytes);
+        }
+        (areas, chosen, core_words).hash(bytes);
+        for late in late.iter().flatten() {
+            (late.spot, late.start, &late.bytes, late.store).hash(bytes);
+        }
+        late.iter().for_each(|late| late.len().hash(bytes));
+        let mut flying: Vec<_> = flying.iter().collect();
+        flying.sort_by_key(|flying| (flying.from, flying.to, flying.op));
+        for flying in flying {
+            let op = flying.op.wrapping_sub(first);
+            (flying.from, flying.to, op, flying.len, flying.done).hash(bytes);
+        }
+    }
+}
+
+impl Tell for Scene<'_> {
+    fn describe(&self, state: &StateOf<Self>, event: Event) -> Line {
         let (setup, memory) = (self.setup, &state.memory);
         let by = |words: String, rank: usize, core| Who { words, rank: Some(rank as u32), core };
         let (who, text, to) = match event {
@@ -227,25 +276,6 @@ impl Protocol for Scene<'_> {
         Line { who, did: vec![Told { text, memory: to.map(|rank| rank as u32), is_read: false }] }
     }
 
-    /// Agents post all that was rung for. One that looks later is a transfer that begins later, and a core that writes a
-    /// task of a transfer that has not begun is an error.
-    fn settle(&mut self, state: &mut StateOf<Self>) -> Result<(), Violation> {
-        for rank in 0..if self.is_explicit() { 0 } else { state.written.len() } {
-            while self.is_rung(&state.memory, rank) {
-                if state.story.is_some() {
-                    let event = self.tell(state, Event::Agent(rank));
-                    state.story.iter_mut().for_each(|story| story.events.push(event.clone()));
-                }
-                self.agent(state, rank)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn setup(&self) -> &Setup<'_> {
-        self.setup
-    }
-
     fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
         let window = self.setup.shape.window_bytes() / 2;
         let size = match at.region {
@@ -257,31 +287,6 @@ impl Protocol for Scene<'_> {
         // The machines have two halves.
         if self.setup.model.partitions[0] != 2 {
             *at = self.told(*at, size, op);
-        }
-    }
-
-    fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {
-        state.memory.forget_received(self, rank, op);
-        None
-    }
-
-    fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes) {
-        let Memory { areas, doorbell, chosen, core_words, late, posted, flying, .. } = &state.memory;
-        for (posted, doorbell) in posted.iter().zip(doorbell) {
-            // All that there is of an agent: tasks posted.
-            posted.wrapping_sub(first * (self.setup.model.ranks - 1)).hash(bytes);
-            doorbell.wrapping_sub(first.into()).hash(bytes);
-        }
-        (areas, chosen, core_words).hash(bytes);
-        for late in late.iter().flatten() {
-            (late.spot, late.start, &late.bytes, late.store).hash(bytes);
-        }
-        late.iter().for_each(|late| late.len().hash(bytes));
-        let mut flying: Vec<_> = flying.iter().collect();
-        flying.sort_by_key(|flying| (flying.from, flying.to, flying.op));
-        for flying in flying {
-            let op = flying.op.wrapping_sub(first);
-            (flying.from, flying.to, op, flying.len, flying.done).hash(bytes);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What happens to windows, as the theorem's model has it.
 
-use super::super::protocol::Step;
 use super::super::refine::{At, Noted};
+use super::super::step::Standing;
 use super::memory::{Area, Flying, Memory, Scene};
 use super::view::View;
 use crate::smt::model::Step as SmtStep;
@@ -24,24 +24,24 @@ impl Memory {
 impl View<'_, '_> {
     fn note(&self, step: SmtStep, at: At) {
         if self.scene.setup.model.refined {
-            let Step { rank, core, .. } = self.step;
-            self.step.noted.borrow_mut().push(Noted { step, rank, at, by: (rank, core) });
+            let Standing { rank, core, .. } = self.step.at;
+            self.step.found.noted.borrow_mut().push(Noted { step, rank, at, by: (rank, core) });
         }
     }
 
     /// Bytes of a window are read.
     pub(super) fn note_read(&self, source: usize, at: usize) {
-        let slot = slots::a2(self.step.operator, source, at);
-        self.note(SmtStep::Read, At::Slot(slot, self.step.op));
+        let slot = slots::a2(self.step.at.operator, source, at);
+        self.note(SmtStep::Read, At::Slot(slot, self.step.at.op));
     }
 
     /// A word is observed: one of counts, or a flag that is waited for.
     pub(super) fn note_observed(&self, source: usize, at: usize, word: u64) {
-        if self.step.operator == Operator::Dispatch && at < FLAG1 as usize {
+        if self.step.at.operator == Operator::Dispatch && at < FLAG1 as usize {
             self.note_read(source, at);
         } else if word as u32 == FLAG && self.is_awaited(source, at) {
-            let slot = slots::a2(self.step.operator, source, at);
-            self.note(SmtStep::Take, At::Slot(slot, self.step.op));
+            let slot = slots::a2(self.step.at.operator, source, at);
+            self.note(SmtStep::Take, At::Slot(slot, self.step.at.op));
         }
     }
 
@@ -49,8 +49,8 @@ impl View<'_, '_> {
     /// to anybody.
     pub(super) fn note_quiet(&self) {
         let (setup, ranks) = (self.scene.setup, self.scene.setup.model.ranks as usize);
-        for source in split::ranks(setup.shape, self.step.core) {
-            let Some(before) = self.step.op.checked_sub(1) else { continue };
+        for source in split::ranks(setup.shape, self.step.at.core) {
+            let Some(before) = self.step.at.op.checked_sub(1) else { continue };
             let spot = self.scene.spot(Area::In, self.rank, before, source as usize);
             if !self.scene.holds_flags(self.memory.bytes(spot)) {
                 let expected = slots::a2_window(setup.operator(before).0, ranks).into_iter().enumerate();
@@ -58,6 +58,6 @@ impl View<'_, '_> {
                 of_source.for_each(|(slot, _)| self.note(SmtStep::Clear, At::Slot(slot, before)));
             }
         }
-        self.note(SmtStep::Quiet, At::Slot(0, self.step.op));
+        self.note(SmtStep::Quiet, At::Slot(0, self.step.at.op));
     }
 }

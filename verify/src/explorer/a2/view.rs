@@ -1,8 +1,8 @@
 //! How a core and an agent see the memory of an A2 group.
 
 use super::super::model::Memory as Landing;
-use super::super::protocol::Step;
 use super::super::state::CLEARS;
+use super::super::step::Step;
 use super::super::violation::Violation;
 use super::memory::{Area, Flying, Late, Memory, Scene, Spot, in_use};
 use crate::order::Order;
@@ -30,7 +30,7 @@ pub(super) struct View<'v, 'a> {
 
 impl View<'_, '_> {
     pub(super) fn me(&self) -> RankId {
-        self.step.rank
+        self.step.at.rank
     }
 
     /// The number of a core of this rank in the group.
@@ -43,7 +43,7 @@ impl View<'_, '_> {
     pub(super) fn look(&self, at: Place, spot: Spot) -> Result<(), Fault> {
         let source = self.peer_of(spot);
         let whole =
-            source == self.rank || self.memory.is_complete(self.scene, source, self.rank, self.step.op);
+            source == self.rank || self.memory.is_complete(self.scene, source, self.rank, self.step.at.op);
         if whole && !self.scene.is_explicit() { Ok(()) } else { self.step.touch(at) }
     }
 
@@ -56,7 +56,7 @@ impl View<'_, '_> {
             Region::State => MESSAGE_SLOT,
             _ => self.scene.setup.shape.window_bytes() / 2,
         };
-        self.scene.told(at, size, self.step.op)
+        self.scene.told(at, size, self.step.at.op)
     }
 
     /// Which of the virtual halves a place lies in, and where. The machines' half must be that of the operator.
@@ -67,11 +67,11 @@ impl View<'_, '_> {
             Region::WindowOut => (Area::Out, shape.window_bytes() / 2, shape.rank_window()),
             _ => (Area::Task, MESSAGE_SLOT, TASK),
         };
-        if at.offset / size != u64::from(self.step.op % 2) {
-            self.step.blame(Violation::WrongPartition { rank: self.me(), at });
+        if at.offset / size != u64::from(self.step.at.op % 2) {
+            self.step.found.blame(Violation::WrongPartition { rank: self.me(), at });
         }
         let (peer, start) = ((at.offset % size / each) as usize, (at.offset % size % each) as usize);
-        let spot = self.scene.spot(area, self.rank, self.step.op, peer);
+        let spot = self.scene.spot(area, self.rank, self.step.at.op, peer);
         let fits =
             peer < self.scene.setup.model.ranks as usize && start + len <= self.memory.bytes(spot).len();
         if fits { Ok((spot, start)) } else { Err(Fault::new(self.me(), at, len as u64)) }
@@ -83,20 +83,20 @@ impl View<'_, '_> {
         if !self.scene.is_explicit()
             && let Some(flying) = self.memory.reads(self.scene, spot, &range)
         {
-            self.step.blame(in_use(self.scene, self.step.op, flying));
+            self.step.found.blame(in_use(self.scene, self.step.at.op, flying));
         }
         if !self.scene.is_explicit()
             && let Some(flying) = self.memory.unposted(self.scene, spot)
         {
-            let [operator, unread] = [self.step.op, flying.op].map(|op| self.scene.setup.named(op));
-            self.step.blame(Violation::TaskInUse { rank: self.me(), operator, unread });
+            let [operator, unread] = [self.step.at.op, flying.op].map(|op| self.scene.setup.named(op));
+            self.step.found.blame(Violation::TaskInUse { rank: self.me(), operator, unread });
         }
         if self.scene.setup.model.memory == Landing::Strong {
             self.step.touch(at)?;
             self.memory.set(spot, start, bytes);
         } else {
-            let late = Late { spot, start, bytes: bytes.into(), store, op: self.step.op };
-            let core = self.number(self.step.core);
+            let late = Late { spot, start, bytes: bytes.into(), store, op: self.step.at.op };
+            let core = self.number(self.step.at.core);
             self.memory.issue(self.scene, core, late);
         }
         Ok(())
@@ -106,28 +106,28 @@ impl View<'_, '_> {
     fn must_have_landed(&self, at: Place, spot: Spot, range: &Range<usize>) {
         let weak = self.scene.setup.model.memory == Landing::Weak;
         if weak && self.memory.late_at(spot, range).is_some() {
-            self.step.blame(Violation::NotLanded { rank: self.me(), at: self.told(at) });
+            self.step.found.blame(Violation::NotLanded { rank: self.me(), at: self.told(at) });
         }
     }
 
     /// Rows that `source` owes this rank in this operator, if all have chosen.
     pub(super) fn rows_from(&self, source: usize) -> Option<u32> {
-        let (sender, receiver) = match self.step.operator {
+        let (sender, receiver) = match self.step.at.operator {
             Operator::Dispatch => (source, self.rank),
             Operator::Combine => (self.rank, source),
         };
-        let choice = (*self.step.round.choices.get(sender)?)?;
+        let choice = (*self.step.at.round.choices.get(sender)?)?;
         Some(u32::from(choice == Some(receiver as i32)))
     }
 
     /// The place of the last flag of what `source` sends.
     pub(super) fn tail(&self, source: usize) -> Option<usize> {
         let rows = self.rows_from(source)?;
-        Some(tail_flag(self.scene.setup.shape, self.step.operator, rows) as usize)
+        Some(tail_flag(self.scene.setup.shape, self.step.at.operator, rows) as usize)
     }
 
     pub(super) fn is_awaited(&self, source: usize, start: usize) -> bool {
-        let counts = self.step.operator == Operator::Dispatch && start == FLAG1 as usize;
+        let counts = self.step.at.operator == Operator::Dispatch && start == FLAG1 as usize;
         counts || self.tail(source) == Some(start)
     }
 
@@ -138,8 +138,9 @@ impl View<'_, '_> {
         let source = self.peer_of(spot);
         let range = start..start + 8;
         let late = self.memory.late_at(spot, &range);
-        let own = late
-            .filter(|(core, late)| *core == self.number(self.step.core) && late.store && late.start == start);
+        let own = late.filter(|(core, late)| {
+            *core == self.number(self.step.at.core) && late.store && late.start == start
+        });
         let bytes = match own {
             Some((_, late)) => &late.bytes[..],
             None => {
@@ -158,11 +159,12 @@ impl View<'_, '_> {
     }
 
     fn say_flag(&self, source: usize, start: usize) {
-        self.step.say_read(self.step.rank, || {
+        self.step.account.say_read(self.step.at.rank, || {
             let shape = self.scene.setup.shape;
             let most = shape.rows_to_peer_max(RankId(0));
-            let rows = (0..=most).find(|&rows| tail_flag(shape, self.step.operator, rows) as usize == start);
-            match (self.step.operator, rows) {
+            let rows =
+                (0..=most).find(|&rows| tail_flag(shape, self.step.at.operator, rows) as usize == start);
+            match (self.step.at.operator, rows) {
                 (Operator::Dispatch, None) => format!("sees FLAG1 of rank {source}"),
                 (Operator::Dispatch, Some(0)) => format!("sees FLAG2 of rank {source} behind no row"),
                 (Operator::Dispatch, Some(rows)) => format!("sees FLAG2 of rank {source} behind row {rows}"),
@@ -175,10 +177,8 @@ impl View<'_, '_> {
 
     /// A flag that was looked at to be cleared was not waited for.
     pub(super) fn say_clear(&self) {
-        if let Some(told) = &self.step.told {
-            told.borrow_mut().pop();
-        }
-        self.step.say(|| CLEARS.to_owned());
+        self.step.account.unsay();
+        self.step.account.say(|| CLEARS.to_owned());
     }
 }
 
@@ -201,12 +201,12 @@ impl Fabric for View<'_, '_> {
         if at == Place::state(DOORBELL) {
             // No move of its own, and no landing: each is an agent that has not looked yet.
             self.memory.doorbell[self.rank] = word;
-            self.step.say_written(self.step.rank, || "rings".to_owned());
+            self.step.account.say_written(self.step.at.rank, || "rings".to_owned());
             return Ok(());
         }
         self.step.touch(at)?;
         let (core, parity) = self.core_word_at(at)?;
-        if core != self.step.core {
+        if core != self.step.at.core {
             return Err(Fault::new(to, at, 8));
         }
         let number = self.number(core);
@@ -216,23 +216,23 @@ impl Fabric for View<'_, '_> {
         if self.scene.setup.model.memory == Landing::Strong {
             own.land();
         }
-        self.step.say(|| "comes to the core barrier".to_owned());
+        self.step.account.say(|| "comes to the core barrier".to_owned());
         Ok(())
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let first = self.step.core.0 == 0;
-        let core = self.number(self.step.core);
+        let first = self.step.at.core.0 == 0;
+        let core = self.number(self.step.at.core);
         let under_way = !self.memory.late[core].is_empty()
             || self.memory.core_words[core].iter().any(|word| word.late.is_some())
             || first && self.memory.chosen[self.rank].late.is_some();
         if under_way {
             self.step.touch(Place::state(0))?;
-            if self.scene.is_explicit() || !self.step.tape.get_mut().choose(()) {
+            if self.scene.is_explicit() || !self.step.search.tape.get_mut().choose(()) {
                 return Ok(false);
             }
             self.memory.land_all(self.scene, self.rank, core, first);
-            self.step.say(|| "all that it wrote and cleared has landed".to_owned());
+            self.step.account.say(|| "all that it wrote and cleared has landed".to_owned());
         }
         self.note_quiet();
         Ok(true)
@@ -271,7 +271,9 @@ impl Fabric for View<'_, '_> {
             self.scene.setup.relies_on(Order::TransferInOrder);
         }
         self.note_read(self.peer_of(spot), start);
-        self.step.say_read(self.step.rank, || format!("reads a row of rank {}", self.peer_of(spot)));
+        self.step
+            .account
+            .say_read(self.step.at.rank, || format!("reads a row of rank {}", self.peer_of(spot)));
         Ok(&self.memory.bytes(spot)[range])
     }
 
@@ -307,16 +309,17 @@ impl Nic for View<'_, '_> {
         let len = len as usize;
         // Both ends must be whole windows of the half that is served.
         let (source, start) = self.spot(from, len)?;
-        let own = self.scene.spot(Area::Out, self.rank, self.step.op, to.index());
+        let own = self.scene.spot(Area::Out, self.rank, self.step.at.op, to.index());
         let (target, there) = self.spot(at, len)?;
-        let mine = self.scene.spot(Area::In, self.rank, self.step.op, self.rank);
+        let mine = self.scene.spot(Area::In, self.rank, self.step.at.op, self.rank);
         if (source, start) != (own, 0) || (target, there) != (mine, 0) {
             return Err(Fault::new(to, at, len as u64));
         }
-        let flying = Flying { from: self.rank, to: to.index(), op: self.step.op, len, done: 0 };
+        let flying = Flying { from: self.rank, to: to.index(), op: self.step.at.op, len, done: 0 };
         self.memory.flying.push(flying);
         self.memory.posted[self.rank] += 1;
-        self.memory.forget_task(self.scene, self.scene.spot(Area::Task, self.rank, self.step.op, to.index()));
+        self.memory
+            .forget_task(self.scene, self.scene.spot(Area::Task, self.rank, self.step.at.op, to.index()));
         Ok(Post::Posted)
     }
 }

@@ -14,10 +14,10 @@ impl View<'_, '_> {
     pub(super) fn core_word(&self, at: Place) -> Result<u64, Fault> {
         let (other, parity) = self.core_word_at(at)?;
         let landing = self.scene.setup.model.memory;
-        let own = &self.memory.core_words[self.number(self.step.core)][parity];
-        if other == self.step.core {
+        let own = &self.memory.core_words[self.number(self.step.at.core)][parity];
+        if other == self.step.at.core {
             if landing == Landing::Weak && own.late.is_some() {
-                self.step.blame(Violation::OwnNotLanded { rank: self.me(), at });
+                self.step.found.blame(Violation::OwnNotLanded { rank: self.me(), at });
             }
             return Ok(own.landed);
         }
@@ -25,13 +25,13 @@ impl View<'_, '_> {
         let number = self.number(other);
         let word = &self.memory.core_words[number][parity];
         if word.late.is_some() {
-            if self.scene.is_explicit() || !self.step.tape.borrow_mut().choose(()) {
+            if self.scene.is_explicit() || !self.step.search.tape.borrow_mut().choose(()) {
                 return Ok(word.landed);
             }
             self.landed.borrow_mut().push((number, parity));
             self.scene.setup.relies_on(Order::Hearsay);
         }
-        self.step.say(|| format!("sees core {} at the barrier", other.0));
+        self.step.account.say(|| format!("sees core {} at the barrier", other.0));
         Ok(word.newest())
     }
 
@@ -48,12 +48,12 @@ impl View<'_, '_> {
     /// `bufferChosen` as this core observes it.
     pub(super) fn buffer_chosen(&self, at: Place) -> Result<u64, Fault> {
         let chosen = &self.memory.chosen[self.rank];
-        if self.step.core.0 == 0 {
+        if self.step.at.core.0 == 0 {
             return Ok(chosen.newest());
         }
         self.step.touch(at)?;
         if chosen.late.is_some() && self.scene.setup.model.memory == Landing::Weak {
-            self.step.blame(Violation::NotLanded { rank: self.me(), at });
+            self.step.found.blame(Violation::NotLanded { rank: self.me(), at });
         }
         Ok(chosen.landed)
     }

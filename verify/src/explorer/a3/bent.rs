@@ -72,7 +72,7 @@ impl<'v, 'a> Bent<'v, 'a> {
         let step = &self.view.step;
         let word = match self.defect() {
             // Whoever asks has exchanged counts, so that all traffic is chosen.
-            Defect::NoFlagOfNothing if self.leaves_out(step.rank, at) => return Ok(Some(flag::ARRIVED)),
+            Defect::NoFlagOfNothing if self.leaves_out(step.at.rank, at) => return Ok(Some(flag::ARRIVED)),
             Defect::MaskedWait if self.is_last_of_masked(at) => flag::ARRIVED,
             Defect::TakesBack if self.is_taken_back(at) => 0,
             Defect::EarlyGrants if self.is_taken_for_idle(at) => flag::ARRIVED,
@@ -90,10 +90,10 @@ impl<'v, 'a> Bent<'v, 'a> {
     fn skips_barrier_word(&self, at: Place) -> bool {
         let skips = match self.defect() {
             Defect::NoBarrier => true,
-            Defect::NoPullBarrier => self.view.step.operator == Operator::Combine,
+            Defect::NoPullBarrier => self.view.step.at.operator == Operator::Combine,
             Defect::BarrierOfLowerCores => {
                 let other = (at.offset.wrapping_sub(CORE_WORDS) / CORE_RECORD) as u32;
-                other > self.view.step.core.0
+                other > self.view.step.at.core.0
             }
             _ => false,
         };
@@ -103,7 +103,7 @@ impl<'v, 'a> Bent<'v, 'a> {
     /// Whether the flag there is that of the last active expert of a token that has a masked one.
     fn is_last_of_masked(&self, at: Place) -> bool {
         let step = &self.view.step;
-        let (shape, inputs) = (self.setup().shape, step.round.tensors[step.rank.index()].inputs());
+        let (shape, inputs) = (self.setup().shape, step.at.round.tensors[step.at.rank.index()].inputs());
         let of = |token| {
             let ks = 0..shape.k();
             let active = ks.clone().rfind(|&k| inputs.pair_is_active(shape, token, k));
@@ -111,8 +111,8 @@ impl<'v, 'a> Bent<'v, 'a> {
             let masked = ks.into_iter().any(|k| !inputs.pair_is_active(shape, token, k));
             masked && slot.is_some_and(|slot| slot.offset == at.offset % PARTITION)
         };
-        let is_status = at.region == Region::State && is_flag(at) && step.operator == Operator::Combine;
-        is_status && (0..shape.bs(step.rank)).map(Token).any(of)
+        let is_status = at.region == Region::State && is_flag(at) && step.at.operator == Operator::Combine;
+        is_status && (0..shape.bs(step.at.rank)).map(Token).any(of)
     }
 
     /// Whether the dispatch flag there is of a rank that has taken it back.
@@ -120,14 +120,14 @@ impl<'v, 'a> Bent<'v, 'a> {
         let step = &self.view.step;
         let is_dispatch = at.region == Region::State && at.offset % PARTITION < DISPATCH_STATUS;
         let source = (at.offset % PARTITION / STATUS_SLOT) as u32 % self.setup().shape.ep_world_size();
-        is_dispatch && is_flag(at) && source != step.rank.0 && step.withdrawn >> source & 1 == 1
+        is_dispatch && is_flag(at) && source != step.at.rank.0 && step.at.withdrawn >> source & 1 == 1
     }
 
     /// Whether the word there is that of the counts of a later rank that has not begun.
     fn is_taken_for_idle(&self, at: Place) -> bool {
         let (step, source) = (&self.view.step, self.view.source_of(at));
         let is_counts = self.view.direct_word(at) == Some(Direct::Counts);
-        is_counts && source > step.rank && step.at[source.index()] < step.op
+        is_counts && source > step.at.rank && step.at.operators[source.index()] < step.at.op
     }
 
     /// Whether a core refuses a record of which it has seen a later block, and not the one whose flag is at `at`.
@@ -144,7 +144,7 @@ impl<'v, 'a> Bent<'v, 'a> {
         if self.defect() != Defect::NoFlagOfNothing || self.view.direct_word(at).is_some() {
             return false;
         }
-        let Some((slot, all)) = token_slot(at).zip(self.view.step.expected()) else { return false };
+        let Some((slot, all)) = token_slot(at).zip(self.view.step.at.expected()) else { return false };
         let sums = all[to.index()].output(Tensor::EpRecvCounts);
         let sum = |slot: u32| sums.chunks_exact(4).nth(slot as usize);
         slot.checked_sub(1).map_or(Some(&[0; 4][..]), sum) == sum(slot)
@@ -152,7 +152,7 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// Whether a published word never sets out.
     fn is_lost(&self, to: RankId, at: Place) -> bool {
-        let is_second = !self.view.step.nth.is_multiple_of(2);
+        let is_second = !self.view.step.at.nth.is_multiple_of(2);
         self.defect() == Defect::PollsByStepping && is_second && to == RankId(1) && is_flag(at)
     }
 
@@ -170,16 +170,16 @@ impl<'v, 'a> Bent<'v, 'a> {
             Defect::NoCountClear => is_count(),
             Defect::NoTokenClear => is_token_flag(),
             Defect::NoBlockClear => at.region == Region::Window,
-            Defect::NoLastBlockClear => at.region == Region::Window && is_last_block(shape, step.rank, at),
+            Defect::NoLastBlockClear => at.region == Region::Window && is_last_block(shape, step.at.rank, at),
             Defect::NoGrantClear => direct == Some(Direct::Grants),
             Defect::NoSharedClear => {
                 let last = dispatch_status(Partition::P0, shape.ep_world_size() - 1);
-                step.rank.0 < model.shared_ranks && at.offset % PARTITION == last.offset
+                step.at.rank.0 < model.shared_ranks && at.offset % PARTITION == last.offset
             }
             Defect::NoTpClear if at.region == Region::TpState => {
                 self.view.read_word(self.view.virtually(at)) == flag::status(0)
             }
-            Defect::NoReadyClear => step.operator == Operator::Combine,
+            Defect::NoReadyClear => step.at.operator == Operator::Combine,
             _ => false,
         }
     }
@@ -187,17 +187,17 @@ impl<'v, 'a> Bent<'v, 'a> {
     /// Clears the combine flags of the partition that comes next.
     fn clean_next(&mut self) {
         let (model, view) = (self.setup().model, &mut self.view);
-        let next = u64::from((view.step.nth + 1) % model.partitions[Operator::Combine as usize]) * VIRTUAL;
+        let next = u64::from((view.step.at.nth + 1) % model.partitions[Operator::Combine as usize]) * VIRTUAL;
         for slot in 0..model.tokens * model.k {
             let at = combine_status(Partition::P0, slot);
             let at = Place { offset: at.offset + next, ..at };
-            let place = view.scene.places.number(&(view.step.rank, at));
+            let place = view.scene.places.number(&(view.step.at.rank, at));
             if view.memory.get_mut().word(place) != 0 {
-                view.step.blame(Violation::LostFlag { rank: view.step.rank, at });
+                view.step.found.blame(Violation::LostFlag { rank: view.step.at.rank, at });
             }
             view.memory.get_mut().set_word(place, 0);
         }
-        view.step.say(|| "clears the flags of its next combine".to_owned());
+        view.step.account.say(|| "clears the flags of its next combine".to_owned());
     }
 }
 
@@ -240,7 +240,7 @@ impl Fabric for Bent<'_, '_> {
             return Ok(word);
         }
         let word = self.view.observe(at)?;
-        if self.refuses(at, word) { Err(Fault::new(self.view.step.rank, at, 0)) } else { Ok(word) }
+        if self.refuses(at, word) { Err(Fault::new(self.view.step.at.rank, at, 0)) } else { Ok(word) }
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
@@ -248,7 +248,7 @@ impl Fabric for Bent<'_, '_> {
             self.view.step.touch(at)?;
             self.clean_next();
         }
-        if self.leaves_out(self.view.step.rank, at) {
+        if self.leaves_out(self.view.step.at.rank, at) {
             return Ok(());
         }
         if is_shared(at) && self.forgets(at) {
@@ -270,9 +270,9 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        if self.defect() == Defect::EarlyGrants && self.view.step.expected().is_none() {
+        if self.defect() == Defect::EarlyGrants && self.view.step.at.expected().is_none() {
             // What will be right is not known yet.
-            self.view.step.written += bytes.len() as u32;
+            self.view.step.found.written += bytes.len() as u32;
             return Ok(());
         }
         self.view.write(at, bytes)
@@ -285,7 +285,7 @@ impl Fabric for Bent<'_, '_> {
 
 impl protocol::View for Bent<'_, '_> {
     fn experts(&mut self, moves: u32) -> Result<Progress, Fault> {
-        let (setup, rank) = (self.setup(), self.view.step.rank);
+        let (setup, rank) = (self.setup(), self.view.step.at.rank);
         let moves = match self.defect() {
             // Of the two moves of a row the second one comes first.
             Defect::ResultAheadOfRead => moves ^ 1,

@@ -21,8 +21,8 @@ impl View<'_, '_> {
             return self.overwrite(moves);
         }
         self.step.touch(Place::window(0))?;
-        let Some(all) = self.step.round.expected.clone() else { return Ok(Progress::Done) };
-        let (own, shape) = (&all[self.step.rank.index()], self.scene.setup.shape);
+        let Some(all) = self.step.at.round.expected.clone() else { return Ok(Progress::Done) };
+        let (own, shape) = (&all[self.step.at.rank.index()], self.scene.setup.shape);
         let rows = own.expand_x.chunks_exact(shape.payload_bytes() as usize);
         for (&at, expected) in own.rows_at.iter().zip(rows) {
             // Of the dispatch of the same number.
@@ -36,13 +36,13 @@ impl View<'_, '_> {
         let results = own.y.chunks_exact(shape.row_bytes() as usize);
         for (&at, result) in own.results_at.iter().zip(results) {
             let at = place(at);
-            let number = self.scene.places.number(&(self.step.rank, at));
+            let number = self.scene.places.number(&(self.step.at.rank, at));
             let row = self.scene.rows.number(&result.to_vec());
             let memory = &mut **self.memory.get_mut();
             let unread = memory.has_row(number);
             memory.set_row(number, Some(row));
             if unread {
-                self.step.blame(Violation::Overwritten { rank: self.step.rank, at });
+                self.step.found.blame(Violation::Overwritten { rank: self.step.at.rank, at });
             }
         }
         Ok(Progress::Done)
@@ -50,20 +50,20 @@ impl View<'_, '_> {
 
     /// The number of a row that an expert reads, which must be this one.
     fn take_row(&self, at: Place, expected: &[u8]) -> Option<u32> {
-        let rank = self.step.rank;
+        let rank = self.step.at.rank;
         let row = self.row_at(rank, at, expected.len() as u64);
         let wrong = match row {
             Some((_, seen)) if seen == expected => None,
             None if self.is_on_its_way(rank, at) => Some(Violation::NotLanded { rank, at }),
             _ => Some(Violation::Diverged { rank, at }),
         };
-        wrong.into_iter().for_each(|wrong| self.step.blame(wrong));
+        wrong.into_iter().for_each(|wrong| self.step.found.blame(wrong));
         row.map(|(number, _)| number)
     }
 
     /// The row at which experts that overwrite are after so many moves: where it lies, what it holds and what becomes of it.
     pub(super) fn row_of_move(&self, moves: u32) -> Option<(Place, Vec<u8>, Vec<u8>)> {
-        let own = &self.step.expected()?[self.step.rank.index()];
+        let own = &self.step.at.expected()?[self.step.at.rank.index()];
         let (len, i) = (self.scene.setup.shape.row_bytes() as usize, moves as usize / 2);
         let of = |rows: &[u8]| rows.chunks_exact(len).nth(i).map(<[u8]>::to_vec);
         Some((*own.rows_at.get(i)?, of(&own.expand_x)?, of(&own.y)?))
@@ -72,12 +72,12 @@ impl View<'_, '_> {
     /// An expert reads a row, or its result for the row sets out for the same place. Behind the last one combine may begin when
     /// all results have landed.
     fn overwrite(&mut self, moves: u32) -> Result<Progress, Fault> {
-        if self.step.expected().is_none() {
+        if self.step.at.expected().is_none() {
             return Ok(Progress::Done);
         }
-        let rank = self.step.rank;
+        let rank = self.step.at.rank;
         let Some((at, row, result)) = self.row_of_move(moves) else {
-            let me = (rank, self.step.core);
+            let me = (rank, self.step.at.core);
             let is_result = |effect: &Effect| effect.issued.from == me && effect.issued.kind == Kind::Put;
             let ready = self.have_landed(is_result)?;
             return Ok(if ready { Progress::Done } else { Progress::Pending(Wait::QUIET) });
@@ -97,7 +97,7 @@ impl View<'_, '_> {
         self.step.touch(at)?;
         let Some((number, bytes)) = self.row_at(rank, at, len) else {
             if self.is_on_its_way(rank, at) {
-                self.step.blame(Violation::NotLanded { rank, at });
+                self.step.found.blame(Violation::NotLanded { rank, at });
             }
             // Nothing there: what comes of it differs from the oracle's.
             return Ok(&NOTHING[..len as usize]);

@@ -8,9 +8,10 @@ mod view;
 
 use super::liveness::Mover;
 use super::model::Memory as Landing;
-use super::protocol::{Came, Protocol, Run, StepOf, VIRTUAL};
+use super::protocol::{Outcome, Protocol, Reduce, Run, Tell, VIRTUAL};
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
+use super::step::StepOf;
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use bent::Bent;
@@ -28,7 +29,7 @@ impl Protocol for Scene<'_> {
     type Own = bool;
     /// An effect lands, by its place in the flight.
     type Event = usize;
-    type Asked = ();
+    type Query = ();
     type Effect = ();
 
     fn memory(&self) -> Memory {
@@ -41,7 +42,7 @@ impl Protocol for Scene<'_> {
         own: &mut bool,
         step: StepOf<Self>,
         run: Run<'_>,
-    ) -> (Came, StepOf<Self>) {
+    ) -> (Outcome, StepOf<Self>) {
         let mut bent = Bent::new(View::new(self, memory, step), *own);
         let came = run(&mut bent);
         let (View { memory, step, read_rows, .. }, sent) = bent.into_parts();
@@ -49,9 +50,9 @@ impl Protocol for Scene<'_> {
         let memory = memory.into_inner();
         // They have been read for the last time.
         read_rows.take().into_iter().for_each(|place| memory.set_row(place, None));
-        if step.touched.get() && !matches!(came, Ok(Progress::Pending(_))) {
-            let silent = step.told.as_ref().is_some_and(|told| told.borrow().is_empty());
-            silent.then(|| step.say(|| "sees what it waited for".to_owned()));
+        if step.search.touched.get() && !matches!(came, Ok(Progress::Pending(_))) {
+            let is_silent = step.account.is_silent();
+            is_silent.then(|| step.account.say(|| "sees what it waited for".to_owned()));
         }
         (came, step)
     }
@@ -64,7 +65,7 @@ impl Protocol for Scene<'_> {
         (0..if explicit { flight.len() } else { 0 }).filter(may_land).collect()
     }
 
-    fn happen(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
+    fn apply(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
         let effect = state.memory.flight.remove(i);
         let violation = self.land(&mut state.memory, &effect);
         let is_ahead = state.memory.flight[..i].iter().any(|e| e.issued.from == effect.issued.from);
@@ -78,34 +79,18 @@ impl Protocol for Scene<'_> {
         (Mover::Memory, FixedState::default().hash_one(state.memory.flight[i]))
     }
 
-    fn tell(&self, state: &StateOf<Self>, i: usize) -> Line {
-        let effect = &state.memory.flight[i];
-        let (rank, core) = effect.issued.from;
-        let named = if self.setup.model.cores > 1 { format!(" core {core}") } else { String::new() };
-        let who = Who { words: "lands: ".to_owned(), rank: Some(rank.0), core: Some(core.0) };
-        let text = format!("the {effect}, issued by rank {rank}{named}");
-        Line { who, did: vec![Told { text, memory: Some(effect.issued.to.0), is_read: false }] }
-    }
-
     fn setup(&self) -> &Setup<'_> {
         self.setup
     }
+}
 
-    fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
-        let (operator, _, nth) = self.setup.operator(op);
-        let partitions = self.setup.model.partitions[operator as usize];
-        // The machines have two.
-        if let Some(size) = self.partition_bytes(*at).filter(|_| partitions != 2) {
-            at.offset = at.offset % size + u64::from(nth % partitions) * VIRTUAL;
-        }
-    }
-
+impl Reduce for Scene<'_> {
     fn in_flight(memory: &Memory) -> usize {
         memory.flight.len()
     }
 
     /// Of what others do, a step that nobody else can see depends on one thing alone: whether what its core issued has landed.
-    fn stirred(&self, before: &Memory, after: &Memory, moved: Option<usize>) -> u32 {
+    fn woken_by(&self, before: &Memory, after: &Memory, moved: Option<usize>) -> u32 {
         let mut left = after.flight.iter().peekable();
         let landed = before.flight.iter().filter(|effect| left.next_if_eq(effect).is_none());
         let cores = landed
@@ -122,5 +107,25 @@ impl Protocol for Scene<'_> {
         // Effects of different cores, or to different ranks, have no order among each other.
         flight.sort_by_key(|effect| (effect.issued.from, effect.issued.to));
         flight.hash(bytes);
+    }
+}
+
+impl Tell for Scene<'_> {
+    fn describe(&self, state: &StateOf<Self>, i: usize) -> Line {
+        let effect = &state.memory.flight[i];
+        let (rank, core) = effect.issued.from;
+        let named = if self.setup.model.cores > 1 { format!(" core {core}") } else { String::new() };
+        let who = Who { words: "lands: ".to_owned(), rank: Some(rank.0), core: Some(core.0) };
+        let text = format!("the {effect}, issued by rank {rank}{named}");
+        Line { who, did: vec![Told { text, memory: Some(effect.issued.to.0), is_read: false }] }
+    }
+
+    fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
+        let (operator, _, nth) = self.setup.operator(op);
+        let partitions = self.setup.model.partitions[operator as usize];
+        // The machines have two.
+        if let Some(size) = self.partition_bytes(*at).filter(|_| partitions != 2) {
+            at.offset = at.offset % size + u64::from(nth % partitions) * VIRTUAL;
+        }
     }
 }

@@ -12,8 +12,8 @@ use veriep_core::place::{Place, Region};
 impl View<'_, '_> {
     /// Notes what the core does, as the theorem's model has it.
     pub(super) fn note(&self, step: Step, at: Place) {
-        let by = (self.step.rank, self.step.core);
-        self.noted(Noted { step, rank: self.step.rank, at: At::Place(at), by });
+        let by = (self.step.at.rank, self.step.at.core);
+        self.noted(Noted { step, rank: self.step.at.rank, at: At::Place(at), by });
     }
 
     /// Notes that a core has seen words which it clears only later, when it has read what they cover. Of a record it looks at
@@ -42,7 +42,7 @@ impl View<'_, '_> {
 
     pub(super) fn noted(&self, noted: Noted) {
         if self.scene.setup.model.refined {
-            self.step.noted.borrow_mut().push(noted);
+            self.step.found.noted.borrow_mut().push(noted);
         }
     }
 }

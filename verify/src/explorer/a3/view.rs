@@ -1,8 +1,9 @@
 //! The fabric that a machine of A3 sees while it is explored.
 
 use super::super::model::Memory as Landing;
-use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
+use super::super::protocol::{NOTHING, VIRTUAL, spot};
 use super::super::setup::Setup;
+use super::super::step::Step;
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value};
 use crate::order::Order;
@@ -57,13 +58,14 @@ impl<'v, 'a> View<'v, 'a> {
             read.push(number);
             let (rank, at) = **self.scene.places.get(number);
             self.step
+                .account
                 .say_read(rank, || format!("reads the row at {} of rank {rank} for the last time", spot(at)));
         }
     }
 
     /// Notes that the row at `at` has been read for the last time, if a row starts there. `at` is one of the model's addresses.
     fn read_row(&self, at: Place) {
-        self.scene.places.known(&(self.step.rank, at)).into_iter().for_each(|number| self.read(number));
+        self.scene.places.known(&(self.step.at.rank, at)).into_iter().for_each(|number| self.read(number));
     }
 
     /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
@@ -75,10 +77,10 @@ impl<'v, 'a> View<'v, 'a> {
             }
             (None, _) => return at,
         };
-        if at.offset / size != u64::from(self.step.nth % 2) {
-            self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
+        if at.offset / size != u64::from(self.step.at.nth % 2) {
+            self.step.found.blame(Violation::WrongPartition { rank: self.step.at.rank, at });
         }
-        self.in_partition(at, size, self.step.operator)
+        self.in_partition(at, size, self.step.at.operator)
     }
 
     /// The same of a word that is stored. With direct placement a dispatch clears words of the partition of the one before.
@@ -86,16 +88,16 @@ impl<'v, 'a> View<'v, 'a> {
         if self.direct_word(at).is_none() {
             return self.virtually(at);
         }
-        let former = u64::from((self.step.nth + 1) % 2);
+        let former = u64::from((self.step.at.nth + 1) % 2);
         if at.offset / PARTITION != former {
-            self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
+            self.step.found.blame(Violation::WrongPartition { rank: self.step.at.rank, at });
         }
         Place { offset: at.offset % PARTITION + former * VIRTUAL, ..at }
     }
 
     /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `operator` has.
     pub(super) fn in_partition(&self, at: Place, size: u64, operator: Operator) -> Place {
-        let partition = self.step.nth % self.scene.setup.model.partitions[operator as usize];
+        let partition = self.step.at.nth % self.scene.setup.model.partitions[operator as usize];
         Place { offset: at.offset % size + u64::from(partition) * VIRTUAL, ..at }
     }
 
@@ -125,7 +127,7 @@ impl<'v, 'a> View<'v, 'a> {
 
     /// The rank as machines call it.
     fn ep_rank(&self) -> RankId {
-        RankId(self.step.rank.0 / self.scene.setup.model.tp_ranks())
+        RankId(self.step.at.rank.0 / self.scene.setup.model.tp_ranks())
     }
 
     /// The rank of the model that this one calls `to` there. In an elastic domain that is a physical one.
@@ -137,14 +139,14 @@ impl<'v, 'a> View<'v, 'a> {
         }
         match left {
             Some(left) => left.new_id(to).ok_or(Fault::new(to, at, 0)),
-            None => Ok(RankId(to.0 * tp + self.step.rank.0 % tp)),
+            None => Ok(RankId(to.0 * tp + self.step.at.rank.0 % tp)),
         }
     }
 
     pub(super) fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, value: Value) {
         let at = if kind == order::Kind::Store { self.stored(at) } else { self.virtually(at) };
         let effect =
-            Effect { issued: Issued { from: (self.step.rank, self.step.core), to, at, kind }, value };
+            Effect { issued: Issued { from: (self.step.at.rank, self.step.at.core), to, at, kind }, value };
         let memory = &mut **self.memory.get_mut();
         let violation = match self.scene.setup.model.memory {
             Landing::Strong => self.scene.land(memory, &effect),
@@ -157,13 +159,13 @@ impl<'v, 'a> View<'v, 'a> {
         } else {
             memory.flight.push(effect);
         }
-        self.step.say_written(to, || match (effect.value, spot(at)) {
+        self.step.account.say_written(to, || match (effect.value, spot(at)) {
             _ if !strong => format!("issues a {effect}"),
             (Value::Row(_), at) => format!("puts a row at {at} of rank {to}"),
             (Value::Word(0), at) => format!("sees the flag at {at} of rank {to} and clears it"),
             (Value::Word(word), at) => format!("publishes {word:#x} at {at} of rank {to}"),
         });
-        violation.into_iter().for_each(|violation| self.step.blame(violation));
+        violation.into_iter().for_each(|violation| self.step.found.blame(violation));
     }
 
     /// Whether such effects have landed, if the memory chooses.
@@ -173,7 +175,9 @@ impl<'v, 'a> View<'v, 'a> {
             return Ok(true);
         }
         self.step.touch(Place::state(0))?;
-        if self.scene.setup.model.memory == Landing::WeakExplicit || !self.step.tape.get_mut().choose(()) {
+        if self.scene.setup.model.memory == Landing::WeakExplicit
+            || !self.step.search.tape.get_mut().choose(())
+        {
             return Ok(false);
         }
         // Asked by who is quiet, and by experts behind their results.
@@ -247,10 +251,10 @@ impl Fabric for View<'_, '_> {
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         if !is_shared(at) {
-            let place = self.scene.places.number(&(self.step.rank, at));
+            let place = self.scene.places.number(&(self.step.at.rank, at));
             self.memory.get_mut().set_word(place, word);
         } else if self.take(at)? {
-            self.issue(order::Kind::Store, self.step.rank, at, Value::Word(word));
+            self.issue(order::Kind::Store, self.step.at.rank, at, Value::Word(word));
         }
         Ok(())
     }
@@ -260,8 +264,8 @@ impl Fabric for View<'_, '_> {
             return Ok(bytes);
         }
         let at = self.virtually(at);
-        if self.is_on_its_way(self.step.rank, at) {
-            self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
+        if self.is_on_its_way(self.step.at.rank, at) {
+            self.step.found.blame(Violation::NotLanded { rank: self.step.at.rank, at });
         }
         Ok(&NOTHING[..len as usize])
     }
@@ -303,7 +307,7 @@ impl View<'_, '_> {
         // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
         // when its last part is read, and the record forgotten, does.
         let model = self.scene.setup.model;
-        let last = match self.step.operator {
+        let last = match self.step.at.operator {
             // Sums of another core, which of two cores one reads. Tables are forgotten when their word is cleared.
             Operator::Dispatch if at.region == Region::State => at.offset >= CORE_SUMS,
             _ if at.region == Region::TpState => false,
@@ -323,7 +327,7 @@ impl View<'_, '_> {
         }
         let at = self.virtually(at);
         self.note(SmtStep::Read, at);
-        let row = self.row_at(self.step.rank, at, len);
+        let row = self.row_at(self.step.at.rank, at, len);
         if let Some((number, _)) = row.filter(|_| last) {
             self.read(number);
         }
@@ -343,7 +347,7 @@ impl View<'_, '_> {
         }
         let direct = self.direct_word(at);
         let explicit = self.scene.setup.model.memory == Landing::WeakExplicit;
-        if direct.is_some() && explicit && self.step.nth == 0 {
+        if direct.is_some() && explicit && self.step.at.nth == 0 {
             // There is nothing to clear in the first dispatch: a landing for each word is out of reach.
             return Ok(false);
         }
@@ -362,7 +366,7 @@ impl View<'_, '_> {
 
     /// Whether all has landed that this core issued, but for effects that quiet does not speak for.
     pub(super) fn is_quiet_but_for(&mut self, exempt: impl Fn(&Effect) -> bool) -> Result<bool, Fault> {
-        let me = (self.step.rank, self.step.core);
+        let me = (self.step.at.rank, self.step.at.core);
         let landed = self.have_landed(|effect| effect.issued.from == me && !exempt(effect))?;
         if landed {
             self.note(SmtStep::Quiet, Place::state(0));
@@ -372,12 +376,12 @@ impl View<'_, '_> {
 
     /// The word of this core for the barrier whose words have the parity of that at `at`.
     pub(super) fn own_word(&self, at: Place) -> Place {
-        core_word(self.step.core, (at.offset / 8 % 2) as u32)
+        core_word(self.step.at.core, (at.offset / 8 % 2) as u32)
     }
 
     /// A word as this core observes it: its own stores at once, all else when it has landed.
     pub(super) fn read_word(&self, at: Place) -> u64 {
-        let me = (self.step.rank, self.step.core);
+        let me = (self.step.at.rank, self.step.at.core);
         let newest =
             self.in_flight(at, |effect| effect.issued.kind == order::Kind::Store && effect.issued.from == me);
         if let Some(Value::Word(word)) = newest.map(|effect| effect.value) {
@@ -388,11 +392,11 @@ impl View<'_, '_> {
             && let Some(late) = self.in_flight(at, |_| true)
         {
             if late.issued.from == me && is_core_word(at) {
-                self.step.blame(Violation::OwnNotLanded { rank: self.step.rank, at });
+                self.step.found.blame(Violation::OwnNotLanded { rank: self.step.at.rank, at });
             }
             // It may have landed, and all that must have landed before it; or not yet.
             let mut before = true;
-            if self.step.tape.borrow_mut().choose(()) {
+            if self.step.search.tape.borrow_mut().choose(()) {
                 self.force(|effect| {
                     before &= *effect != late;
                     let behind = before && self.scene.follows(&late.issued, &effect.issued);
@@ -403,25 +407,26 @@ impl View<'_, '_> {
                 });
             }
         }
-        self.scene.places.known(&(self.step.rank, at)).map_or(0, |place| self.memory.borrow().word(place))
+        self.scene.places.known(&(self.step.at.rank, at)).map_or(0, |place| self.memory.borrow().word(place))
     }
 
     /// The newest effect on a word of the own rank that is in flight.
     fn in_flight(&self, at: Place, which: impl Fn(&Effect) -> bool) -> Option<Effect> {
-        let on =
-            |effect: &&Effect| effect.issued.to == self.step.rank && effect.issued.at == at && which(effect);
+        let on = |effect: &&Effect| {
+            effect.issued.to == self.step.at.rank && effect.issued.at == at && which(effect)
+        };
         self.memory.borrow().flight.iter().rev().find(on).copied()
     }
 
     /// A word that this core published, landed or not.
     pub(super) fn newest(&self, at: Place) -> u64 {
-        let me = (self.step.rank, self.step.core);
+        let me = (self.step.at.rank, self.step.at.core);
         match self.in_flight(at, |effect| effect.issued.from == me).map(|effect| effect.value) {
             Some(Value::Word(word)) => word,
             _ => self
                 .scene
                 .places
-                .known(&(self.step.rank, at))
+                .known(&(self.step.at.rank, at))
                 .map_or(0, |place| self.memory.borrow().word(place)),
         }
     }

@@ -16,17 +16,17 @@ use veriep_core::units::CoreId;
 impl View<'_, '_> {
     /// The word of a core at the barrier of operator `op`. As the machine counts, barriers are as far apart as operators.
     pub(super) fn barrier_word(&self, op: u32) -> u64 {
-        let epoch = (1 + self.step.op % 2).wrapping_add(op.wrapping_sub(self.step.op)) % 4;
+        let epoch = (1 + self.step.at.op % 2).wrapping_add(op.wrapping_sub(self.step.at.op)) % 4;
         barrier::word(epoch, ShareSum::default())
     }
 
     /// A barrier word: that of this operator's barrier, or of the last one for which the core used it.
     pub(super) fn barrier(&self, at: Place, spot: Spot) -> Result<u64, Fault> {
         let (core, parity, op) =
-            (CoreId(u32::from(spot.number) / 2), u32::from(spot.number) % 2, self.step.op);
+            (CoreId(u32::from(spot.number) / 2), u32::from(spot.number) % 2, self.step.at.op);
         let is_used = parity != op % 2;
         let before = if is_used { op.wrapping_sub(2) } else { op.wrapping_sub(1) };
-        let own = core == self.step.core;
+        let own = core == self.step.at.core;
         let come = is_used && !own && self.look(at, spot, Part::Whole)?.is_some();
         Ok(self.barrier_word(if come { op } else { before }))
     }
@@ -36,8 +36,8 @@ impl View<'_, '_> {
         if self.strong() {
             self.touch(at, 0)?;
         }
-        self.step.say_written(self.step.rank, || "rings".to_owned());
-        let (model, shape, rank) = (self.scene.setup.model, self.scene.setup.shape, self.step.rank);
+        self.step.account.say_written(self.step.at.rank, || "rings".to_owned());
+        let (model, shape, rank) = (self.scene.setup.model, self.scene.setup.shape, self.step.at.rank);
         let mut agent = self.memory.get_mut().agents[rank.index()].clone();
         let env = AgentEnv::new(shape, rank, model.choices.order);
         loop {
@@ -45,7 +45,7 @@ impl View<'_, '_> {
                 Ok(Progress::Stepped) => {}
                 Ok(_) => break,
                 Err(error) => {
-                    self.step.blame(Violation::Refused { rank, error: error.to_string() });
+                    self.step.found.blame(Violation::Refused { rank, error: error.to_string() });
                     break;
                 }
             }
@@ -59,7 +59,7 @@ impl View<'_, '_> {
 impl Nic for View<'_, '_> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         if at == a2_message::doorbell() {
-            return Ok(u64::from(self.step.op) + 1);
+            return Ok(u64::from(self.step.at.op) + 1);
         }
         self.scene.setup.relies_on(Order::TransferDoorbell);
         let word = self.body(at, 8)?.and_then(|bytes| bytes.first_chunk());
@@ -68,7 +68,7 @@ impl Nic for View<'_, '_> {
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let Transfer { to, from, at, len } = *transfer;
-        let record = relay::record_bytes(self.scene.setup.shape, self.step.operator);
+        let record = relay::record_bytes(self.scene.setup.shape, self.step.at.operator);
         let (kind, mut done) = (self.next_message(), 0);
         while done < len {
             let source = relay::behind(from, done);

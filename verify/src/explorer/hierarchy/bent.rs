@@ -67,8 +67,8 @@ impl<'v, 'a> Bent<'v, 'a> {
 
     /// What lies at a place that cores of this operator share, and how far behind its beginning.
     fn spot(&self, at: Place) -> Option<(Spot, u64)> {
-        let is_own = at == relay::epoch(self.view.step.core) || at == a2_message::doorbell();
-        if is_own { None } else { self.view.scene.spot(at, self.view.step.op) }
+        let is_own = at == relay::epoch(self.view.step.at.core) || at == a2_message::doorbell();
+        if is_own { None } else { self.view.scene.spot(at, self.view.step.at.op) }
     }
 
     /// The word that a core takes for the one at a spot, without a look at the memory; `None` if it looks.
@@ -78,16 +78,16 @@ impl<'v, 'a> Bent<'v, 'a> {
             (Defect::NoBarrier | Defect::BarrierOfLowerCores, Area::Barrier) => {
                 let (core, parity) = (u32::from(spot.number) / 2, u32::from(spot.number) % 2);
                 let skips = match self.defect() {
-                    Defect::NoBarrier => core != step.core.0,
-                    _ => core > step.core.0,
+                    Defect::NoBarrier => core != step.at.core.0,
+                    _ => core > step.at.core.0,
                 };
-                let is_used = parity != step.op % 2;
-                (skips && is_used).then(|| self.view.barrier_word(step.op))
+                let is_used = parity != step.at.op % 2;
+                (skips && is_used).then(|| self.view.barrier_word(step.at.op))
             }
             (Defect::NoEntered, Area::Entered) | (Defect::NoRowsDone, Area::RowsDone) => Some(own_epoch),
             (Defect::NoThirdEntered, Area::Entered) => (spot.number == 2).then_some(own_epoch),
             (Defect::NoStreams | Defect::PartialWait, Area::End) => {
-                let needs_nothing = match (self.defect(), step.operator) {
+                let needs_nothing = match (self.defect(), step.at.operator) {
                     (Defect::NoStreams, Operator::Dispatch) => true,
                     (Defect::PartialWait, Operator::Combine) => !self.has_experts_on(spot.number.into()),
                     _ => false,
@@ -101,9 +101,9 @@ impl<'v, 'a> Bent<'v, 'a> {
     /// Whether a token of this rank has an expert on a server.
     fn has_experts_on(&self, server: u32) -> bool {
         let (step, shape) = (&self.view.step, self.view.scene.setup.shape);
-        let inputs = step.round.tensors[step.rank.index()].inputs();
+        let inputs = step.at.round.tensors[step.at.rank.index()].inputs();
         let goes = |token| plan::pairs(shape, inputs.ids(shape, Token(token)), server) > 0;
-        (0..shape.bs(step.rank)).any(goes)
+        (0..shape.bs(step.at.rank)).any(goes)
     }
 
     /// The front flag of a record as the one before it has come, of which another word is looked at.
@@ -125,7 +125,7 @@ impl<'v, 'a> Bent<'v, 'a> {
         }
         let op = self.view.of_machine(word);
         match (self.defect(), area) {
-            (Defect::Equal, Area::Entered | Area::RowsDone) => op > self.view.step.op,
+            (Defect::Equal, Area::Entered | Area::RowsDone) => op > self.view.step.at.op,
             (Defect::InStep, Area::Entered) => {
                 self.in_step.replace(Some(op)).is_some_and(|other| other != op)
             }
@@ -151,7 +151,7 @@ impl<'v, 'a> Middleware for Bent<'v, 'a> {
     fn quiet(&mut self) -> Result<bool, Fault> {
         let skips = match self.defect() {
             Defect::NoQuiet => true,
-            Defect::QuietOfFirstCore => self.view.step.core.0 > 0,
+            Defect::QuietOfFirstCore => self.view.step.at.core.0 > 0,
             _ => false,
         };
         if skips { Ok(true) } else { self.view.quiet() }

@@ -45,9 +45,10 @@ mod view;
 
 use super::liveness::Mover;
 use super::model::Memory as Landing;
-use super::protocol::{Came, Protocol, Run, StepOf, VIRTUAL};
+use super::protocol::{Outcome, Protocol, Reduce, Run, Tell, VIRTUAL};
 use super::setup::Setup;
 use super::state::{Bytes, Core, StateOf};
+use super::step::StepOf;
 use super::story::Line;
 use super::violation::Violation;
 use bent::Bent;
@@ -59,7 +60,7 @@ use veriep_core::layout::relay;
 use veriep_core::place::Place;
 use veriep_core::protocol::Agent;
 use veriep_core::units::RankId;
-use view::{Asked, View, own_epoch};
+use view::{Query, View, own_epoch};
 
 /// What the memory keeps of a core.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -74,7 +75,7 @@ impl Protocol for Scene<'_> {
     type Memory = Memory;
     type Own = Own;
     type Event = Infallible;
-    type Asked = Asked;
+    type Query = Query;
     type Effect = Effect;
 
     const CHOOSES_AT_ONCE: bool = true;
@@ -90,14 +91,14 @@ impl Protocol for Scene<'_> {
         own: &mut Own,
         step: StepOf<Self>,
         run: Run<'_>,
-    ) -> (Came, StepOf<Self>) {
+    ) -> (Outcome, StepOf<Self>) {
         let before = memory.flight.len();
         let mut bent = Bent::new(View::new(self, memory, own, step));
         let came = run(&mut bent);
         let view = bent.into_view();
         *own = view.own();
         let View { memory, step, .. } = view;
-        if step.peek && step.touched.get() {
+        if step.search.peek && step.search.touched.get() {
             memory.into_inner().flight.truncate(before);
         }
         (came, step)
@@ -107,7 +108,7 @@ impl Protocol for Scene<'_> {
         Vec::new()
     }
 
-    fn happen(&mut self, _: &mut StateOf<Self>, event: Infallible) -> Result<bool, Violation> {
+    fn apply(&mut self, _: &mut StateOf<Self>, event: Infallible) -> Result<bool, Violation> {
         match event {}
     }
 
@@ -115,38 +116,8 @@ impl Protocol for Scene<'_> {
         match event {}
     }
 
-    fn tell(&self, _: &StateOf<Self>, event: Infallible) -> Line {
-        match event {}
-    }
-
     fn setup(&self) -> &Setup<'_> {
         self.setup
-    }
-
-    fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32) {
-        // No word is cleared: here is what the model has forgotten, or nothing yet.
-        *word = word.filter(|&word| word != 0);
-        let found = self.spot(*at, op);
-        let inside = found.map_or(0, |(_, inside)| inside);
-        // Machines count operators from another number here.
-        let counted = |epoch: u64| epoch.wrapping_sub(own_epoch(op)).wrapping_add(u64::from(op) + 1);
-        match (found.map(|(spot, _)| spot.area), word.as_mut()) {
-            // The last three are of stage 2, which nobody asks for a record of.
-            (Some(Area::Row | Area::Out | Area::Task | Area::Barrier), _) | (_, None) => {}
-            (Some(Area::Record), _) if inside > 0 => {}
-            (None | Some(Area::Entered | Area::RowsDone | Area::Record), Some(word)) => {
-                *word = counted(*word);
-            }
-            (Some(Area::End | Area::Count | Area::Flag), Some(word)) => {
-                let (epoch, number) = relay::unmark(*word);
-                *word = relay::mark(counted(epoch), number);
-            }
-        }
-        // They have two partitions.
-        if let Some((spot, _)) = found.filter(|_| self.setup.model.partitions[0] != 2) {
-            *at = self.first_place(*at, spot, op);
-            at.offset += u64::from(spot.partition) * VIRTUAL;
-        }
     }
 
     fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {
@@ -159,7 +130,9 @@ impl Protocol for Scene<'_> {
         cores.iter_mut().for_each(|core| core.own.heard = heard);
         state.memory.end(self, RankId(rank as u32), op)
     }
+}
 
+impl Reduce for Scene<'_> {
     fn in_flight(memory: &Memory) -> usize {
         memory.flight.len()
     }
@@ -191,11 +164,11 @@ impl Protocol for Scene<'_> {
         }
     }
 
-    fn moves_few(&self) -> bool {
+    fn lets_ranks_wait(&self) -> bool {
         self.setup.model.memory == Landing::Weak
     }
 
-    fn stirred(&self, _: &Memory, _: &Memory, moved: Option<usize>) -> u32 {
+    fn woken_by(&self, _: &Memory, _: &Memory, moved: Option<usize>) -> u32 {
         let by_rank = moved.filter(|_| self.setup.model.memory != Landing::Strong);
         by_rank.map_or(u32::MAX, |core| self.setup.cores_beside(core))
     }
@@ -211,5 +184,37 @@ impl Protocol for Scene<'_> {
     fn is_one_enough(&self, a: &[Effect], b: &[Effect]) -> bool {
         let explicit = self.setup.model.memory == Landing::WeakExplicit;
         !explicit && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_like(b))
+    }
+}
+
+impl Tell for Scene<'_> {
+    fn describe(&self, _: &StateOf<Self>, event: Infallible) -> Line {
+        match event {}
+    }
+
+    fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32) {
+        // No word is cleared: here is what the model has forgotten, or nothing yet.
+        *word = word.filter(|&word| word != 0);
+        let found = self.spot(*at, op);
+        let inside = found.map_or(0, |(_, inside)| inside);
+        // Machines count operators from another number here.
+        let counted = |epoch: u64| epoch.wrapping_sub(own_epoch(op)).wrapping_add(u64::from(op) + 1);
+        match (found.map(|(spot, _)| spot.area), word.as_mut()) {
+            // The last three are of stage 2, which nobody asks for a record of.
+            (Some(Area::Row | Area::Out | Area::Task | Area::Barrier), _) | (_, None) => {}
+            (Some(Area::Record), _) if inside > 0 => {}
+            (None | Some(Area::Entered | Area::RowsDone | Area::Record), Some(word)) => {
+                *word = counted(*word);
+            }
+            (Some(Area::End | Area::Count | Area::Flag), Some(word)) => {
+                let (epoch, number) = relay::unmark(*word);
+                *word = relay::mark(counted(epoch), number);
+            }
+        }
+        // They have two partitions.
+        if let Some((spot, _)) = found.filter(|_| self.setup.model.partitions[0] != 2) {
+            *at = self.first_place(*at, spot, op);
+            at.offset += u64::from(spot.partition) * VIRTUAL;
+        }
     }
 }

@@ -61,7 +61,7 @@ impl View<'_, '_> {
             let (rank, by, op) = (effect.issued.to, effect.issued.from, effect.value.op);
             let all = self.scene.arrival(effect, front).into_iter();
             let noted = all.map(|(step, slot)| Noted { step, rank, at: at(slot, op), by });
-            self.step.noted.borrow_mut().extend(noted);
+            self.step.found.noted.borrow_mut().extend(noted);
         }
     }
 
@@ -81,9 +81,9 @@ impl View<'_, '_> {
     /// What lies at a spot is read.
     pub(super) fn note_read(&self, spot: Spot) {
         if self.scene.setup.model.refined {
-            let (rank, by) = (self.step.rank, (self.step.rank, self.step.core));
-            let read = |slot| Noted { step: Step::Read, rank, at: At::Slot(slot, self.step.op), by };
-            self.step.noted.borrow_mut().extend(self.scene.slot(spot, self.step.op).map(read));
+            let (rank, by) = (self.step.at.rank, (self.step.at.rank, self.step.at.core));
+            let read = |slot| Noted { step: Step::Read, rank, at: At::Slot(slot, self.step.at.op), by };
+            self.step.found.noted.borrow_mut().extend(self.scene.slot(spot, self.step.at.op).map(read));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The fabric that a machine sees while it is explored.
 
 use super::super::model::Memory as Landing;
-use super::super::protocol::{NOTHING, Step};
+use super::super::protocol::NOTHING;
+use super::super::step::Step;
 use super::super::violation::Violation;
 use super::Own;
 use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
@@ -22,13 +23,13 @@ pub(super) fn own_epoch(op: u32) -> u64 {
 }
 
 /// A word of the core's rank, and whether it is the last one of a record; or its quiet.
-pub(in super::super) type Asked = (Spot, bool);
+pub(in super::super) type Query = (Spot, bool);
 
 /// One core's view: the memory as the contract has it. What is broken on purpose stands around it, in `bent.rs`.
 pub(super) struct View<'v, 'a> {
     pub(super) scene: &'v mut Scene<'a>,
     pub(super) memory: RefCell<&'v mut Memory>,
-    pub(super) step: Step<Asked, Effect>,
+    pub(super) step: Step<Query, Effect>,
     epoch: Cell<u32>,
     heard: Cell<Heard>,
 }
@@ -38,7 +39,7 @@ impl<'v, 'a> View<'v, 'a> {
         scene: &'v mut Scene<'a>,
         memory: &'v mut Memory,
         own: &Own,
-        step: Step<Asked, Effect>,
+        step: Step<Query, Effect>,
     ) -> Self {
         let (epoch, heard) = (Cell::new(own.epoch), Cell::new(own.heard));
         Self { scene, memory: RefCell::new(memory), step, epoch, heard }
@@ -49,7 +50,7 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     fn me(&self) -> (RankId, CoreId) {
-        (self.step.rank, self.step.core)
+        (self.step.at.rank, self.step.at.core)
     }
 
     pub(super) fn strong(&self) -> bool {
@@ -57,55 +58,56 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     pub(super) fn fault(&self, at: Place, len: usize) -> Fault {
-        Fault::new(self.step.rank, at, len as u64)
+        Fault::new(self.step.at.rank, at, len as u64)
     }
 
     /// The machine's epoch of this operator.
     pub(super) fn own_epoch(&self) -> u64 {
-        own_epoch(self.step.op)
+        own_epoch(self.step.at.op)
     }
 
     /// An operator as this machine counts it.
     fn to_machine(&self, op: u32) -> u64 {
-        self.own_epoch().wrapping_add_signed(i64::from(op) - i64::from(self.step.op))
+        self.own_epoch().wrapping_add_signed(i64::from(op) - i64::from(self.step.at.op))
     }
 
     /// The operator that a machine calls so.
     pub(super) fn of_machine(&self, epoch: u64) -> u32 {
-        self.step.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
+        self.step.at.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
     }
 
     pub(super) fn spot(&self, at: Place, len: usize) -> Result<(Spot, u64), Fault> {
-        let spot = self.scene.spot(at, self.step.op);
+        let spot = self.scene.spot(at, self.step.at.op);
         if spot.is_none() && matches!(at.region, Region::Window | Region::WindowOut) {
-            self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
+            self.step.found.blame(Violation::WrongPartition { rank: self.step.at.rank, at });
         }
         spot.ok_or(self.fault(at, len))
     }
 
     /// What others do decides what comes now. `open`: the ranks that can still change it before this core moves, as bits.
     pub(super) fn touch(&self, at: Place, open: u32) -> Result<(), Fault> {
-        self.step.open.set(self.step.open.get() | open);
+        self.step.search.open.set(self.step.search.open.get() | open);
         self.step.touch(at)
     }
 
     /// A word at a spot as this core sees it now, or (a part of) a record: what it is worth in this operator.
     pub(super) fn look(&self, at: Place, spot: Spot, part: Part) -> Result<Option<Value>, Fault> {
-        let late = self.memory.borrow().late(self.step.rank, spot);
-        let landed = self.memory.borrow().cell(self.step.rank, spot).copied();
-        let seen = part != Part::Whole && self.memory.borrow().was_seen(self.step.rank, spot, part);
+        let late = self.memory.borrow().late(self.step.at.rank, spot);
+        let landed = self.memory.borrow().cell(self.step.at.rank, spot).copied();
+        let seen = part != Part::Whole && self.memory.borrow().was_seen(self.step.at.rank, spot, part);
         // A word that counts goes on when its writer does, and a core that is slow sees that.
         let counts = matches!(spot.area, Area::Entered | Area::RowsDone);
-        let settled =
-            landed.filter(|value| value.op >= self.step.op).and_then(|value| match &self.step.ahead {
+        let settled = landed.filter(|value| value.op >= self.step.at.op).and_then(|value| {
+            match &self.step.search.ahead {
                 Some(given) if counts => {
-                    let mut supposed = self.step.supposed.borrow_mut();
+                    let mut supposed = self.step.search.supposed.borrow_mut();
                     let ahead = given.get(supposed.len()).copied().unwrap_or(0);
                     supposed.push(ahead);
                     Some(Value { op: value.op + ahead, ..value })
                 }
                 _ => (late.is_none() && !counts).then_some(value),
-            });
+            }
+        });
         let value = match late {
             _ if settled.is_some() => settled,
             Some(i) => {
@@ -114,15 +116,15 @@ impl<'v, 'a> View<'v, 'a> {
                 if !seen {
                     self.touch(at, 0)?;
                 }
-                if seen || self.step.tape.borrow_mut().choose((spot, part == Part::End)) {
+                if seen || self.step.search.tape.borrow_mut().choose((spot, part == Part::End)) {
                     if !seen {
                         let landed = |effect: &Effect| self.note_landed(effect);
                         self.memory.borrow_mut().see(self.scene, i, part, landed);
                         if part == Part::Front {
                             self.note_front(&effect);
                         }
-                        self.step.say_read(self.step.rank, || {
-                            format!("sees {}", self.name(self.step.rank, spot, value, part))
+                        self.step.account.say_read(self.step.at.rank, || {
+                            format!("sees {}", self.name(self.step.at.rank, spot, value, part))
                         });
                     }
                     Some(value)
@@ -131,14 +133,14 @@ impl<'v, 'a> View<'v, 'a> {
                 }
             }
             None => {
-                self.touch(at, self.scene.writers(self.step.rank, spot))?;
+                self.touch(at, self.scene.writers(self.step.at.rank, spot))?;
                 landed
             }
         };
-        if let Some(value) = value.filter(|value| value.op >= self.step.op) {
+        if let Some(value) = value.filter(|value| value.op >= self.step.at.op) {
             let mut heard = self.heard.get();
             for (mine, theirs) in heard.iter_mut().zip(value.heard) {
-                *mine = (*mine).max(theirs.min(self.step.op));
+                *mine = (*mine).max(theirs.min(self.step.at.op));
             }
             self.heard.set(heard);
         }
@@ -154,7 +156,7 @@ impl<'v, 'a> View<'v, 'a> {
         body: Option<&[u8]>,
     ) -> Result<(), Fault> {
         let (spot, _) = self.spot(at, 8)?;
-        let op = if spot.area == Area::Row { self.step.op } else { self.of_machine(epoch) };
+        let op = if spot.area == Area::Row { self.step.at.op } else { self.of_machine(epoch) };
         let body = body.map(|bytes| self.scene.bodies.number(&bytes.to_vec()));
         self.effect(kind, to, at, (op, number, body))
     }
@@ -169,22 +171,22 @@ impl<'v, 'a> View<'v, 'a> {
         let (spot, _) = self.spot(at, 8)?;
         let far = matches!(kind, order::Kind::Message(_));
         let server = |rank| self.scene.setup.shape.server_of(rank).0;
-        if far == (server(to) == server(self.step.rank)) {
+        if far == (server(to) == server(self.step.at.rank)) {
             return Err(Fault::new(to, at, 8));
         }
         if self.strong() {
             self.touch(at, 0)?;
         }
         let mut heard = self.heard.get();
-        heard[self.step.rank.index()] = self.step.op;
+        heard[self.step.at.rank.index()] = self.step.at.op;
         let value = Value { op, number, body, heard };
         let issued = Issued { from: self.me(), to, at, kind };
         let effect = Effect { issued, spot, value, seen: [false; 2] };
-        self.step.issued.push(effect);
-        self.step.say_written(to, || {
+        self.step.search.issued.push(effect);
+        self.step.account.say_written(to, || {
             format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole))
         });
-        let at = self.step.at[to.index()];
+        let at = self.step.at.operators[to.index()];
         self.note_issued(&effect);
         if self.strong() {
             self.note_landed(&effect);
@@ -193,16 +195,19 @@ impl<'v, 'a> View<'v, 'a> {
         // Whether somebody still reads there, the theorem's model says by itself, where it is asked.
         let is_asked =
             |it: &Violation| self.scene.setup.model.refined && matches!(it, Violation::Unheard { .. });
-        violation.filter(|it| !is_asked(it)).into_iter().for_each(|violation| self.step.blame(violation));
+        violation
+            .filter(|it| !is_asked(it))
+            .into_iter()
+            .for_each(|violation| self.step.found.blame(violation));
         Ok(())
     }
 
     /// What was written in this operator to a spot at which nothing may be in flight.
     pub(super) fn landed(&self, at: Place, spot: Spot) -> Option<Value> {
         let memory = self.memory.borrow();
-        let value = memory.cell(self.step.rank, spot).filter(|value| value.op == self.step.op).copied();
-        if value.is_none() || memory.late(self.step.rank, spot).is_some() {
-            self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
+        let value = memory.cell(self.step.at.rank, spot).filter(|value| value.op == self.step.at.op).copied();
+        if value.is_none() || memory.late(self.step.at.rank, spot).is_some() {
+            self.step.found.blame(Violation::NotLanded { rank: self.step.at.rank, at });
         }
         value
     }
@@ -216,7 +221,7 @@ impl<'v, 'a> View<'v, 'a> {
         let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
         let bytes = body.and_then(|body| self.scene.bodies.get(body).get(start..)?.get(..len as usize));
         if bytes.is_none() {
-            self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
+            self.step.found.blame(Violation::NotLanded { rank: self.step.at.rank, at });
         }
         Ok(bytes)
     }
@@ -270,7 +275,7 @@ impl Fabric for View<'_, '_> {
         let (spot, _) = self.spot(at, 8)?;
         let value = match spot.area {
             Area::Entered | Area::RowsDone => (word, 0),
-            Area::Barrier if word != self.barrier_word(self.step.op) => return Err(self.fault(at, 8)),
+            Area::Barrier if word != self.barrier_word(self.step.at.op) => return Err(self.fault(at, 8)),
             Area::Barrier => (self.own_epoch(), 0),
             _ => relay::unmark(word),
         };
@@ -291,20 +296,20 @@ impl Fabric for View<'_, '_> {
         // Whoever could still miss what lands now must be tried, too.
         self.touch(Place::window(0), targets)?;
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
-        let quiet = self.step.tape.get_mut().choose((spot, false));
+        let quiet = self.step.search.tape.get_mut().choose((spot, false));
         if quiet {
             self.memory.borrow_mut().quiet(self.scene, me, |effect| self.note_landed(effect));
-            self.step.say(|| "is quiet".to_owned());
+            self.step.account.say(|| "is quiet".to_owned());
         }
         Ok(quiet)
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if at == relay::epoch(self.step.core) {
+        if at == relay::epoch(self.step.at.core) {
             return Ok(self.to_machine(self.epoch.get()).wrapping_sub(1));
         }
         if at == a2_message::doorbell() {
-            return Ok(self.step.op.into());
+            return Ok(self.step.at.op.into());
         }
         let (spot, inside) = self.spot(at, 8)?;
         match (spot.area, inside) {
@@ -326,9 +331,9 @@ impl Fabric for View<'_, '_> {
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         if at.region == Region::State {
             let mark = (self.own_epoch(), 0);
-            return self.issue(order::Kind::Store, self.step.rank, at, mark, Some(&word.to_le_bytes()));
+            return self.issue(order::Kind::Store, self.step.at.rank, at, mark, Some(&word.to_le_bytes()));
         }
-        if at != relay::epoch(self.step.core) {
+        if at != relay::epoch(self.step.at.core) {
             return Err(self.fault(at, 8));
         }
         // Private: it lands before its core looks again.
@@ -342,7 +347,7 @@ impl Fabric for View<'_, '_> {
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         if at.region == Region::WindowOut {
-            return self.message(order::Kind::Store, self.step.rank, at, bytes);
+            return self.message(order::Kind::Store, self.step.at.rank, at, bytes);
         }
         self.step.judge(at, bytes);
         Ok(())
