@@ -36,6 +36,7 @@ mod defects;
 mod expand;
 mod hierarchy;
 mod liveness;
+mod memory;
 mod model;
 mod moves;
 mod numbers;

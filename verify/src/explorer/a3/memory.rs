@@ -1,5 +1,6 @@
 //! Memory of A3: words and rows that have landed, and effects that have not.
 
+use super::super::memory::{Flight, InFlight, Sparse};
 use super::super::numbers::Numbers;
 use super::super::protocol::{VIRTUAL, spot};
 use super::super::refine::{At, Noted};
@@ -36,6 +37,12 @@ pub(super) struct Effect {
     pub(super) value: Value,
 }
 
+impl InFlight for Effect {
+    fn issued(&self) -> &Issued {
+        &self.issued
+    }
+}
+
 impl Effect {
     /// Its landing, as the theorem's model has it.
     pub(super) const fn landing(&self) -> Noted {
@@ -65,41 +72,37 @@ impl fmt::Display for Effect {
 #[derive(Debug, Default)]
 pub(in super::super) struct Memory {
     /// Words that are not zero, by the number of their place.
-    pub(super) words: Vec<(u32, u64)>,
+    pub(super) words: Sparse<u32, u64>,
     /// Rows that have landed and that nobody has read, by the number of their place.
-    pub(super) rows: Vec<(u32, u32)>,
-    pub(super) flight: Vec<Effect>,
+    pub(super) rows: Sparse<u32, u32>,
+    pub(super) flight: Flight<Effect>,
 }
 
 clone_in_place!(Memory { words, rows, flight });
 
 impl Memory {
     pub(super) fn word(&self, at: u32) -> u64 {
-        self.words.iter().find(|(place, _)| *place == at).map_or(0, |(_, word)| *word)
+        self.words.get(at).copied().unwrap_or(0)
     }
 
     pub(super) fn set_word(&mut self, at: u32, word: u64) {
-        set(&mut self.words, at, (word != 0).then_some(word));
+        self.words.set(at, (word != 0).then_some(word));
     }
 
     pub(super) fn has_row(&self, at: u32) -> bool {
-        self.rows.iter().any(|(place, _)| *place == at)
+        self.rows.get(at).is_some()
     }
 
     pub(super) fn set_row(&mut self, at: u32, row: Option<u32>) {
-        set(&mut self.rows, at, row);
+        self.rows.set(at, row);
     }
-}
 
-/// Keeps a list sorted by place.
-fn set<T>(list: &mut Vec<(u32, T)>, at: u32, value: Option<T>) {
-    match (list.binary_search_by_key(&at, |(place, _)| *place), value) {
-        (Ok(i), Some(value)) => list[i].1 = value,
-        (Ok(i), None) => {
-            list.remove(i);
+    /// Writes the value of an effect at the place of that number.
+    pub(super) fn write(&mut self, at: u32, value: Value) {
+        match value {
+            Value::Row(row) => self.set_row(at, Some(row)),
+            Value::Word(word) => self.set_word(at, word),
         }
-        (Err(i), Some(value)) => list.insert(i, (at, value)),
-        (Err(_), None) => {}
     }
 }
 

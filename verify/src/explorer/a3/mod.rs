@@ -17,8 +17,8 @@ use super::violation::Violation;
 use bent::Bent;
 use core::hash::{BuildHasher, Hash};
 use foldhash::fast::FixedState;
-use memory::Memory;
 pub(super) use memory::Scene;
+use memory::{Effect, Memory};
 use veriep_core::fabric::Progress;
 use veriep_core::place::Place;
 use view::View;
@@ -59,10 +59,10 @@ impl Protocol for Scene<'_> {
 
     fn events(&self, state: &StateOf<Self>) -> Vec<usize> {
         let explicit = self.setup.model.memory == Landing::WeakExplicit;
-        let flight = &state.memory.flight;
-        let may_land =
-            |&i: &usize| !flight[..i].iter().any(|before| self.follows(&flight[i].issued, &before.issued));
-        (0..if explicit { flight.len() } else { 0 }).filter(may_land).collect()
+        if !explicit {
+            return Vec::new();
+        }
+        state.memory.flight.may_land(|effect, earlier| self.follows(effect, earlier))
     }
 
     fn apply(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
@@ -103,10 +103,7 @@ impl Reduce for Scene<'_> {
         state.cores.iter().for_each(|core| core.own.hash(bytes));
         let Memory { words, rows, flight } = &state.memory;
         (words, rows).hash(bytes);
-        let mut flight: Vec<_> = flight.iter().collect();
-        // Effects of different cores, or to different ranks, have no order among each other.
-        flight.sort_by_key(|effect| (effect.issued.from, effect.issued.to));
-        flight.hash(bytes);
+        flight.fingerprint(bytes, Effect::hash);
     }
 }
 

@@ -181,25 +181,18 @@ impl<'v, 'a> View<'v, 'a> {
             return Ok(false);
         }
         // Asked by who is quiet, and by experts behind their results.
-        self.force(|effect| which(effect).then(|| Order::by_quiet(effect.issued.kind)));
+        let order = |_, effect: &Effect| which(effect).then(|| Order::by_quiet(effect.issued.kind));
+        let landed = self.memory.get_mut().flight.land(self.scene.setup, order);
+        self.have_come(landed);
         Ok(true)
     }
 
-    /// Lands the effects for which there is an `order`: a core or an agent depends on them.
-    fn force(&self, mut order: impl FnMut(&Effect) -> Option<Order>) {
-        let memory = &mut **self.memory.borrow_mut();
-        for effect in core::mem::take(&mut memory.flight) {
-            let Some(order) = order(&effect) else {
-                memory.flight.push(effect);
-                continue;
-            };
-            self.scene.setup.relies_on(order);
+    /// These effects are no longer in flight.
+    fn have_come(&self, landed: Vec<Effect>) {
+        for effect in landed {
             self.noted(effect.landing());
             if let Some(place) = self.scene.places.known(&(effect.issued.to, effect.issued.at)) {
-                match effect.value {
-                    Value::Row(row) => memory.set_row(place, Some(row)),
-                    Value::Word(word) => memory.set_word(place, word),
-                }
+                self.memory.borrow_mut().write(place, effect.value);
             }
         }
     }
@@ -384,44 +377,39 @@ impl View<'_, '_> {
         let me = (self.step.at.rank, self.step.at.core);
         let newest =
             self.in_flight(at, |effect| effect.issued.kind == order::Kind::Store && effect.issued.from == me);
-        if let Some(Value::Word(word)) = newest.map(|effect| effect.value) {
+        if let Some(Value::Word(word)) = newest.map(|(_, effect)| effect.value) {
             return word;
         }
         // A publish, or another core's clear.
         if self.scene.setup.model.memory == Landing::Weak
-            && let Some(late) = self.in_flight(at, |_| true)
+            && let Some((i, late)) = self.in_flight(at, |_| true)
         {
             if late.issued.from == me && is_core_word(at) {
                 self.step.found.blame(Violation::OwnNotLanded { rank: self.step.at.rank, at });
             }
             // It may have landed, and all that must have landed before it; or not yet.
-            let mut before = true;
             if self.step.search.tape.borrow_mut().choose(()) {
-                self.force(|effect| {
-                    before &= *effect != late;
-                    let behind = before && self.scene.follows(&late.issued, &effect.issued);
-                    // What it must follow is a put, or the same core's earlier store to the word that is seen.
-                    let is_put = effect.issued.kind == order::Kind::Put;
-                    let order = if is_put { Order::PutPublish } else { Order::Hearsay };
-                    (*effect == late || behind).then_some(order)
-                });
+                let follows = |effect: &Issued, earlier: &Issued| self.scene.follows(effect, earlier);
+                let landed = self.memory.borrow_mut().flight.see(self.scene.setup, i, true, follows);
+                self.have_come(landed);
             }
         }
         self.scene.places.known(&(self.step.at.rank, at)).map_or(0, |place| self.memory.borrow().word(place))
     }
 
-    /// The newest effect on a word of the own rank that is in flight.
-    fn in_flight(&self, at: Place, which: impl Fn(&Effect) -> bool) -> Option<Effect> {
-        let on = |effect: &&Effect| {
+    /// The newest effect in flight on a word of its rank, and its number.
+    fn in_flight(&self, at: Place, which: impl Fn(&Effect) -> bool) -> Option<(usize, Effect)> {
+        let on = |effect: &Effect| {
             effect.issued.to == self.step.at.rank && effect.issued.at == at && which(effect)
         };
-        self.memory.borrow().flight.iter().rev().find(on).copied()
+        let flight = &self.memory.borrow().flight;
+        flight.iter().rposition(on).map(|i| (i, flight[i]))
     }
 
     /// A word that this core published, landed or not.
     pub(super) fn newest(&self, at: Place) -> u64 {
         let me = (self.step.at.rank, self.step.at.core);
-        match self.in_flight(at, |effect| effect.issued.from == me).map(|effect| effect.value) {
+        match self.in_flight(at, |effect| effect.issued.from == me).map(|(_, effect)| effect.value) {
             Some(Value::Word(word)) => word,
             _ => self
                 .scene

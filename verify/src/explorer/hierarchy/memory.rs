@@ -1,5 +1,6 @@
 //! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
 
+use super::super::memory::{Flight, InFlight, Sparse};
 use super::super::model::Memory as Landing;
 use super::super::numbers::Numbers;
 use super::super::protocol::RANKS;
@@ -228,14 +229,6 @@ pub(in super::super) struct Value {
     pub(super) heard: Heard,
 }
 
-/// A value that has landed, at a spot of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cell {
-    pub(super) rank: u8,
-    pub(super) spot: Spot,
-    pub(super) value: Value,
-}
-
 /// An effect that has perhaps landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Effect {
@@ -244,6 +237,12 @@ pub(in super::super) struct Effect {
     pub(super) value: Value,
     /// Of a record: its front flag was seen, and its last word.
     pub(super) seen: [bool; 2],
+}
+
+impl InFlight for Effect {
+    fn issued(&self) -> &Issued {
+        &self.issued
+    }
 }
 
 impl Effect {
@@ -269,9 +268,9 @@ pub(super) enum Part {
 #[derive(Debug, Default)]
 pub(in super::super) struct Memory {
     /// By rank, then spot.
-    pub(super) cells: Vec<Cell>,
+    pub(super) cells: Sparse<(u8, Spot), Value>,
     /// As they were issued.
-    pub(super) flight: Vec<Effect>,
+    pub(super) flight: Flight<Effect>,
     /// By rank (stage 2).
     pub(super) agents: Vec<Agent>,
 }
@@ -280,17 +279,7 @@ clone_in_place!(Memory { cells, flight, agents });
 
 impl Memory {
     pub(super) fn cell(&self, rank: RankId, spot: Spot) -> Option<&Value> {
-        let key = (rank.0 as u8, spot);
-        let found = self.cells.binary_search_by_key(&key, |cell| (cell.rank, cell.spot));
-        found.ok().map(|i| &self.cells[i].value)
-    }
-
-    pub(super) fn set(&mut self, rank: RankId, spot: Spot, value: Value) {
-        let key = (rank.0 as u8, spot);
-        match self.cells.binary_search_by_key(&key, |cell| (cell.rank, cell.spot)) {
-            Ok(i) => self.cells[i].value = value,
-            Err(i) => self.cells.insert(i, Cell { rank: rank.0 as u8, spot, value }),
-        }
+        self.cells.get((rank.0 as u8, spot))
     }
 
     /// The effect on a spot of a rank that has perhaps landed.
@@ -308,23 +297,11 @@ impl Memory {
     /// landed as a whole.
     pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part, landed: impl FnMut(&Effect)) {
         let seen = self.flight[i];
-        let mut before = true;
-        let which = |at, effect: &Effect| {
-            before &= at != i;
-            let is_before = before && scene.lands_behind(&seen.issued, &effect.issued);
-            let order = match effect.issued.kind {
-                Kind::Put => Order::PutPublish,
-                Kind::Message(_) => Order::TransferInOrder,
-                _ => Order::Hearsay,
-            };
-            match at == i {
-                true => (part == Part::Whole).then_some(Order::Hearsay),
-                false => is_before.then_some(order),
-            }
-        };
-        self.land(scene, which, landed);
+        let follows = |effect: &Issued, earlier: &Issued| scene.lands_behind(effect, earlier);
+        let effects = self.flight.see(scene.setup, i, part == Part::Whole, follows);
+        self.have_come(effects, landed);
         if part != Part::Whole
-            && let Some(effect) = self.flight.iter_mut().find(|effect| effect.issued == seen.issued)
+            && let Some(effect) = self.flight.find_mut(|effect| effect.issued == seen.issued)
         {
             effect.seen[usize::from(part == Part::End)] = true;
         }
@@ -332,11 +309,20 @@ impl Memory {
 
     /// A core is quiet: all that it issued has landed, but for messages.
     pub(super) fn quiet(&mut self, scene: &Scene<'_>, core: (RankId, CoreId), landed: impl FnMut(&Effect)) {
-        let which = |_, effect: &Effect| {
+        let order = |_, effect: &Effect| {
             let is_late = effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
             is_late.then(|| Order::by_quiet(effect.issued.kind))
         };
-        self.land(scene, which, landed);
+        let effects = self.flight.land(scene.setup, order);
+        self.have_come(effects, landed);
+    }
+
+    /// These effects are no longer in flight; `landed` is told of each.
+    fn have_come(&mut self, effects: Vec<Effect>, mut landed: impl FnMut(&Effect)) {
+        for effect in effects {
+            self.cells.set((effect.issued.to.0 as u8, effect.spot), Some(effect.value));
+            landed(&effect);
+        }
     }
 
     /// The ranks at which something of a core has perhaps not landed that quiet speaks for, as bits.
@@ -344,25 +330,6 @@ impl Memory {
         let waits =
             |effect: &&Effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
         self.flight.iter().filter(waits).fold(0, |ranks, effect| ranks | 1 << effect.issued.to.0)
-    }
-
-    /// Lets the effects land for which there is an order, and tells `landed` of them.
-    fn land(
-        &mut self,
-        scene: &Scene<'_>,
-        mut order: impl FnMut(usize, &Effect) -> Option<Order>,
-        mut landed: impl FnMut(&Effect),
-    ) {
-        let flight = core::mem::take(&mut self.flight);
-        for (i, effect) in flight.into_iter().enumerate() {
-            if let Some(order) = order(i, &effect) {
-                scene.setup.relies_on(order);
-                self.set(effect.issued.to, effect.spot, effect.value);
-                landed(&effect);
-            } else {
-                self.flight.push(effect);
-            }
-        }
     }
 
     /// Takes in an effect of a core that has heard `heard`; its target is in operator `at`, by the slowest of its cores.
@@ -398,7 +365,7 @@ impl Memory {
             late.then(|| Violation::Unawaited { rank, operator: scene.setup.named(value.op) })
         };
         if scene.setup.model.memory == Landing::Strong {
-            self.set(rank, spot, value);
+            self.cells.set((rank.0 as u8, spot), Some(value));
         } else {
             self.flight.push(effect);
         }
@@ -411,7 +378,7 @@ impl Memory {
             effect.issued.to == rank && effect.value.op <= op && scene.is_awaited(effect.spot)
         };
         let late = self.flight.iter().any(owed);
-        self.cells.retain(|cell| u32::from(cell.rank) != rank.0 || cell.value.op > op);
+        self.cells.retain(|((of, _), value)| u32::from(*of) != rank.0 || value.op > op);
         late.then(|| Violation::Unawaited { rank, operator: scene.setup.named(op) })
     }
 }

@@ -148,20 +148,15 @@ impl Reduce for Scene<'_> {
         }
         // An agent has served what was rung for, and its core knows whether that is so in this operator.
         let Memory { cells, flight, .. } = &state.memory;
-        cells.len().hash(bytes);
-        for cell in cells {
-            let value = &cell.value;
-            (cell.rank, cell.spot, since(value.op), value.number, value.body, heard(&value.heard))
-                .hash(bytes);
+        cells.iter().len().hash(bytes);
+        for ((rank, spot), value) in cells.iter() {
+            (rank, spot, since(value.op), value.number, value.body, heard(&value.heard)).hash(bytes);
         }
-        let mut flight: Vec<_> = flight.iter().collect();
-        // Effects of different cores, or to different ranks, have no order among each other.
-        flight.sort_by_key(|effect| (effect.issued.from, effect.issued.to));
-        for effect in flight {
+        flight.fingerprint(bytes, |effect, bytes| {
             let value = &effect.value;
             (effect.issued.from, effect.issued.to, effect.spot, effect.seen).hash(bytes);
             (since(value.op), value.number, value.body, heard(&value.heard)).hash(bytes);
-        }
+        });
     }
 
     fn lets_ranks_wait(&self) -> bool {
