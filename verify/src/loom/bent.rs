@@ -1,16 +1,18 @@
-//! Defects of A3's fabric: a layer around that of a core. The machines stay as they are, and a model must fail. What a defect needs
+//! Defects of memory, fabrics and agents: a layer around the fabric of a core of A3, and what is bent beneath all fabrics. The machines stay as they are, and a model must fail. What a defect needs
 //! to be seen, traffic, rounds or cores, stands at the test that catches it.
 
+use super::cells::{LoomCells, LoomFabric, RankView, forget, renew, unfenced};
 use super::domain::Seated;
-use super::fabric::{LoomCells, LoomFabric, forget, renew, unfenced};
 use super::memory::Outputs;
 use crate::defects::Defect;
 use core::sync::atomic::Ordering;
 use std::rc::Rc;
 use veriep_core::fabric::coherent::Cells;
 use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::layout::a2_message::doorbell;
+use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
+use veriep_core::layout::a2_window::{buffer_chosen, half_start};
 use veriep_core::layout::state::{
     CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status,
 };
@@ -43,6 +45,31 @@ pub(super) const fn go_past_caches(defect: Defect) -> bool {
     )
 }
 
+impl RankView {
+    /// Where a place is, if two are one.
+    pub(super) fn folded(&self, at: Place) -> Place {
+        let offset = match (self.defect, at.region) {
+            (Defect::OneMessageSlot, Region::State) if at.offset < DOORBELL => at.offset % MESSAGE_SLOT,
+            (Defect::OneHalf, Region::Window | Region::WindowOut) if at != buffer_chosen(&self.shape) => {
+                at.offset % half_start(&self.shape, Partition::P1)
+            }
+            _ => at.offset,
+        };
+        Place { offset, ..at }
+    }
+}
+
+/// What a transfer is delivered in, one after the other.
+pub(super) fn in_parts(defect: Defect, transfer: &Transfer) -> Vec<Transfer> {
+    let rest = transfer.len.saturating_sub(8);
+    if defect != Defect::LastWordFirst || rest == 0 {
+        return vec![*transfer];
+    }
+    let after = |place: Place| Place { offset: place.offset + rest, ..place };
+    let last = Transfer { from: after(transfer.from), at: after(transfer.at), len: 8, ..*transfer };
+    vec![last, Transfer { len: rest, ..*transfer }]
+}
+
 /// A core's fabric, bent as its cells say.
 #[derive(Debug)]
 pub(super) struct Bent {
@@ -61,7 +88,7 @@ impl Bent {
     }
 
     fn defect(&self) -> Defect {
-        self.fabric.cells().defect
+        self.fabric.cells().defect()
     }
 }
 

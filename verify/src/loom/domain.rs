@@ -115,7 +115,7 @@ impl Domain {
                 }
                 // Empty for what the oracle does not tell.
                 let expected = self.rounds[planned.round].expected(rank, tensor);
-                let seen = outputs[planned.round].tensor(tensor).read(0, expected.len() as u64);
+                let seen = outputs[planned.round].read(tensor, expected.len() as u64);
                 let name = tensor.name();
                 assert_eq!(seen.as_deref(), Some(expected), "{name} of rank {rank}, {planned}, is wrong");
             }
@@ -181,7 +181,7 @@ impl Core {
     fn read(&self, round: usize, tensors: impl IntoIterator<Item = Tensor>) {
         for tensor in tensors {
             let len = self.domain.rounds[round].expected(self.rank, tensor).len() as u64;
-            assert!(self.outputs[round].tensor(tensor).read(0, len).is_some(), "rows of {}", tensor.name());
+            assert!(self.outputs[round].read(tensor, len).is_some(), "rows of {}", tensor.name());
         }
     }
 
@@ -194,7 +194,7 @@ impl Core {
         }
         assert_eq!(shape.aiv_num(), 1, "experts behind a join");
         let whole = |tensor| {
-            let rows = self.outputs[round].tensor(tensor).read(0, capacity(shape, self.rank, tensor));
+            let rows = self.outputs[round].read(tensor, capacity(shape, self.rank, tensor));
             rows.unwrap_or_default()
         };
         let (sent_rows, row_table) = (whole(Tensor::SentRows), whole(Tensor::RowTable));

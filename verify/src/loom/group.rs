@@ -2,9 +2,10 @@
 //! they put out is compared with the oracle.
 
 use super::bent::Bent;
+use super::cells::{LoomCells, RankView};
 use super::domain::Domain;
-use super::fabric::LoomCells;
-use super::memory::{Member, Memory, Places};
+use super::memory::{Member, Memory};
+use super::places::Places;
 use super::round::Traffic;
 use crate::defects::Defect;
 use std::rc::Rc;
@@ -80,7 +81,7 @@ impl Group {
         }
         let shapes = size.cores.iter().map(|&cores| size.shape(cores, layout));
         let domain = Domain::new(shapes, traffic, schedule, choices);
-        let of = |(rank, shape): (_, &Arc<Shape>)| Places::of(shape, Member::of(shape, rank).ep, choices);
+        let of = |(rank, shape): (_, &Arc<Shape>)| Places::of_a3(shape, Member::of(shape, rank).ep, choices);
         let places = domain.ranks().map(of).collect();
         Self { domain, places }
     }
@@ -120,8 +121,9 @@ impl Group {
             domain.run(
                 |_| None,
                 |rank, core| {
-                    let member = Member::of(&shapes[rank.index()], rank);
-                    Bent::new(LoomCells::new(Rc::clone(&memory), member, core, defect))
+                    let (shape, memory) = (Arc::clone(&shapes[rank.index()]), Rc::clone(&memory));
+                    let member = Member::of(&shape, rank);
+                    Bent::new(LoomCells::of_core(RankView { memory, shape, member, defect }, core))
                 },
             );
         }

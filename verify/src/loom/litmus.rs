@@ -1,14 +1,16 @@
 //! The orderings one by one, without machines: a few lines for each core, over the fabric and the real places.
 
 use super::bent::Bent;
+use super::cells::{LoomCells, RankView};
 use super::domain::together;
-use super::fabric::LoomCells;
-use super::memory::{Member, Memory, Places};
+use super::memory::{Member, Memory};
+use super::places::Places;
 use crate::defects::Defect;
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use core::fmt::Debug;
 use std::rc::Rc;
+use std::sync::Arc;
 use veriep_core::fabric::Fabric;
 use veriep_core::layout::data::dispatch_record;
 use veriep_core::layout::state::{Partition, dispatch_status};
@@ -27,7 +29,7 @@ const ROW: [u8; 4] = [1, 2, 3, 4];
 #[derive(Debug)]
 pub struct Core {
     fabric: Bent,
-    shape: Rc<Shape>,
+    shape: Arc<Shape>,
     rank: RankId,
     core: CoreId,
     epoch: u32,
@@ -44,20 +46,20 @@ pub type Scripts = &'static [(u32, u32, Script)];
 pub fn litmus(shape: Shape, defect: Defect, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size())
         .map(|rank| {
-            let mut places = Places::of(&shape, RankId(rank), Choices::default());
-            places.words.push(token_flag());
-            places.words.sort_unstable();
+            let mut places = Places::of_a3(&shape, RankId(rank), Choices::default());
+            places.word(token_flag());
             places
         })
         .collect();
     move || {
-        let (memory, shape) = (Rc::new(Memory::new(&places)), Rc::new(shape.clone()));
+        let (memory, shape) = (Rc::new(Memory::new(&places)), Arc::new(shape.clone()));
         let told = Rc::new(AtomicU64::new(0));
         let mut threads = scripts.iter().map(|&(rank, core, script)| {
             let (rank, core) = (RankId(rank), CoreId(core));
             let member = Member::of(&shape, rank);
-            let fabric = Bent::new(LoomCells::new(Rc::clone(&memory), member, core, defect));
-            let (shape, told) = (Rc::clone(&shape), Rc::clone(&told));
+            let (memory, shape, told) = (Rc::clone(&memory), Arc::clone(&shape), Rc::clone(&told));
+            let view = RankView { memory, shape: Arc::clone(&shape), member, defect };
+            let fabric = Bent::new(LoomCells::of_core(view, core));
             let mut core = Core { fabric, shape, rank, core, epoch: 0, told };
             move || script(&mut core)
         });

@@ -3,7 +3,7 @@
 //!
 //! The explorer searches the protocol over many rounds; here it is the *orderings* that are searched: that a
 //! publish is a release, an observe an acquire, a clear only relaxed, and that this is enough for every byte of
-//! payload. The machines are the real ones, over a [fabric] whose words are loom atomics and whose rows loom
+//! payload. The machines are the real ones, over a [fabric](cells) whose words are loom atomics and whose rows loom
 //! watches for racing accesses. Every model must fail with a [defect](crate::defects).
 //!
 //! ```text
@@ -13,7 +13,9 @@
 //! domain   ranks and cores as loom threads, a schedule of operators, the check of what they put out
 //! group    a domain of A3
 //! round    who sends what in a round, and what the oracle makes of it
-//! fabric   memory (words, rows) and one core's view of it
+//! places   which words and stretches of memory are modelled
+//! memory   those, as objects of loom
+//! cells    what a core or an agent reaches of them
 //! litmus   the orderings one by one, without machines
 //! a2       the same for A2: windows, message area, agents
 //! bent     what a defect bends in a core's fabric
@@ -29,12 +31,13 @@
 
 pub mod a2;
 mod bent;
+pub mod cells;
 mod domain;
-pub mod fabric;
 pub mod group;
 pub mod join;
 pub mod litmus;
 pub mod memory;
+pub mod places;
 pub mod round;
 pub mod search;
 pub mod trace;

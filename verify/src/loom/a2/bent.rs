@@ -1,53 +1,25 @@
-//! Defects of A2's fabric and agents: a layer around the fabric of a core, where places come to lie that are one, and the parts in
-//! which a transfer is delivered.
+//! Defects of A2's fabric: a layer around that of a core, which also lets an agent go on whenever its core waits.
 
-use super::fabric::{A2Cells, AgentNic, RankView};
+use super::agent::AgentNic;
 use crate::defects::Defect;
+use crate::loom::cells::{LoomCells, LoomFabric, RankView, renew};
 use crate::loom::domain::Seated;
 use crate::loom::memory::Outputs;
 use ::loom::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use veriep_core::fabric::coherent::{Cells, CoherentFabric};
+use veriep_core::fabric::coherent::Cells;
 use veriep_core::fabric::middleware::Middleware;
-use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
-use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
-use veriep_core::layout::a2_window::{buffer_chosen, half_start};
-use veriep_core::layout::state::Partition;
+use veriep_core::layout::a2_message::doorbell;
+use veriep_core::layout::a2_window::buffer_chosen;
 use veriep_core::place::{Place, Region};
 use veriep_core::units::{CoreId, RankId};
-
-impl RankView {
-    /// Where a place is, if two are one.
-    pub(super) fn folded(&self, at: Place) -> Place {
-        let half = half_start(&self.shape, Partition::P1);
-        let offset = match (self.defect, at.region) {
-            (Defect::OneMessageSlot, Region::State) if at.offset < DOORBELL => at.offset % MESSAGE_SLOT,
-            (Defect::OneHalf, Region::Window | Region::WindowOut) if at != buffer_chosen(&self.shape) => {
-                at.offset % half
-            }
-            _ => at.offset,
-        };
-        Place { offset, ..at }
-    }
-}
-
-/// What a transfer is delivered in, one after the other.
-pub(super) fn in_parts(defect: Defect, transfer: &Transfer) -> Vec<Transfer> {
-    let rest = transfer.len.saturating_sub(8);
-    if defect != Defect::LastWordFirst || rest == 0 {
-        return vec![*transfer];
-    }
-    let after = |place: Place| Place { offset: place.offset + rest, ..place };
-    let last = Transfer { from: after(transfer.from), at: after(transfer.at), len: 8, ..*transfer };
-    vec![last, Transfer { len: rest, ..*transfer }]
-}
 
 /// A core's fabric, bent as its view says.
 #[derive(Debug)]
 pub struct Bent {
-    fabric: CoherentFabric<A2Cells>,
+    fabric: LoomFabric,
     /// By operator: the flags that it waits for.
     awaited: Vec<BTreeSet<Place>>,
     operator: usize,
@@ -60,12 +32,12 @@ pub struct Bent {
 impl Bent {
     /// The fabric of `core`, which waits for the flags `awaited` of each operator.
     pub fn new(view: RankView, core: CoreId, awaited: Vec<BTreeSet<Place>>, agent: Option<AgentNic>) -> Self {
-        let fabric = CoherentFabric::from(A2Cells::of_core(view, core));
+        let fabric = LoomFabric::from(LoomCells::of_core(view, core));
         Self { fabric, awaited, operator: 0, late: Vec::new(), agent }
     }
 
     fn defect(&self) -> Defect {
-        self.fabric.cells().view().defect
+        self.fabric.cells().defect()
     }
 
     fn is_buffer_chosen(&self, at: Place) -> bool {
@@ -74,7 +46,7 @@ impl Bent {
 }
 
 impl Middleware for Bent {
-    veriep_core::around! { fabric: CoherentFabric<A2Cells>, its capabilities }
+    veriep_core::around! { fabric: LoomFabric, its capabilities }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.fabric.publish(to, at, word)?;
@@ -90,8 +62,8 @@ impl Middleware for Bent {
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         let (cells, word) = (self.fabric.cells(), self.fabric.observe(at)?);
-        if self.defect() == Defect::EarlyFlip && cells.is_first_core() && self.is_buffer_chosen(at) {
-            cells.store(cells.view().rank, at, word ^ 1, Ordering::Relaxed)?;
+        if self.defect() == Defect::EarlyFlip && cells.core().0 == 0 && self.is_buffer_chosen(at) {
+            cells.store(cells.own(at), at, word ^ 1, Ordering::Relaxed)?;
         }
         Ok(word)
     }
@@ -127,7 +99,7 @@ impl Seated for Bent {
     /// The driver has dropped the fabric of the operator before.
     fn begin(&mut self, n: usize, outputs: Rc<Outputs>) {
         self.operator = n;
-        self.fabric = CoherentFabric::from(self.fabric.cells().with_outputs(outputs));
+        drop(renew(&mut self.fabric, outputs));
     }
 
     /// Who waits lets his agent go on.

@@ -1,11 +1,13 @@
 //! A group of A2 whose cores and agents are loom threads. Every rank runs the same operators; what comes out is compared
 //! with the oracle.
 
+use super::agent::AgentNic;
 use super::bent::Bent;
-use super::fabric::{AgentNic, RankView};
-use super::memory::{Memory, Places};
 use crate::defects::Defect;
+use crate::loom::cells::RankView;
 use crate::loom::domain::{Domain, Run};
+use crate::loom::memory::{Member, Memory};
+use crate::loom::places::Places;
 use crate::loom::round::Traffic;
 use core::cell::RefCell;
 use std::collections::BTreeSet;
@@ -72,7 +74,7 @@ impl Group {
     pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &str) -> Self {
         let shapes = size.cores.iter().map(|&cores| size.shape(cores));
         let domain = Domain::new(shapes, traffic, schedule, Choices::default());
-        let places = domain.ranks().map(|(rank, shape)| Places::of(shape, rank)).collect();
+        let places = domain.ranks().map(|(rank, shape)| Places::of_a2(shape, rank)).collect();
         let agencies = vec![Agency::Thread; size.cores.len()];
         Self { domain, places, agencies, defect: Defect::None }
     }
@@ -97,10 +99,11 @@ impl Group {
         let Self { domain, places, agencies, defect } = self;
         let domain = Arc::new(domain);
         move || {
-            let memory = Rc::new(Memory::new(&domain.shapes[0], &places));
+            let memory = Rc::new(Memory::with_windows(&places, &domain.shapes[0]));
             let view = |rank: RankId| {
                 let shape = Arc::clone(&domain.shapes[rank.index()]);
-                RankView { memory: Rc::clone(&memory), shape, rank, defect }
+                let member = Member::of(&shape, rank);
+                RankView { memory: Rc::clone(&memory), shape, member, defect }
             };
             // What an agent has to post.
             let tasks = domain.schedules[0].len() * (domain.shapes.len() - 1);

@@ -1,11 +1,13 @@
 //! The orderings of the agent's seam one by one, without machines: a few lines for each core and agent.
 
+use super::agent::AgentNic;
 use super::bent::Bent;
-use super::fabric::{AgentNic, RankView};
-use super::memory::{Memory, Places};
 use crate::defects::Defect;
+use crate::loom::cells::RankView;
 use crate::loom::domain::together;
 use crate::loom::litmus::did;
+use crate::loom::memory::{Member, Memory};
+use crate::loom::places::Places;
 use ::loom::thread;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,13 +38,14 @@ pub type Scripts = &'static [(u32, Script)];
 
 /// The body of a litmus test.
 pub fn litmus(shape: Shape, defect: Defect, scripts: Scripts) -> impl Fn() + Send + Sync + 'static {
-    let places: Vec<_> = (0..shape.ep_world_size()).map(|rank| Places::of(&shape, RankId(rank))).collect();
+    let places: Vec<_> = (0..shape.ep_world_size()).map(|rank| Places::of_a2(&shape, RankId(rank))).collect();
     let shape = Arc::new(shape);
     move || {
-        let memory = Rc::new(Memory::new(&shape, &places));
+        let memory = Rc::new(Memory::with_windows(&places, &shape));
         let mut threads = scripts.iter().map(|&(rank, script)| {
             let (memory, shape, rank) = (Rc::clone(&memory), Arc::clone(&shape), RankId(rank));
-            let view = RankView { memory, shape: Arc::clone(&shape), rank, defect };
+            let view =
+                RankView { memory, shape: Arc::clone(&shape), member: Member::of(&shape, rank), defect };
             let agent = AgentNic::new(view.clone(), false, 1);
             let core = Bent::new(view, CoreId(0), Vec::new(), None);
             let mut rank = Rank { core, agent, shape, rank };

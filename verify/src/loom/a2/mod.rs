@@ -1,9 +1,8 @@
 //! A2's machines and agents under loom.
 //!
 //! ```text
-//! memory   words of the windows and of the message area
-//! fabric   a core's view and an agent's
-//! bent     what a defect bends in them
+//! agent    an agent and its interface
+//! bent     a core's fabric, and what a defect bends in it
 //! group    cores and agents as loom threads, a schedule, the check of what comes out
 //! litmus   the orderings of the agent's seam one by one
 //! ```
@@ -17,8 +16,7 @@
 //! A transfer is delivered by the thread that posts it, word by word, each a release. Delivered later it is by
 //! [`Agency::Late`](group::Agency::Late): the next transfer first.
 
+pub mod agent;
 pub mod bent;
-pub mod fabric;
 pub mod group;
 pub mod litmus;
-pub mod memory;
