@@ -2,7 +2,8 @@
 //!
 //! [`explorer`] visits every state of tiny groups of real state machines. [`loom`] runs a few of their operators under the orders
 //! that C11 allows; in larger models only with some preemptions. [`smt`] proves over a model without cores that partitions may
-//! be used again, for any number of ranks. `docs/doubt/verified.md` has the bounds.
+//! be used again, for any number of ranks. [`defects`] has a row for all that is broken in
+//! negative tests. `docs/doubt/verified.md` has the bounds.
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 
