@@ -83,8 +83,8 @@ unsafe fn config(given: &veriep_config) -> Said<Config<'_>> {
         bs: match (given.bs_per_rank.is_null(), given.bs_rank) {
             (true, VERIEP_NONE) => BatchSizes::Uniform(given.bs),
             (true, rank) => BatchSizes::Own { rank: RankId(rank), bs: given.bs },
-            // SAFETY: the caller's.
             (false, VERIEP_NONE) => {
+                // SAFETY: the caller's.
                 BatchSizes::PerRank(unsafe { slice(given.bs_per_rank, given.bs_per_rank_len) }?)
             }
             (false, _) => return Err(VERIEP_E_ARGUMENT),
