@@ -19,8 +19,8 @@
 //! - The **join**: a core begins an operator only after every core of its rank has ended the one before, and the outputs of
 //!   that one have landed.
 //! - Experts run between dispatch and combine. [`Receive::rows`] returns the places of their rows, and with direct
-//!   placement [`Receive::results`] the place of their results. [`received_rows`] and [`expert_rows`] say how many rows there are,
-//!   and which of them are an expert's.
+//!   placement [`Receive::results`] the place of their results. [`received_rows`](received::received_rows) and
+//!   [`expert_rows`](received::expert_rows) say how many rows there are, and which of them are an expert's.
 //! - Agents are stepped until all ranks are done: cores wait for them.
 //! - After an error the group is given up.
 //! - A driver that sleeps arms its monitor for everything that [`Machine::awaits`] has reported, calls it once more, and
@@ -48,7 +48,7 @@ mod handshake;
 pub mod hierarchy;
 mod machine;
 mod rank;
-mod received;
+pub mod received;
 mod run;
 
 pub use crate::layout::state::Operator;
@@ -61,7 +61,6 @@ pub use kit::{Context, Core, Scratch};
 use kit::{Outcome, entry, given};
 pub use machine::Machine;
 pub use rank::Rank;
-pub use received::{expert_rows, received_rows};
 pub use run::{Ran, Run};
 
 use crate::fabric::{ProtocolError, Result};

@@ -27,9 +27,10 @@ use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::received::expert_rows;
 use veriep_core::protocol::{
-    Agent, AgentEnv, Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, expert_rows,
-    scratch_bytes, scratch_words,
+    Agent, AgentEnv, Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes,
+    scratch_words,
 };
 use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{CoreId, RankId};

@@ -34,7 +34,7 @@ use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, CombineInputs, Context, Env, Fingerprints, Flags, Machine, Operator, Ran,
-    Rank, Receive, Scratch, a2, a3, a3_v2, direct, hierarchy,
+    Rank, Receive, Scratch, a2, a3, a3_v2, direct, hierarchy, received,
 };
 use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
@@ -405,7 +405,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     }
     keep(Ran::failed(ProtocolError::OtherMachine));
     let counts = black_box(&[0; 16][..]);
-    keep((protocol::received_rows(shape, rank, counts), protocol::expert_rows(shape, rank, any(), counts)));
+    keep((received::received_rows(shape, rank, counts), received::expert_rows(shape, rank, any(), counts)));
     if let Ok(mut cores) = Rank::<_, 2>::new(shape, rank, Choices::default(), fabric.capabilities(), Portable)
         && Rank::begin(&mut cores, black_box(Operator::Dispatch)).is_ok()
         && any() == 0
@@ -465,7 +465,7 @@ fn litmuses(fabric: &mut RawFabric<'_>) {
         if let (Err(failure), [program, ..]) = (black_box(ended), litmus.programs) {
             say(&failure);
             let run = Run::new(*program, any().into()).in_extent(extent);
-            say(&run.failed(black_box(Why::Unfit)));
+            say(&Run::failed(&run, black_box(Why::Unfit)));
             keep(run.to_end(&mut Actor::Core(fabric), || false).is_ok());
         }
     }
