@@ -20,6 +20,8 @@
 //! peers are the namesakes on other servers.
 
 use super::a2_window::{sent_bytes, window};
+use super::affine::{Index, Named};
+use super::fixed::Fixed;
 use super::relay;
 use super::state::{CORE_WORDS, Operator, Partition};
 use crate::place::Place;
@@ -122,11 +124,14 @@ const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
 /// Returns the place of word `word` of the task for `peer`.
 #[must_use]
 pub const fn task_word(half: Partition, peer: RankId, word: u32) -> Place {
-    Place::state(half.index() as u64 * MESSAGE_SLOT + peer.0 as u64 * TASK + word as u64 * 8)
+    const TASKS: Fixed<2> = Named::Tasks.fixed([Index::Partition, Index::Peer]);
+    let task = TASKS.at(half.index(), peer.0);
+    Place { offset: task.offset + word as u64 * 8, ..task }
 }
 
 /// Returns the place of the word by which a rank's cores announce tasks to its agent.
 #[must_use]
 pub const fn doorbell() -> Place {
-    Place::state(DOORBELL)
+    const WORD: Fixed<0> = Named::Doorbell.fixed([]);
+    WORD.at()
 }

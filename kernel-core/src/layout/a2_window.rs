@@ -22,11 +22,12 @@
 //! read later. [`next_flag_place`] enumerates every word that either of them can ever read as a flag.
 
 use super::map::Field;
+use super::quantity::{Memory, number};
 use super::state::{Operator, Partition};
+use super::table::places;
 use crate::place::Place;
 use crate::shape::Shape;
-use crate::shape::sizes::{FLAG_STEP, HALF_TAIL, WINDOW_HEAD};
-use crate::units::{Offset, RankId, div_ceil, div_floor};
+use crate::units::{Offset, RankId, div_ceil};
 
 /// The flag: every bit of a 32-bit word, the low half of the aligned word of eight bytes at its place.
 pub const FLAG: u32 = 0xFFFF_FFFF;
@@ -42,13 +43,13 @@ pub const STATUS_FLAG: usize = 24;
 /// Returns the start of a half, in either region.
 #[must_use]
 pub const fn half_start(shape: &Shape, half: Partition) -> Offset {
-    half.index() as u64 * div_floor(shape.window_bytes(), 2)
+    half.index() as u64 * number::HalfWindow(&Memory::of_any(shape))
 }
 
 /// Returns the start of the window of a peer, in either region.
 #[must_use]
 pub const fn window(shape: &Shape, half: Partition, peer: RankId) -> Offset {
-    half_start(shape, half) + peer.0 as u64 * shape.rank_window()
+    places::WindowsIn(&Memory::of_any(shape), [half.index(), peer.0]).offset
 }
 
 /// Returns the place of byte `at` of the data that `peer` sent here.
@@ -60,19 +61,20 @@ pub const fn window_in(shape: &Shape, half: Partition, peer: RankId, at: Offset)
 /// Returns the place of byte `at` of the data that goes to `peer`.
 #[must_use]
 pub const fn window_out(shape: &Shape, half: Partition, peer: RankId, at: Offset) -> Place {
-    Place::window_out(window(shape, half, peer) + at)
+    let window = places::WindowsOut(&Memory::of_any(shape), [half.index(), peer.0]);
+    Place { offset: window.offset + at, ..window }
 }
 
 /// Returns the place of the number of the next operator's half, 0 or 1 (seed: `bufferChosen`); both operators share it.
 #[must_use]
 pub const fn buffer_chosen(shape: &Shape) -> Place {
-    Place::window(half_start(shape, Partition::P1).saturating_sub(HALF_TAIL))
+    places::BufferChosen(&Memory::of_any(shape), [])
 }
 
 /// Returns the offset of record number `position` in a dispatch window.
 #[must_use]
 pub const fn record(shape: &Shape, position: u32) -> Offset {
-    WINDOW_HEAD + position as u64 * shape.window_record()
+    places::WindowRecords(&Memory::of_any(shape), [position]).offset
 }
 
 /// Returns the offset of the scale of record number `position`.
@@ -83,15 +85,16 @@ pub(crate) const fn record_scale(shape: &Shape, position: u32) -> Offset {
 /// Returns the offset of row number `position` in a combine window.
 #[must_use]
 pub const fn row(shape: &Shape, position: u32) -> Offset {
-    position as u64 * shape.row_bytes()
+    places::WindowRows(&Memory::of_any(shape), [position]).offset
 }
 
 /// Returns the offset of the last flag of a window of `rows` rows: FLAG2 of dispatch, FLAG of combine.
 #[must_use]
 pub const fn tail_flag(shape: &Shape, kind: Operator, rows: u32) -> Offset {
+    let memory = &Memory::of_any(shape);
     match kind {
-        Operator::Dispatch => record(shape, rows) + WINDOW_HEAD,
-        Operator::Combine => row(shape, rows) + FLAG_STEP,
+        Operator::Dispatch => places::DispatchFlags(memory, [rows]).offset,
+        Operator::Combine => places::CombineFlags(memory, [rows]).offset,
     }
 }
 

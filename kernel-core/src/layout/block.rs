@@ -10,12 +10,15 @@
 //! A flag field uses 8 bytes. Scale field and triple start at multiples of 32 in the stream, and so does every block's
 //! payload: neither lies across two blocks.
 
+use super::affine::{Index, Named};
+use super::fixed::Fixed;
+use super::quantity::{Memory, number};
 use super::record;
 use crate::place::Place;
 use crate::shape::Shape;
 pub use crate::shape::sizes::BLOCK_PAYLOAD as PAYLOAD;
 use crate::shape::sizes::{BLOCK, SCALE_FIELD};
-use crate::units::{Offset, div_ceil, div_floor};
+use crate::units::{Offset, div_floor};
 use core::ops::Range;
 use static_assertions::const_assert;
 
@@ -26,7 +29,7 @@ const_assert!(PAYLOAD < BLOCK);
 /// Returns the number of blocks of a record.
 #[must_use]
 pub const fn count(shape: &Shape) -> u32 {
-    div_ceil(record::sent_bytes(shape), PAYLOAD) as u32
+    number::BlockCount(&Memory::of_any(shape)) as u32
 }
 
 /// Returns the range of the stream that block `block` carries, for a stream of `len` bytes.
@@ -39,13 +42,15 @@ pub const fn stream(block: u32, len: u64) -> Range<u64> {
 /// Returns the place of block `block` of the record at `record`.
 #[must_use]
 pub const fn block(record: Place, block: u32) -> Place {
-    Place { offset: record.offset + block as u64 * BLOCK, ..record }
+    const BLOCKS: Fixed<1> = Named::Blocks.fixed([Index::Block]);
+    Place { offset: record.offset + BLOCKS.at(block).offset, ..record }
 }
 
 /// Returns the place of the flag of block `block` of the record at `record`.
 #[must_use]
 pub const fn flag(record: Place, block: u32) -> Place {
-    Place { offset: record.offset + block as u64 * BLOCK + PAYLOAD, ..record }
+    const FLAGS: Fixed<1> = Named::BlockFlags.fixed([Index::Block]);
+    Place { offset: record.offset + FLAGS.at(block).offset, ..record }
 }
 
 /// Returns the offset of byte `i` of a record's stream from the record's start.

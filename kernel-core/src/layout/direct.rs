@@ -13,7 +13,10 @@
 //! The window then holds neither records nor a combine area. [`required_bytes`] returns the size of the areas: unquantised,
 //! one needs no more than the plain layout's two partitions.
 
+use super::affine::{Index, Mode, Named};
+use super::quantity::{Memory, number};
 use super::record::Triple;
+use super::table::places;
 use crate::place::Place;
 use crate::shape::Shape;
 pub use crate::shape::sizes::LANDING_INFO as INFO;
@@ -21,6 +24,8 @@ use crate::units::{Offset, RankId};
 use static_assertions::const_assert;
 
 const_assert!(INFO == SCALE + Triple::BYTES);
+/// The bytes from one info to the next.
+const STEP: u64 = Named::Infos.stride(Index::Row);
 /// The length in bytes of the scale, which comes first.
 pub const SCALE: u64 = 4;
 
@@ -46,8 +51,13 @@ pub fn required_bytes(shape: &Shape, areas: u32, overwritten: bool) -> u64 {
 impl Area {
     /// Returns the bytes of each such area on `rank`.
     const fn bytes(self, shape: &Shape, rank: RankId) -> u64 {
-        let landing = shape.landing(rank);
-        if self.overwritten { landing.results } else { landing.bytes }
+        number::LandingBytes(&self.memory(shape, rank))
+    }
+
+    /// Returns the memory that has such areas.
+    const fn memory(self, shape: &Shape, rank: RankId) -> Memory<'_> {
+        let Memory { mode, .. } = Memory::of(shape, rank);
+        Memory { shape, mode: Mode { overwritten: self.overwritten, ..mode }, rank }
     }
 }
 
@@ -67,14 +77,21 @@ impl Parts {
     #[inline]
     #[must_use]
     pub const fn of(shape: &Shape, rank: RankId, area: Area) -> Self {
-        let landing = shape.landing(rank);
-        let rows = area.number as u64 * area.bytes(shape, rank);
+        let memory = &area.memory(shape, rank);
+        let rows = places::Rows(memory, [area.number, 0]).offset;
+        let next_row = places::Rows(memory, [area.number, 1]).offset;
+        let results = places::Results(memory, [area.number, 0]).offset;
+        let next_result = places::Results(memory, [area.number, 1]).offset;
         Self {
             rows,
-            infos: rows + landing.infos,
-            results: if area.overwritten { rows } else { rows + landing.results },
-            payload: shape.payload_bytes(),
-            row: shape.row_bytes(),
+            infos: places::Infos(memory, [area.number, 0]).offset,
+            results: if area.overwritten {
+                places::OverwrittenRows(memory, [area.number, 0]).offset
+            } else {
+                results
+            },
+            payload: next_row - rows,
+            row: next_result - results,
             rows_max: shape.rows_max(rank),
         }
     }
@@ -96,7 +113,7 @@ impl Parts {
     #[inline]
     #[must_use]
     pub const fn info(&self, row: u32) -> Place {
-        Place::window(self.infos + row as u64 * INFO)
+        Place::window(self.infos + row as u64 * STEP)
     }
 
     /// Returns the place of the expert's result for that row.
@@ -117,7 +134,7 @@ pub(crate) fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
 /// Returns the place of the info `rows` rows after this one.
 #[inline]
 pub(crate) const fn info_behind(info: Place, rows: u32) -> Place {
-    Place { offset: info.offset + rows as u64 * INFO, ..info }
+    Place { offset: info.offset + rows as u64 * STEP, ..info }
 }
 
 /// Returns the place of the triple in an info, which follows its scale.

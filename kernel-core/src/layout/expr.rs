@@ -23,6 +23,34 @@ pub enum Expr<V: 'static> {
     Max(&'static Self, &'static Self),
 }
 
+impl<V> Expr<V> {
+    /// Returns the value of a formula without variables; `None` if it has one. For constants: no machine calls it.
+    #[must_use]
+    pub const fn constant(&self) -> Option<u64> {
+        let (a, b) = match self {
+            Self::Number(number) => return Some(*number),
+            Self::Of(_) => return None,
+            Self::Ceil(a, unit) => (a.constant(), Some(*unit)),
+            Self::Sum(a, b)
+            | Self::Product(a, b)
+            | Self::Less(a, b)
+            | Self::Over(a, b)
+            | Self::Min(a, b)
+            | Self::Max(a, b) => (a.constant(), b.constant()),
+        };
+        let (Some(a), Some(b)) = (a, b) else { return None };
+        Some(match self {
+            Self::Sum(..) => a + b,
+            Self::Product(..) => a * b,
+            Self::Less(..) => less(a, b),
+            Self::Over(..) => over(a, b),
+            Self::Ceil(..) => crate::units::div_ceil(a, b),
+            Self::Max(..) => max(a, b),
+            _ => min(a, b),
+        })
+    }
+}
+
 impl<V: Copy> Expr<V> {
     /// Returns the value for these values of the variables. A quotient by 0 is 0.
     pub fn value(&self, of: &dyn Fn(V) -> u64) -> u64 {
@@ -59,6 +87,48 @@ macro_rules! expr {
     };
     ($type:ident: min($a:tt, $b:tt)) => { Expr::Min(&expr!($type: $a), &expr!($type: $b)) };
     ($type:ident: max($a:tt, $b:tt)) => { Expr::Max(&expr!($type: $a), &expr!($type: $b)) };
+}
+
+/// Computes a formula of [`expr`](expr!) over the functions that a module `number` in scope has for its variables. It is straight
+/// code: no step of a machine reads data for a formula.
+macro_rules! code {
+    ($at:ident: $number:literal) => { $number };
+    ($at:ident: { $constant:expr }) => { $constant };
+    ($at:ident: $variable:ident) => { number::$variable($at) };
+    ($at:ident: ($($inner:tt)+)) => { code!($at: $($inner)+) };
+    ($at:ident: $a:tt + $($b:tt)+) => { (code!($at: $a) + code!($at: $($b)+)) };
+    ($at:ident: $a:tt * $($b:tt)+) => { (code!($at: $a) * code!($at: $($b)+)) };
+    ($at:ident: $a:tt - $b:tt) => { $crate::layout::expr::less(code!($at: $a), code!($at: $b)) };
+    ($at:ident: $a:tt / $b:tt) => { $crate::layout::expr::over(code!($at: $a), code!($at: $b)) };
+    ($at:ident: ceil($a:tt, $unit:expr)) => { $crate::units::div_ceil(code!($at: $a), $unit) };
+    ($at:ident: up($a:tt, $unit:expr)) => { $crate::units::align_up(code!($at: $a), $unit) };
+    ($at:ident: min($a:tt, $b:tt)) => { $crate::layout::expr::min(code!($at: $a), code!($at: $b)) };
+    ($at:ident: max($a:tt, $b:tt)) => { $crate::layout::expr::max(code!($at: $a), code!($at: $b)) };
+}
+
+/// Returns `a - b`, at least 0.
+#[inline(always)]
+pub(super) const fn less(a: u64, b: u64) -> u64 {
+    a.saturating_sub(b)
+}
+
+/// Returns `a / b` rounded down; 0 when `b` is 0.
+#[inline(always)]
+pub(super) const fn over(a: u64, b: u64) -> u64 {
+    match a.checked_div(b) {
+        Some(quotient) => quotient,
+        None => 0,
+    }
+}
+
+#[inline(always)]
+pub(super) const fn min(a: u64, b: u64) -> u64 {
+    if a < b { a } else { b }
+}
+
+#[inline(always)]
+pub(super) const fn max(a: u64, b: u64) -> u64 {
+    if a < b { b } else { a }
 }
 
 #[cfg(test)]

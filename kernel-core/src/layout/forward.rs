@@ -1,5 +1,5 @@
-//! The functions by which machines compute places, by name and indices: a second account of the [table](super::table), for
-//! tests.
+//! The functions by which machines compute places, by name and indices, for tests: they are code of the [table](super::table),
+//! and maps are its data.
 
 use super::affine::{INDICES_MAX, Mode, Named};
 use super::state::{self, Direct, Operator, Partition};

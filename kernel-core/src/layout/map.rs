@@ -108,14 +108,6 @@ fn rows(map: Map, shape: &Shape, rank: RankId, partition: Partition) -> impl Ite
     })
 }
 
-/// Returns the bytes of a record in memory, up to its last used byte.
-pub(super) const fn used_bytes(shape: &Shape) -> u64 {
-    match shape.protocol() {
-        Protocol::FullmeshV2 => block::flag(Place::window(0), block::count(shape) - 1).offset + FLAG,
-        _ => record::sent_bytes(shape),
-    }
-}
-
 /// One field of a token record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Field {

@@ -9,6 +9,7 @@ pub mod data;
 pub mod direct;
 #[macro_use]
 pub mod expr;
+mod fixed;
 #[cfg(test)]
 mod forward;
 pub mod locate;

@@ -1,7 +1,9 @@
 //! The output tensors of a rank: their capacities and the places of their elements.
 
-use super::record::Triple;
+use super::affine::{Index, Named};
+use super::quantity::Memory;
 use super::row_table;
+use super::table::places;
 use crate::place::{Place, Tensor};
 use crate::shape::{Op, Protocol, Shape};
 use crate::units::{Pair, RankId, Token};
@@ -40,9 +42,12 @@ fn entries(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
 /// Returns the bytes of an entry of `tensor`.
 #[inline(always)]
 pub(super) const fn entry_bytes(shape: &Shape, tensor: Tensor) -> u64 {
+    let memory = &Memory::of_any(shape);
     match tensor {
-        Tensor::ExpandX => shape.payload_bytes(),
-        Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes(),
+        Tensor::ExpandX => places::ExpandX(memory, [1]).offset,
+        Tensor::XOut => places::XOut(memory, [1]).offset,
+        Tensor::X => places::X(memory, [1]).offset,
+        Tensor::Y => places::Y(memory, [1]).offset,
         _ => element_bytes(tensor),
     }
 }
@@ -51,9 +56,14 @@ pub(super) const fn entry_bytes(shape: &Shape, tensor: Tensor) -> u64 {
 #[inline(always)]
 const fn element_bytes(tensor: Tensor) -> u64 {
     match tensor {
-        Tensor::AssistInfo => Triple::BYTES,
-        Tensor::ExpertTokenNums => 8,
-        Tensor::RowTable => row_table::ENTRY,
+        Tensor::DynamicScales => const { Named::DynamicScales.stride(Index::Row) },
+        Tensor::AssistInfo => const { Named::AssistInfo.stride(Index::Row) },
+        Tensor::ExpandIdx => const { Named::ExpandIdx.stride(Index::K) },
+        Tensor::ExpertTokenNums => const { Named::ExpertTokenNums.stride(Index::LocalExpert) },
+        Tensor::EpRecvCounts => const { Named::EpRecvCounts.stride(Index::Source) },
+        Tensor::RowTable => const { Named::RowTable.stride(Index::Row) },
+        Tensor::ExpandScales => const { Named::ExpandScales.stride(Index::Row) },
+        Tensor::Rstd => const { Named::Rstd.stride(Index::Token) },
         _ => 4,
     }
 }

@@ -1,126 +1,165 @@
 //! The numbers of a shape from which places are computed, each with its name and, if it follows from others, its formula.
 //!
-//! [`Quantity::value`] is the number that machines use. [`Quantity::definition`] says how it follows; a test holds the two
-//! against each other.
+//! [`Quantity::value`] is the number that machines use. [`Quantity::definition`] says how it follows. Most are code and data of
+//! one formula; where a shape holds the number ready, a test holds the two against each other.
 
 use super::affine::Mode;
 use super::expr::Expr;
 use super::record::Triple;
-use super::state::{Direct, LINE, Operator, Partition};
-use super::{block, data, map, relay};
+use super::{relay, state::LINE};
 use crate::shape::sizes::{
-    BLOCK, BLOCK_PAYLOAD, HALF_TAIL, LANDING_INFO, SCALE_FIELD, SLOT_ALIGN, STREAM_END,
+    BLOCK, BLOCK_PAYLOAD, HALF_TAIL, LANDING_INFO, SCALE_FIELD, SLOT_ALIGN, STREAM_END, TRIPLE, near_slot,
+    relay_record, relay_stream,
 };
 use crate::shape::{Product, Protocol, Shape};
-use crate::units::{CoreId, RankId, align_up};
+use crate::units::{RankId, align_up, div_floor};
 use core::ops::Range;
 
-named! {
+/// Declares the quantities: each with its name, and either code in braces, for what a shape holds or a group says, or a formula in
+/// parentheses, which is data and code.
+macro_rules! quantities {
+    (@code $at:ident { $($code:tt)+ }) => { $($code)+ };
+    (@code $at:ident ( $($formula:tt)+ )) => { code!($at: $($formula)+) };
+    (@formula { $($code:tt)+ }) => { None };
+    (@formula ( $($formula:tt)+ )) => { Some(expr!(Quantity: $($formula)+)) };
+    ($at:ident: $(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $text:literal: $how:tt;)* }) => {
+        named! { $(#[$about])* $type { $($(#[$doc])* $name = $text,)* } }
+
+        /// The numbers in a memory, each as a function of its name.
+        #[allow(non_snake_case)]
+        pub(super) mod number {
+            use super::*;
+            $(
+                #[inline(always)]
+                pub(in crate::layout) const fn $name($at: &Memory<'_>) -> u64 { quantities!(@code $at $how) }
+            )*
+        }
+
+        impl $type {
+            /// Returns the number in a memory.
+            #[must_use]
+            pub const fn value(self, at: &Memory<'_>) -> u64 {
+                match self { $(Self::$name => number::$name(at),)* }
+            }
+
+            /// Returns the formula by which it is computed in every kind of group.
+            const fn formula(self) -> Option<Expr<Self>> {
+                match self { $(Self::$name => quantities!(@formula $how),)* }
+            }
+        }
+    };
+}
+
+quantities! { at:
     /// A number that follows from a shape, a mode and the rank whose memory it is.
     Quantity {
         /// R, the ranks of the domain.
-        Ranks = "ranks",
+        Ranks = "ranks": { at.shape.ep_world_size() as u64 };
         /// L, the MoE experts of a MoE rank.
-        LocalExpertNum = "local_expert_num",
+        LocalExpertNum = "local_expert_num": { at.shape.local_expert_num() as u64 };
         /// Experts of this rank: L, or 1 on a shared-expert rank.
-        LocalExperts = "local_experts",
+        LocalExperts = "local_experts": { at.shape.local_experts(at.rank) as u64 };
         /// The first rank with the map of this one.
-        FirstOwner = "first_owner",
+        FirstOwner = "first_owner": { at.alike().start as u64 };
         /// The number of ranks with that map.
-        Owners = "owners",
+        Owners = "owners": { (at.alike().end - at.alike().start) as u64 };
         /// K.
-        K = "k",
+        K = "k": { at.shape.k() as u64 };
         /// K + S.
-        Columns = "columns",
+        Columns = "columns": { at.shape.combine_columns() as u64 };
         /// The capacity, `max_bs`.
-        Capacity = "capacity",
+        Capacity = "capacity": { at.shape.bs_max() as u64 };
         /// Tokens of this rank.
-        Tokens = "tokens",
+        Tokens = "tokens": { at.shape.bs(at.rank) as u64 };
         /// Elements of a row in the steps that the protocol demands: H, on A2 H / 8.
-        ElementSteps = "element_steps",
+        ElementSteps = "element_steps": { div_floor(at.shape.h() as u64, element_step(at.shape.protocol())) };
         /// `hccl_buffsize_mb`.
-        WindowMib = "window_mib",
+        WindowMib = "window_mib": { at.shape.hccl_buffsize_mb() as u64 };
         /// Packets of 512 bytes added per source rank.
-        PortSteps = "port_steps",
+        PortSteps = "port_steps": { div_floor(at.shape.port_offset(), SLOT_ALIGN) };
         /// Cores of a rank.
-        Cores = "cores",
+        Cores = "cores": { at.shape.aiv_num() as u64 };
         /// Ranks of a server.
-        ServerRanks = "server_ranks",
+        ServerRanks = "server_ranks": { at.shape.server_ranks() as u64 };
         /// Servers.
-        Servers = "servers",
+        Servers = "servers": { at.shape.servers() as u64 };
         /// Ranks of a TP domain.
-        TpRanks = "tp_ranks",
+        TpRanks = "tp_ranks": { at.shape.tp_world_size() as u64 };
         /// Most rows that this rank can receive.
-        RowsMax = "rows_max",
+        RowsMax = "rows_max": { at.shape.rows_max(at.rank) };
         /// Areas of direct placement.
-        Areas = "areas",
+        Areas = "areas": { at.mode.landings as u64 };
         /// Whether rows travel to experts as int8 with a scale: 0 or 1.
-        Quantised = "quantised",
+        Quantised = "quantised": { at.shape.row_format().scale.is_some() as u64 };
         /// Bytes of a result on its way back.
-        ResultBytes = "result_bytes",
+        ResultBytes = "result_bytes": { at.shape.result_bytes() };
         /// Packets by which rows of combine lie further apart than aligned ones: 0 or 1.
-        PortGap = "port_gap",
+        PortGap = "port_gap": { div_floor(at.shape.combine_pitch() - align_up(at.shape.row_bytes(), SLOT_ALIGN), SLOT_ALIGN) };
 
         /// H.
-        Elements = "elements",
+        Elements = "elements": { at.shape.h() as u64 };
         /// Bytes added per source rank.
-        PortOffset = "port_offset",
+        PortOffset = "port_offset": { at.shape.port_offset() };
         /// Bytes of the window.
-        WindowBytes = "window_bytes",
+        WindowBytes = "window_bytes": { at.shape.window_bytes() };
         /// Bytes of half of it.
-        HalfWindow = "half_window",
+        HalfWindow = "half_window": (WindowBytes / 2);
         /// Bytes of a result.
-        RowBytes = "row_bytes",
+        RowBytes = "row_bytes": { at.shape.row_bytes() };
         /// Bytes of a row on its way to experts.
-        Payload = "payload",
+        Payload = "payload": { at.shape.payload_bytes() };
         /// Bytes of its scale in a window of A2.
-        WindowScale = "window_scale",
+        WindowScale = "window_scale": { at.shape.window_record() - at.shape.payload_bytes() };
         /// Bytes of the longest row.
-        LongestRow = "longest_row",
+        LongestRow = "longest_row": { at.shape.longest_row_bytes() };
         /// Bytes of a record as sent.
-        SentBytes = "sent_bytes",
+        SentBytes = "sent_bytes": { at.shape.record_scale_at() + SCALE_FIELD + TRIPLE };
         /// Blocks of a record of fullmesh_v2.
-        BlockCount = "block_count",
+        BlockCount = "block_count": (ceil(SentBytes, BLOCK_PAYLOAD));
         /// Bytes of a record up to the last used one.
-        RecordUsed = "record_used",
+        RecordUsed = "record_used": { match at.shape.protocol() {
+            // Up to the flag of the last block, of 8 bytes.
+            Protocol::FullmeshV2 => BlockCount(at) * BLOCK - (BLOCK - BLOCK_PAYLOAD - 8),
+            _ => SentBytes(at),
+        } };
         /// Bytes between two records.
-        RecordPitch = "record_pitch",
+        RecordPitch = "record_pitch": { at.shape.record_pitch() };
         /// Bytes between two rows of combine.
-        CombinePitch = "combine_pitch",
+        CombinePitch = "combine_pitch": { at.shape.combine_pitch() };
         /// Bytes of the rows of combine.
-        CombineArea = "combine_area",
+        CombineArea = "combine_area": { at.shape.combine_area() };
         /// Bytes between the records of two sources.
-        SourceStride = "source_stride",
+        SourceStride = "source_stride": ((LocalExperts * Capacity * RecordPitch) + PortOffset);
         /// Bytes between the records of two sources with direct placement.
-        DirectPitch = "direct_pitch",
+        DirectPitch = "direct_pitch": (up((24 + (LocalExpertNum * 8)), LINE));
         /// Bytes between the sums of two cores.
-        SumPitch = "sum_pitch",
+        SumPitch = "sum_pitch": (up((LocalExpertNum * 4), LINE));
         /// The start of infos in an area of direct placement.
-        LandingInfos = "landing_infos",
+        LandingInfos = "landing_infos": { at.shape.landing(at.rank).infos };
         /// The start of results there.
-        LandingResults = "landing_results",
+        LandingResults = "landing_results": { at.shape.landing(at.rank).results };
         /// Bytes of such an area.
-        LandingBytes = "landing_bytes",
+        LandingBytes = "landing_bytes": { if at.mode.overwritten { at.shape.landing(at.rank).results } else { at.shape.landing(at.rank).bytes } };
         /// Bytes of a partition of the TP window.
-        TpPartition = "tp_partition",
+        TpPartition = "tp_partition": (RowsMax * (RecordPitch + CombinePitch));
         /// Bytes of the window of a peer (A2).
-        RankWindow = "rank_window",
+        RankWindow = "rank_window": { at.shape.rank_window() };
         /// Bytes of a record in it.
-        WindowRecord = "window_record",
+        WindowRecord = "window_record": { at.shape.window_record() };
         /// Most rows for a peer.
-        ToPeer = "to_peer",
+        ToPeer = "to_peer": (Capacity * (min(K, LocalExpertNum)));
         /// Bytes between two relay records.
-        RelayPitch = "relay_pitch",
+        RelayPitch = "relay_pitch": { relay_record(at.shape.longest_row_bytes(), at.shape.k() as u64) };
         /// Bytes of a relay record of dispatch.
-        TokenBytes = "token_bytes",
+        TokenBytes = "token_bytes": ({relay::ROW} + (up(Payload, 32)) + {SCALE_FIELD} + (8 * (up(K, 8))));
         /// Bytes of a relay record of combine.
-        PartialBytes = "partial_bytes",
+        PartialBytes = "partial_bytes": ({relay::ROW} + (up(ResultBytes, 8)));
         /// Bytes of a stream.
-        StreamBytes = "stream_bytes",
+        StreamBytes = "stream_bytes": { relay_stream(at.shape.bs_max() as u64, at.shape.longest_row_bytes(), at.shape.k() as u64) };
         /// Bytes of a near slot.
-        NearSlot = "near_slot",
+        NearSlot = "near_slot": { near_slot(at.shape.longest_row_bytes(), at.shape.k() as u64) };
         /// Most pairs of a token on a server.
-        Pairs = "pairs",
+        Pairs = "pairs": (min((ServerRanks * LocalExpertNum), K));
     }
 }
 
@@ -164,7 +203,18 @@ pub struct Memory<'s> {
     pub rank: RankId,
 }
 
-impl Memory<'_> {
+impl<'s> Memory<'s> {
+    /// Returns the memory of the first rank, for formulas that are the same on all ranks and for all choices.
+    pub(super) const fn of_any(shape: &'s Shape) -> Self {
+        Self::of(shape, RankId(0))
+    }
+
+    /// Returns the memory of a rank, for formulas that are the same for all choices.
+    pub(super) const fn of(shape: &'s Shape, rank: RankId) -> Self {
+        let mode = Mode { landings: 0, overwritten: false, separate: false, streams: false };
+        Self { shape, mode, rank }
+    }
+
     /// Returns the value of an expression here.
     #[must_use]
     pub fn value(&self, expr: &Expr<Quantity>) -> u64 {
@@ -177,76 +227,13 @@ impl Memory<'_> {
     }
 
     /// Returns the ranks with the same map.
-    fn alike(&self) -> Range<u32> {
+    const fn alike(&self) -> Range<u32> {
         let shared = self.shape.shared_expert_rank_num();
         if self.rank.0 < shared { 0..shared } else { shared..self.shape.ep_world_size() }
     }
 }
 
 impl Quantity {
-    /// Returns the number as machines have it.
-    #[must_use]
-    pub fn value(self, at: &Memory<'_>) -> u64 {
-        let Memory { shape, mode, rank } = *at;
-        match self {
-            Self::Ranks => shape.ep_world_size().into(),
-            Self::LocalExpertNum => shape.local_expert_num().into(),
-            Self::LocalExperts => shape.local_experts(rank).into(),
-            Self::FirstOwner => at.alike().start.into(),
-            Self::Owners => at.alike().len() as u64,
-            Self::K => shape.k().into(),
-            Self::Columns => shape.combine_columns().into(),
-            Self::Capacity => shape.bs_max().into(),
-            Self::Tokens => shape.bs(rank).into(),
-            Self::ElementSteps => u64::from(shape.h()) / element_step(shape.protocol()),
-            Self::WindowMib => shape.hccl_buffsize_mb().into(),
-            Self::PortSteps => shape.port_offset() / SLOT_ALIGN,
-            Self::Cores => shape.aiv_num().into(),
-            Self::ServerRanks => shape.server_ranks().into(),
-            Self::Servers => shape.servers().into(),
-            Self::TpRanks => shape.tp_world_size().into(),
-            Self::RowsMax => shape.rows_max(rank),
-            Self::Quantised => shape.row_format().scale.is_some().into(),
-            Self::Areas => mode.landings.into(),
-            Self::Payload => shape.payload_bytes(),
-            Self::WindowScale => shape.window_record() - shape.payload_bytes(),
-            Self::ResultBytes => shape.result_bytes(),
-            Self::PortGap => (shape.combine_pitch() - align_up(shape.row_bytes(), SLOT_ALIGN)) / SLOT_ALIGN,
-            Self::Elements => shape.h().into(),
-            Self::PortOffset => shape.port_offset(),
-            Self::WindowBytes => shape.window_bytes(),
-            Self::HalfWindow => data::partition_start(shape, Partition::P1),
-            Self::RowBytes => shape.row_bytes(),
-            Self::LongestRow => shape.longest_row_bytes(),
-            Self::SentBytes => super::record::sent_bytes(shape),
-            Self::BlockCount => block::count(shape).into(),
-            Self::RecordUsed => map::used_bytes(shape),
-            Self::RecordPitch => shape.record_pitch(),
-            Self::CombinePitch => shape.combine_pitch(),
-            Self::CombineArea => shape.combine_area(),
-            Self::SourceStride => data::source_stride(shape, rank),
-            Self::DirectPitch => Direct::pitch(shape),
-            Self::SumPitch => {
-                let at = |core| super::state::core_sums(shape, CoreId(core)).offset;
-                at(1) - at(0)
-            }
-            Self::LandingInfos => shape.landing(rank).infos,
-            Self::LandingResults => shape.landing(rank).results,
-            Self::LandingBytes if mode.overwritten => shape.landing(rank).results,
-            Self::LandingBytes => shape.landing(rank).bytes,
-            Self::TpPartition => super::tp::partition_start(shape, rank, Partition::P1),
-            Self::RankWindow => shape.rank_window(),
-            Self::WindowRecord => shape.window_record(),
-            Self::ToPeer => u64::from(shape.bs_max() * shape.k().min(shape.local_expert_num())),
-            Self::RelayPitch => relay::record_pitch(shape),
-            Self::TokenBytes => relay::record_bytes(shape, Operator::Dispatch),
-            Self::PartialBytes => relay::record_bytes(shape, Operator::Combine),
-            Self::StreamBytes => relay::stream_bytes(shape),
-            Self::NearSlot => relay::slot_pitch(shape),
-            Self::Pairs => relay::pairs_max(shape).into(),
-        }
-    }
-
     /// Returns how it follows from other quantities in groups of this kind; `None` for what a configuration says.
     #[must_use]
     pub const fn definition(self, kind: Kind) -> Option<Expr<Self>> {
@@ -258,7 +245,6 @@ impl Quantity {
             Self::Elements => expr!(Quantity: ElementSteps),
             Self::PortOffset => expr!(Quantity: PortSteps * {SLOT_ALIGN}),
             Self::WindowBytes => expr!(Quantity: WindowMib * {1 << 20}),
-            Self::HalfWindow => expr!(Quantity: WindowBytes / 2),
             Self::RowBytes => expr!(Quantity: Elements * 2),
             Self::Payload => expr!(Quantity: (2 - Quantised) * Elements),
             Self::WindowScale => expr!(Quantity: Quantised * {SCALE_FIELD}),
@@ -266,7 +252,6 @@ impl Quantity {
             Self::SentBytes => {
                 expr!(Quantity: (up(Payload, 32)) + {SCALE_FIELD} + {Triple::BYTES})
             }
-            Self::BlockCount => expr!(Quantity: ceil(SentBytes, BLOCK_PAYLOAD)),
             // Up to the flag of the last block, of 8 bytes.
             Self::RecordUsed if in_blocks => {
                 expr!(Quantity: (BlockCount * {BLOCK}) - {BLOCK - BLOCK_PAYLOAD - 8})
@@ -276,9 +261,6 @@ impl Quantity {
             Self::RecordPitch => expr!(Quantity: up(SentBytes, SLOT_ALIGN)),
             Self::CombinePitch => expr!(Quantity: ((ceil(RowBytes, SLOT_ALIGN)) + PortGap) * {SLOT_ALIGN}),
             Self::CombineArea => expr!(Quantity: Capacity * Columns * CombinePitch),
-            Self::SourceStride => expr!(Quantity: (LocalExperts * Capacity * RecordPitch) + PortOffset),
-            Self::DirectPitch => expr!(Quantity: up((24 + (LocalExpertNum * 8)), LINE)),
-            Self::SumPitch => expr!(Quantity: up((LocalExpertNum * 4), LINE)),
             Self::LandingInfos => expr!(Quantity: up((RowsMax * Payload), SLOT_ALIGN)),
             Self::LandingResults => {
                 expr!(Quantity: LandingInfos + (up((RowsMax * {LANDING_INFO}), SLOT_ALIGN)))
@@ -287,23 +269,16 @@ impl Quantity {
             Self::LandingBytes => {
                 expr!(Quantity: LandingResults + (up((RowsMax * RowBytes), SLOT_ALIGN)))
             }
-            Self::TpPartition => expr!(Quantity: RowsMax * (RecordPitch + CombinePitch)),
             Self::RankWindow => {
                 expr!(Quantity: (((HalfWindow - {HALF_TAIL}) / Ranks) / {SLOT_ALIGN}) * {SLOT_ALIGN})
             }
             Self::WindowRecord => expr!(Quantity: Payload + WindowScale),
-            Self::ToPeer => expr!(Quantity: Capacity * (min(K, LocalExpertNum))),
             Self::RelayPitch => {
                 expr!(Quantity: 32 + (up(LongestRow, 32)) + {SCALE_FIELD} + (8 * (up(K, 8))))
             }
-            Self::TokenBytes => {
-                expr!(Quantity: {relay::ROW} + (up(Payload, 32)) + {SCALE_FIELD} + (8 * (up(K, 8))))
-            }
-            Self::PartialBytes => expr!(Quantity: {relay::ROW} + (up(ResultBytes, 8))),
             Self::StreamBytes => expr!(Quantity: (Capacity * RelayPitch) + {STREAM_END}),
             Self::NearSlot => expr!(Quantity: LongestRow + (16 * (up(K, 8)))),
-            Self::Pairs => expr!(Quantity: min((ServerRanks * LocalExpertNum), K)),
-            _ => return None,
+            _ => return self.formula(),
         })
     }
 }

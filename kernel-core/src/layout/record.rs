@@ -9,6 +9,7 @@
 //! With fullmesh_v2 these are offsets in a stream that is cut into [blocks](super::block).
 
 use super::block;
+use super::quantity::{Memory, number};
 use crate::place::Place;
 use crate::shape::element::bits;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
@@ -137,7 +138,7 @@ const fn triple_at(shape: &Shape) -> Offset {
 /// Returns the sent bytes of a record: data, scale field, triple.
 #[must_use]
 pub const fn sent_bytes(shape: &Shape) -> u64 {
-    triple_at(shape) + Triple::BYTES
+    number::SentBytes(&Memory::of_any(shape))
 }
 
 pub(crate) const fn scale_of(shape: &Shape, record: Place) -> Place {

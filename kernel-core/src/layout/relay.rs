@@ -35,12 +35,14 @@
 //! content.
 
 use super::affine::{Index, Mode, Named};
+use super::fixed::Fixed;
 use super::map::Field;
-use super::quantity::Memory;
+use super::quantity::{Memory, number};
 use super::record::Triple;
 use super::state::{CORE_RECORD, Operator, Partition};
+use super::table::places;
 use crate::place::{Place, Region};
-use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD, near_slot, relay_record, relay_stream};
+use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
 use crate::units::{CoreId, Offset, RankId, Token, align_up};
 use static_assertions::const_assert;
@@ -93,45 +95,47 @@ pub const fn unmark(word: u64) -> (u64, u32) {
 /// Returns the place of the number of operators that a core has begun. It is private to that core.
 #[must_use]
 pub const fn epoch(core: CoreId) -> Place {
-    Place::window(core.0 as u64 * CORE_RECORD)
+    const WORDS: Fixed<1> = Named::Epochs.fixed([Index::Core]);
+    WORDS.at(core.0)
 }
 
 /// Returns the place of the number of operators that near rank number `near` has begun.
 #[must_use]
 pub const fn entered(near: u32) -> Place {
-    Place::window(ENTERED + near as u64 * LINE)
+    const WORDS: Fixed<1> = Named::Entered.fixed([Index::Near]);
+    WORDS.at(near)
 }
 
 /// Returns the place of the last combine whose rows `core` of near rank number `near` has all returned to this rank.
 #[must_use]
 pub const fn rows_done(near: u32, core: CoreId) -> Place {
-    Place::window(ROWS_DONE + (near as u64 * CORES_MAX as u64 + core.0 as u64) * LINE)
+    const WORDS: Fixed<2> = Named::RowsDone.fixed([Index::Near, Index::Core]);
+    WORDS.at(near, core.0)
 }
 
 /// Returns the place of the end flag of the records from `server`.
 #[must_use]
 pub const fn end_flag(partition: Partition, server: u32) -> Place {
-    Place::window(END_FLAGS + partition.index() as u64 * END_FLAGS_PARTITION + server as u64 * LINE)
+    const FLAGS: Fixed<2> = Named::EndFlags.fixed([Index::Partition, Index::Server]);
+    FLAGS.at(partition.index(), server)
 }
 
 /// Returns the place of the number of rows of `source` for a local expert.
 #[must_use]
 pub const fn count(shape: &Shape, partition: Partition, local_expert: u32, source: RankId) -> Place {
-    let number = local_expert as u64 * shape.ep_world_size() as u64 + source.0 as u64;
-    Place::window(COUNTS + partition.index() as u64 * COUNTS_PARTITION + number * 8)
+    places::Counts(&Memory::of_any(shape), [partition.index(), local_expert, source.0])
 }
 
 /// Returns the distance in bytes between two relay records.
 #[must_use]
 pub const fn record_pitch(shape: &Shape) -> u64 {
-    relay_record(shape.longest_row_bytes(), shape.k() as u64)
+    number::RelayPitch(&Memory::of_any(shape))
 }
 
 /// Returns the place of the front flag of record number `record` from `server`.
 #[must_use]
 pub const fn record(shape: &Shape, partition: Partition, server: u32, record: u32) -> Place {
-    let number = server as u64 * shape.bs_max() as u64 + record as u64;
-    Place::window(WORDS + partition.index() as u64 * RELAY_AREA + number * record_pitch(shape))
+    places::RelayRecords(&Memory::of_any(shape), [partition.index(), server, record])
 }
 
 /// The offset of the row in a relay record or near slot.
@@ -163,19 +167,18 @@ pub(crate) const fn record_weights(shape: &Shape) -> Offset {
 /// Returns the bytes of a record in dispatch.
 #[must_use]
 pub const fn token_bytes(shape: &Shape) -> u64 {
-    record_weights(shape) + 4 * align_up(shape.k() as u64, 8)
+    number::TokenBytes(&Memory::of_any(shape))
 }
 
 /// Returns the bytes of a record in combine.
 pub(crate) const fn partial_bytes(shape: &Shape) -> u64 {
-    ROW + align_up(shape.result_bytes(), 8)
+    number::PartialBytes(&Memory::of_any(shape))
 }
 
 /// Returns the maximum number of pairs of a token on one server.
 #[must_use]
 pub const fn pairs_max(shape: &Shape) -> u32 {
-    let experts = shape.server_ranks() * shape.local_expert_num();
-    if experts < shape.k() { experts } else { shape.k() }
+    number::Pairs(&Memory::of_any(shape)) as u32
 }
 
 /// Returns the bytes of a record in that kind of operator.
@@ -197,12 +200,12 @@ pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> O
 /// Returns the start of that stream's memory, in either region.
 #[must_use]
 pub const fn stream_start(shape: &Shape, partition: Partition, server: u32) -> Offset {
-    WORDS + partition.index() as u64 * RELAY_AREA + server as u64 * stream_bytes(shape)
+    places::StreamsIn(&Memory::of_any(shape), [partition.index(), server]).offset
 }
 
 /// Returns the bytes of that memory, with the end flag.
 pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
-    relay_stream(shape.bs_max() as u64, shape.longest_row_bytes(), shape.k() as u64)
+    number::StreamBytes(&Memory::of_any(shape))
 }
 
 /// Returns the offset of record number `record` there. Records are contiguous and end with the first, at the end flag.
@@ -213,8 +216,12 @@ pub const fn gathered(
     server: u32,
     record: u32,
 ) -> Offset {
-    let before = (record as u64 + 1) * record_bytes(shape, kind);
-    gathered_end(shape, partition, server) - before
+    let memory = &Memory::of_any(shape);
+    let record = match kind {
+        Operator::Dispatch => places::TokenRecords(memory, [record]),
+        Operator::Combine => places::SumRecords(memory, [record]),
+    };
+    stream_start(shape, partition, server).wrapping_add(record.offset)
 }
 
 /// Returns the bytes of the task that carries `records` records and their end flag.
@@ -240,15 +247,13 @@ pub const fn near_area() -> Offset {
 /// Returns the near slot of a forwarded row.
 #[must_use]
 pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId, slot: u32) -> Place {
-    let block = local_expert as u64 * shape.ep_world_size() as u64 + source.0 as u64;
-    near(shape, block * shape.bs_max() as u64 + slot as u64)
+    places::NearSlots(&Memory::of_any(shape), [local_expert, source.0, slot])
 }
 
 /// Returns the near slot of a returned row, for a token of this rank's namesake in `server`.
 #[must_use]
 pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u32) -> Place {
-    let token = server as u64 * shape.bs_max() as u64 + token.0 as u64;
-    near(shape, token * pairs_max(shape) as u64 + position as u64)
+    places::ReturnedSlots(&Memory::of_any(shape), [server, token.0, position])
 }
 
 /// Returns the source of the row at `row` in combine: server and token of this rank's namesake, and position. `None` if
@@ -260,15 +265,6 @@ pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
     let [server, token, position, ..] = slot.indices;
     let is_row = slot.inside == ROW && row.region == Region::Window;
     is_row.then_some((server, Token(token), position))
-}
-
-/// Returns the bytes between two near slots.
-pub(super) const fn slot_pitch(shape: &Shape) -> u64 {
-    near_slot(shape.longest_row_bytes(), shape.k() as u64)
-}
-
-const fn near(shape: &Shape, number: u64) -> Place {
-    Place::window(NEAR_AREA + number * slot_pitch(shape))
 }
 
 /// The bytes after a forwarded row.

@@ -24,12 +24,14 @@
 //!   +24 + 4L  grants, L entries of 4 B: the first row for the receiver's rows at each expert of the source
 //! ```
 
-use super::affine::{Mode, Named};
-use super::quantity::Memory;
+use super::affine::{Index, Mode, Named};
+use super::fixed::Fixed;
+use super::quantity::{Memory, number};
+use super::table::places;
 use crate::place::{Place, Region};
 pub use crate::shape::sizes::{COMBINE_STATUS, DISPATCH_STATUS, STATUS_SLOT};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
-use crate::units::{CoreId, Offset, RankId, Token, align_up};
+use crate::units::{CoreId, Offset, RankId, Token};
 
 use static_assertions::const_assert;
 
@@ -111,7 +113,8 @@ pub const fn combine_slot(shape: &Shape, token: Token, k: u32) -> u32 {
 /// Returns the place of the status word of dispatch slot `slot`.
 #[must_use]
 pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
-    Place::state(partition.index() as u64 * PARTITION + slot as u64 * STATUS_SLOT)
+    const SLOTS: Fixed<2> = Named::DispatchStatus.fixed([Index::Partition, Index::Source]);
+    SLOTS.at(partition.index(), slot)
 }
 
 /// Returns the place of `TokenFlag` of dispatch slot `slot`: the second word of its slot, used when flags are separate.
@@ -139,17 +142,17 @@ impl Direct {
     /// Returns the distance in bytes between the records of two sources.
     #[must_use]
     pub const fn pitch(shape: &Shape) -> u64 {
-        align_up(Self::ALL.len() as u64 * 8 + 8 * shape.local_expert_num() as u64, LINE)
+        number::DirectPitch(&Memory::of_any(shape))
     }
 
     /// Returns the place of the word in the record of `source`.
     #[must_use]
     pub const fn word(self, shape: &Shape, partition: Partition, source: RankId) -> Place {
-        let record = dispatch_status(partition, 0).offset + source.0 as u64 * Self::pitch(shape);
-        Place::state(record + self as u64 * 8)
+        let record = places::DirectRecords(&Memory::of_any(shape), [partition.index(), source.0]);
+        Place { offset: record.offset + self as u64 * 8, ..record }
     }
 
-    /// Returns the place of a local expert's entry in the table that the word covers.
+    /// Returns the place of a local expert's entry in the table that the word covers, of counts or of grants.
     #[must_use]
     pub const fn entry(
         self,
@@ -158,9 +161,13 @@ impl Direct {
         source: RankId,
         local_expert: u32,
     ) -> Place {
-        let entry = self as u64 * shape.local_expert_num() as u64 + local_expert as u64;
-        let record = Self::Counts.word(shape, partition, source);
-        Place { offset: record.offset + Self::ALL.len() as u64 * 8 + entry * 4, ..record }
+        let memory = Memory::of_any(shape);
+        let record = places::DirectRecords(&memory, [partition.index(), source.0]);
+        let entry = match self {
+            Self::Counts => places::CountTable(&memory, [local_expert]),
+            _ => places::GrantTable(&memory, [local_expert]),
+        };
+        Place { offset: record.offset + entry.offset, ..record }
     }
 
     /// Returns the message whose word is at `at`, if it is one of dispatch.
@@ -176,33 +183,38 @@ impl Direct {
 /// Returns the place of the sums of a core that has sources: their rows for each local expert.
 #[must_use]
 pub const fn core_sums(shape: &Shape, core: CoreId) -> Place {
-    Place::state(CORE_SUMS + core.0 as u64 * align_up(4 * shape.local_expert_num() as u64, LINE))
+    places::CoreSums(&Memory::of_any(shape), [core.0])
 }
 
 /// Returns the place of rank `source`'s word that its results are ready (pull combine): a combine slot.
 #[must_use]
 pub const fn results_ready(partition: Partition, source: RankId) -> Place {
-    combine_status(partition, source.0)
+    const WORDS: Fixed<2> = Named::ResultsReady.fixed([Index::Partition, Index::Source]);
+    WORDS.at(partition.index(), source.0)
 }
 
 /// Returns the place of the status word of combine slot `slot`.
 #[must_use]
 pub const fn combine_status(partition: Partition, slot: u32) -> Place {
-    Place::state(partition.index() as u64 * PARTITION + DISPATCH_STATUS + slot as u64 * STATUS_SLOT)
+    const SLOTS: Fixed<2> = Named::CombineStatus.fixed([Index::Partition, Index::K]);
+    SLOTS.at(partition.index(), slot)
 }
 
 /// Returns the place of a core's selector record for an operator kind. It is private to that core.
 #[must_use]
 pub const fn selector(kind: Operator, core: CoreId) -> Place {
-    let base = match kind {
-        Operator::Dispatch => DISPATCH_SELECTORS,
-        Operator::Combine => COMBINE_SELECTORS,
-    };
-    Place::state(base + core.0 as u64 * CORE_RECORD)
+    const OF_DISPATCH: Fixed<1> = Named::DispatchSelectors.fixed([Index::Core]);
+    const OF_COMBINE: Fixed<1> = Named::CombineSelectors.fixed([Index::Core]);
+    match kind {
+        Operator::Dispatch => OF_DISPATCH.at(core.0),
+        Operator::Combine => OF_COMBINE.at(core.0),
+    }
 }
 
 /// Returns the place of a core's barrier word for an epoch; odd and even epochs have words of their own.
 #[must_use]
 pub const fn core_word(core: CoreId, epoch: u32) -> Place {
-    Place::state(CORE_WORDS + core.0 as u64 * CORE_RECORD + (epoch % 2) as u64 * 8)
+    const RECORDS: Fixed<1> = Named::CoreWords.fixed([Index::Core]);
+    let record = RECORDS.at(core.0);
+    Place { offset: record.offset + (epoch % 2) as u64 * 8, ..record }
 }

@@ -2,8 +2,7 @@
 //!
 //! A row says where its slots lie: a base, and for each index its extent and the bytes from one to the next. [`maps`] are the
 //! rows with the numbers of a shape, [`locate`] is the way back from a place to a row and its indices, and `verify` proves
-//! for every legal shape that rows do not overlap. Machines compute places by functions of their own, without a look-up; tests
-//! hold them against the table at every index.
+//! for every legal shape that rows do not overlap. Machines compute places by the code of the same rows, without a look-up.
 //!
 //! [`locate`]: super::locate::locate
 //! [`maps`]: super::affine::maps
@@ -12,7 +11,7 @@ use super::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
 use super::a2_window::FLAG1;
 use super::affine::{INDICES_MAX, Index, Named};
 use super::expr::Expr;
-use super::quantity::Quantity;
+use super::quantity::{Memory, Quantity, number};
 use super::record::Triple;
 use super::relay::{
     COUNTS, COUNTS_PARTITION, END_FLAGS, END_FLAGS_PARTITION, ENTERED, LINE, NEAR_AREA, ROW, ROWS_DONE, Tail,
@@ -22,7 +21,7 @@ use super::state::{
     COMBINE_SELECTORS, CORE_RECORD, CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION,
     STATE_BYTES, STATUS_SLOT,
 };
-use crate::place::{Region, Tensor};
+use crate::place::{Place, Region, Tensor};
 use crate::shape::CORES_MAX;
 use crate::shape::sizes::{
     BLOCK, BLOCK_PAYLOAD, FLAG_STEP, HALF_TAIL, LANDING_INFO, RELAY_AREA, SLOT_ALIGN, WINDOW_HEAD,
@@ -104,13 +103,18 @@ pub const SHARED: &[Sharing] = {
     ]
 };
 
-/// Declares rows: a name, its region and base, its indices with extent and stride, the bytes used, and the writer.
+/// Declares rows: a name, its region and base, its indices with extent and stride, the bytes used, and the writer. A number that an
+/// index counts `from` is part of the base.
+///
+/// Each row is data in [`TABLE`], and code: a function of [`places`] with its name, which computes a place from the indices.
 macro_rules! rows {
-    ($($named:ident: $region:expr, $base:tt, [$($index:ident $extent:tt $sign:tt $stride:tt),*], $bytes:tt, $writer:expr;)*) => {
-        &[$(Row {
+    ($($named:ident: $region:expr, $base:tt,
+       [$($index:ident $extent:tt $sign:tt $stride:tt $(from $first:ident)?),*], $bytes:tt, $writer:expr;)*) => {
+        /// All rows, by the number of their names.
+        pub const TABLE: &[Row] = &[$(Row {
             named: Named::$named,
             region: $region,
-            base: expr!(Quantity: $base),
+            base: expr!(Quantity: $base $($(+ ($first * $stride))?)*),
             axes: &[$(Axis {
                 index: Index::$index,
                 extent: expr!(Quantity: $extent),
@@ -119,109 +123,128 @@ macro_rules! rows {
             }),*],
             bytes: expr!(Quantity: $bytes),
             writer: $writer,
-        }),*]
+        }),*];
+
+        /// The place of a slot of each row, by its indices in the row's order. An index that counts from another number than 0 is
+        /// that number. The functions are what machines use: a step looks nothing up. Of a row that is [fixed](super::fixed) they
+        /// use constants instead.
+        #[allow(non_snake_case, unused_variables, dead_code)]
+        pub(super) mod places {
+            use super::*;
+            $(
+                #[inline(always)]
+                pub(in crate::layout) const fn $named(
+                    at: &Memory<'_>,
+                    [$($index),*]: [u32; {
+                        const INDICES: &[Index] = &[$(Index::$index),*];
+                        INDICES.len()
+                    }],
+                ) -> Place {
+                    let offset = code!(at: $base);
+                    $(let offset = rows!(@step offset $sign $index as u64, code!(at: $stride));)*
+                    Place { region: $region, offset }
+                }
+            )*
+        }
     };
     (@falls +) => { false };
     (@falls -) => { true };
+    (@step $offset:ident + $index:expr, $stride:expr) => { $offset + $index * $stride };
+    // A slot after the last one would begin before its memory.
+    (@step $offset:ident - $index:expr, $stride:expr) => { $offset.wrapping_sub($index * $stride) };
 }
 
-/// All rows, by the number of their names.
-pub const TABLE: &[Row] = {
-    use Index::{Near, Peer, Server, Source};
-    use Region::{Output, State, TpState, TpWindow, Window, WindowOut};
-    use Writer::{By, Expert, Granted, Own, TpPeer};
-    const INFO: u64 = LANDING_INFO;
-    const FORWARDED: u64 = ROW + Tail::BYTES;
-    const RETURNED: u64 = ROW + WEIGHT_BYTES;
-    const CORES: u64 = CORES_MAX as u64;
-    rows! {
-        DispatchStatus: State, 0,
-            [Partition 2 + {PARTITION}, LocalExpert LocalExperts + (Ranks * {STATUS_SLOT}), Source Ranks + {STATUS_SLOT}],
-            {STATUS_SLOT}, By(Source);
-        DirectRecords: State, 0,
-            [Partition 2 + {PARTITION}, Source Ranks + DirectPitch],
-            (24 + (LocalExpertNum * 8)), By(Source);
-        CombineStatus: State, {DISPATCH_STATUS},
-            [Partition 2 + {PARTITION}, Token Capacity + (Columns * {STATUS_SLOT}), K Columns + {STATUS_SLOT}],
-            {STATUS_SLOT}, Expert;
-        ResultsReady: State, {DISPATCH_STATUS},
-            [Partition 2 + {PARTITION}, Source Ranks + {STATUS_SLOT}],
-            {STATUS_SLOT}, By(Source);
-        DispatchSelectors: State, {DISPATCH_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Own;
-        CombineSelectors: State, {COMBINE_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Own;
-        Tasks: State, 0, [Partition 2 + {MESSAGE_SLOT}, Peer Ranks + {TASK}], {TASK}, Own;
-        Doorbell: State, {DOORBELL}, [], 8, Own;
-        CoreWords: State, {CORE_WORDS}, [Core Cores + {CORE_RECORD}], 16, Own;
-        CoreSums: State, {CORE_SUMS}, [Core (min(Cores, Ranks)) + SumPitch], (LocalExpertNum * 4), Own;
-        CombineRows: Window, 0,
-            [Partition 2 + HalfWindow, Token Capacity + (Columns * CombinePitch), K Columns + CombinePitch],
-            ResultBytes, Expert;
-        DispatchRecords: Window, (CombineArea + (FirstOwner * PortOffset)),
-            [Partition 2 + HalfWindow, Owner Owners + PortOffset, Source Ranks + SourceStride,
-             LocalExpert LocalExperts + (Capacity * RecordPitch), Slot Capacity + RecordPitch],
-            RecordUsed, By(Source);
-        Rows: Window, 0, [Area Areas + LandingBytes, Row RowsMax + Payload], Payload, Granted;
-        Infos: Window, LandingInfos, [Area Areas + LandingBytes, Row RowsMax + {INFO}], {INFO}, Granted;
-        OverwrittenRows: Window, 0, [Area Areas + LandingBytes, Row RowsMax + Payload], Payload, Granted;
-        Results: Window, LandingResults, [Area Areas + LandingBytes, Row RowsMax + RowBytes], RowBytes, Own;
-        WindowsIn: Window, 0, [Partition 2 + HalfWindow, Peer Ranks + RankWindow], RankWindow, By(Peer);
-        BufferChosen: Window, (HalfWindow - {HALF_TAIL}), [], 8, Own;
-        WindowsOut: WindowOut, 0, [Partition 2 + HalfWindow, Peer Ranks + RankWindow], RankWindow, Own;
-        TpDispatchSlots: TpState, 0, [Partition 2 + {PARTITION}, Core Cores + {STATUS_SLOT}], 12, TpPeer;
-        TpCombineSlots: TpState, {DISPATCH_STATUS},
-            [Partition 2 + {PARTITION}, Core Cores + {STATUS_SLOT}], 12, TpPeer;
-        TpDispatchSelectors: TpState, {DISPATCH_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Own;
-        TpCombineSelectors: TpState, {COMBINE_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Own;
-        TpRecords: TpWindow, 0, [Partition 2 + TpPartition, Row RowsMax + RecordPitch], RecordUsed, TpPeer;
-        TpResults: TpWindow, (RowsMax * RecordPitch),
-            [Partition 2 + TpPartition, Row RowsMax + CombinePitch], RowBytes, TpPeer;
-        Epochs: Window, 0, [Core Cores + {CORE_RECORD}], 8, Own;
-        Entered: Window, {ENTERED}, [Near ServerRanks + {LINE}], 8, By(Near);
-        RowsDone: Window, {ROWS_DONE}, [Near ServerRanks + {CORES * LINE}, Core {CORES} + {LINE}], 8, By(Near);
-        EndFlags: Window, {END_FLAGS}, [Partition 2 + {END_FLAGS_PARTITION}, Server Servers + {LINE}], 8, By(Server);
-        Counts: Window, {COUNTS},
-            [Partition 2 + {COUNTS_PARTITION}, LocalExpert LocalExperts + (Ranks * 8), Source Ranks + 8], 8, By(Source);
-        RelayRecords: Window, {WORDS},
-            [Partition 2 + {RELAY_AREA}, Server Servers + (Capacity * RelayPitch), Record Capacity + RelayPitch],
-            (max(TokenBytes, PartialBytes)), By(Server);
-        StreamsIn: Window, {WORDS},
-            [Partition 2 + {RELAY_AREA}, Server Servers + StreamBytes], StreamBytes, By(Server);
-        NearSlots: Window, {NEAR_AREA},
-            [LocalExpert LocalExperts + (Ranks * Capacity * NearSlot), Source Ranks + (Capacity * NearSlot),
-             Slot Capacity + NearSlot],
-            (LongestRow + {FORWARDED}), By(Source);
-        StreamsOut: WindowOut, {WORDS},
-            [Partition 2 + {RELAY_AREA}, Server Servers + StreamBytes], StreamBytes, Own;
-        ReturnedSlots: Window, {NEAR_AREA},
-            [Server Servers + (Capacity * Pairs * NearSlot), Token Capacity + (Pairs * NearSlot), Position Pairs + NearSlot],
-            (RowBytes + {RETURNED}), Expert;
-        Blocks: Window, 0, [Block BlockCount + {BLOCK}], {BLOCK_PAYLOAD}, By(Source);
-        BlockFlags: Window, {BLOCK_PAYLOAD}, [Block BlockCount + {BLOCK}], 8, By(Source);
-        CountTable: Window, 24, [LocalExpert LocalExpertNum + 4], 4, By(Source);
-        GrantTable: Window, (24 + (LocalExpertNum * 4)), [LocalExpert LocalExpertNum + 4], 4, By(Source);
-        SumTable: Window, 0, [LocalExpert LocalExpertNum + 4], 4, Own;
-        WindowCounts: Window, 0, [LocalExpert LocalExperts + 4], 4, By(Peer);
-        WindowRecords: Window, {WINDOW_HEAD}, [Position ToPeer + WindowRecord], WindowRecord, By(Peer);
-        DispatchFlags: Window, {2 * WINDOW_HEAD}, [Rows (ToPeer + 1) + WindowRecord], 8, By(Peer);
-        WindowRows: Window, 0, [Position ToPeer + RowBytes], RowBytes, By(Peer);
-        CombineFlags: Window, {FLAG_STEP}, [Rows (ToPeer + 1) + RowBytes], 8, By(Peer);
-        TokenRecords: Window, (StreamBytes - (8 + TokenBytes)), [Record Capacity - TokenBytes], TokenBytes, By(Server);
-        SumRecords: Window, (StreamBytes - (8 + PartialBytes)), [Record Capacity - PartialBytes], PartialBytes, By(Server);
-        ExpandX: Output(Tensor::ExpandX), 0, [Row (RowsMax * TpRanks) + Payload], Payload, Own;
-        DynamicScales: Output(Tensor::DynamicScales), 0, [Row (RowsMax * TpRanks) + 4], 4, Own;
-        AssistInfo: Output(Tensor::AssistInfo), 0, [Row (RowsMax * TpRanks) + {Triple::BYTES}], {Triple::BYTES}, Own;
-        ExpandIdx: Output(Tensor::ExpandIdx), 0, [Token Capacity + (K * 4), K K + 4], 4, Own;
-        ExpertTokenNums: Output(Tensor::ExpertTokenNums), 0, [LocalExpert LocalExperts + 8], 8, Own;
-        EpRecvCounts: Output(Tensor::EpRecvCounts), 0,
-            [LocalExpert LocalExperts + (Ranks * 4), Source Ranks + 4], 4, Own;
-        RowTable: Output(Tensor::RowTable), 0, [Row (RowsMax * TpRanks) + 8], 8, Own;
-        ExpandScales: Output(Tensor::ExpandScales), 0, [Row (RowsMax * TpRanks) + 4], 4, Own;
-        XOut: Output(Tensor::XOut), 0, [Token Capacity + RowBytes], RowBytes, Own;
-        X: Output(Tensor::X), 0, [Token Capacity + RowBytes], RowBytes, Own;
-        Rstd: Output(Tensor::Rstd), 0, [Token Capacity + 4], 4, Own;
-        Y: Output(Tensor::Y), 0, [Token Capacity + RowBytes], RowBytes, Own;
-    }
-};
+const FORWARDED: u64 = ROW + Tail::BYTES;
+const RETURNED: u64 = ROW + WEIGHT_BYTES;
+const CORES: u64 = CORES_MAX as u64;
+
+rows! {
+    DispatchStatus: Region::State, 0,
+        [Partition 2 + {PARTITION}, LocalExpert LocalExperts + (Ranks * {STATUS_SLOT}), Source Ranks + {STATUS_SLOT}],
+        {STATUS_SLOT}, Writer::By(Index::Source);
+    DirectRecords: Region::State, 0,
+        [Partition 2 + {PARTITION}, Source Ranks + DirectPitch],
+        (24 + (LocalExpertNum * 8)), Writer::By(Index::Source);
+    CombineStatus: Region::State, {DISPATCH_STATUS},
+        [Partition 2 + {PARTITION}, Token Capacity + (Columns * {STATUS_SLOT}), K Columns + {STATUS_SLOT}],
+        {STATUS_SLOT}, Writer::Expert;
+    ResultsReady: Region::State, {DISPATCH_STATUS},
+        [Partition 2 + {PARTITION}, Source Ranks + {STATUS_SLOT}],
+        {STATUS_SLOT}, Writer::By(Index::Source);
+    DispatchSelectors: Region::State, {DISPATCH_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Writer::Own;
+    CombineSelectors: Region::State, {COMBINE_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Writer::Own;
+    Tasks: Region::State, 0, [Partition 2 + {MESSAGE_SLOT}, Peer Ranks + {TASK}], {TASK}, Writer::Own;
+    Doorbell: Region::State, {DOORBELL}, [], 8, Writer::Own;
+    CoreWords: Region::State, {CORE_WORDS}, [Core Cores + {CORE_RECORD}], 16, Writer::Own;
+    CoreSums: Region::State, {CORE_SUMS}, [Core (min(Cores, Ranks)) + SumPitch], (LocalExpertNum * 4), Writer::Own;
+    CombineRows: Region::Window, 0,
+        [Partition 2 + HalfWindow, Token Capacity + (Columns * CombinePitch), K Columns + CombinePitch],
+        ResultBytes, Writer::Expert;
+    DispatchRecords: Region::Window, CombineArea,
+        [Partition 2 + HalfWindow, Owner Owners + PortOffset from FirstOwner, Source Ranks + SourceStride,
+         LocalExpert LocalExperts + (Capacity * RecordPitch), Slot Capacity + RecordPitch],
+        RecordUsed, Writer::By(Index::Source);
+    Rows: Region::Window, 0, [Area Areas + LandingBytes, Row RowsMax + Payload], Payload, Writer::Granted;
+    Infos: Region::Window, LandingInfos, [Area Areas + LandingBytes, Row RowsMax + {LANDING_INFO}], {LANDING_INFO}, Writer::Granted;
+    OverwrittenRows: Region::Window, 0, [Area Areas + LandingBytes, Row RowsMax + Payload], Payload, Writer::Granted;
+    Results: Region::Window, LandingResults, [Area Areas + LandingBytes, Row RowsMax + RowBytes], RowBytes, Writer::Own;
+    WindowsIn: Region::Window, 0, [Partition 2 + HalfWindow, Peer Ranks + RankWindow], RankWindow, Writer::By(Index::Peer);
+    BufferChosen: Region::Window, (HalfWindow - {HALF_TAIL}), [], 8, Writer::Own;
+    WindowsOut: Region::WindowOut, 0, [Partition 2 + HalfWindow, Peer Ranks + RankWindow], RankWindow, Writer::Own;
+    TpDispatchSlots: Region::TpState, 0, [Partition 2 + {PARTITION}, Core Cores + {STATUS_SLOT}], 12, Writer::TpPeer;
+    TpCombineSlots: Region::TpState, {DISPATCH_STATUS},
+        [Partition 2 + {PARTITION}, Core Cores + {STATUS_SLOT}], 12, Writer::TpPeer;
+    TpDispatchSelectors: Region::TpState, {DISPATCH_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Writer::Own;
+    TpCombineSelectors: Region::TpState, {COMBINE_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Writer::Own;
+    TpRecords: Region::TpWindow, 0, [Partition 2 + TpPartition, Row RowsMax + RecordPitch], RecordUsed, Writer::TpPeer;
+    TpResults: Region::TpWindow, (RowsMax * RecordPitch),
+        [Partition 2 + TpPartition, Row RowsMax + CombinePitch], RowBytes, Writer::TpPeer;
+    Epochs: Region::Window, 0, [Core Cores + {CORE_RECORD}], 8, Writer::Own;
+    Entered: Region::Window, {ENTERED}, [Near ServerRanks + {LINE}], 8, Writer::By(Index::Near);
+    RowsDone: Region::Window, {ROWS_DONE}, [Near ServerRanks + {CORES * LINE}, Core {CORES} + {LINE}], 8, Writer::By(Index::Near);
+    EndFlags: Region::Window, {END_FLAGS}, [Partition 2 + {END_FLAGS_PARTITION}, Server Servers + {LINE}], 8, Writer::By(Index::Server);
+    Counts: Region::Window, {COUNTS},
+        [Partition 2 + {COUNTS_PARTITION}, LocalExpert LocalExperts + (Ranks * 8), Source Ranks + 8], 8, Writer::By(Index::Source);
+    RelayRecords: Region::Window, {WORDS},
+        [Partition 2 + {RELAY_AREA}, Server Servers + (Capacity * RelayPitch), Record Capacity + RelayPitch],
+        (max(TokenBytes, PartialBytes)), Writer::By(Index::Server);
+    StreamsIn: Region::Window, {WORDS},
+        [Partition 2 + {RELAY_AREA}, Server Servers + StreamBytes], StreamBytes, Writer::By(Index::Server);
+    NearSlots: Region::Window, {NEAR_AREA},
+        [LocalExpert LocalExperts + (Ranks * Capacity * NearSlot), Source Ranks + (Capacity * NearSlot),
+         Slot Capacity + NearSlot],
+        (LongestRow + {FORWARDED}), Writer::By(Index::Source);
+    StreamsOut: Region::WindowOut, {WORDS},
+        [Partition 2 + {RELAY_AREA}, Server Servers + StreamBytes], StreamBytes, Writer::Own;
+    ReturnedSlots: Region::Window, {NEAR_AREA},
+        [Server Servers + (Capacity * Pairs * NearSlot), Token Capacity + (Pairs * NearSlot), Position Pairs + NearSlot],
+        (RowBytes + {RETURNED}), Writer::Expert;
+    Blocks: Region::Window, 0, [Block BlockCount + {BLOCK}], {BLOCK_PAYLOAD}, Writer::By(Index::Source);
+    BlockFlags: Region::Window, {BLOCK_PAYLOAD}, [Block BlockCount + {BLOCK}], 8, Writer::By(Index::Source);
+    CountTable: Region::Window, 24, [LocalExpert LocalExpertNum + 4], 4, Writer::By(Index::Source);
+    GrantTable: Region::Window, (24 + (LocalExpertNum * 4)), [LocalExpert LocalExpertNum + 4], 4, Writer::By(Index::Source);
+    SumTable: Region::Window, 0, [LocalExpert LocalExpertNum + 4], 4, Writer::Own;
+    WindowCounts: Region::Window, 0, [LocalExpert LocalExperts + 4], 4, Writer::By(Index::Peer);
+    WindowRecords: Region::Window, {WINDOW_HEAD}, [Position ToPeer + WindowRecord], WindowRecord, Writer::By(Index::Peer);
+    DispatchFlags: Region::Window, {2 * WINDOW_HEAD}, [Rows (ToPeer + 1) + WindowRecord], 8, Writer::By(Index::Peer);
+    WindowRows: Region::Window, 0, [Position ToPeer + RowBytes], RowBytes, Writer::By(Index::Peer);
+    CombineFlags: Region::Window, {FLAG_STEP}, [Rows (ToPeer + 1) + RowBytes], 8, Writer::By(Index::Peer);
+    TokenRecords: Region::Window, (StreamBytes - (8 + TokenBytes)), [Record Capacity - TokenBytes], TokenBytes, Writer::By(Index::Server);
+    SumRecords: Region::Window, (StreamBytes - (8 + PartialBytes)), [Record Capacity - PartialBytes], PartialBytes, Writer::By(Index::Server);
+    ExpandX: Region::Output(Tensor::ExpandX), 0, [Row (RowsMax * TpRanks) + Payload], Payload, Writer::Own;
+    DynamicScales: Region::Output(Tensor::DynamicScales), 0, [Row (RowsMax * TpRanks) + 4], 4, Writer::Own;
+    AssistInfo: Region::Output(Tensor::AssistInfo), 0, [Row (RowsMax * TpRanks) + {Triple::BYTES}], {Triple::BYTES}, Writer::Own;
+    ExpandIdx: Region::Output(Tensor::ExpandIdx), 0, [Token Capacity + (K * 4), K K + 4], 4, Writer::Own;
+    ExpertTokenNums: Region::Output(Tensor::ExpertTokenNums), 0, [LocalExpert LocalExperts + 8], 8, Writer::Own;
+    EpRecvCounts: Region::Output(Tensor::EpRecvCounts), 0,
+        [LocalExpert LocalExperts + (Ranks * 4), Source Ranks + 4], 4, Writer::Own;
+    RowTable: Region::Output(Tensor::RowTable), 0, [Row (RowsMax * TpRanks) + 8], 8, Writer::Own;
+    ExpandScales: Region::Output(Tensor::ExpandScales), 0, [Row (RowsMax * TpRanks) + 4], 4, Writer::Own;
+    XOut: Region::Output(Tensor::XOut), 0, [Token Capacity + RowBytes], RowBytes, Writer::Own;
+    X: Region::Output(Tensor::X), 0, [Token Capacity + RowBytes], RowBytes, Writer::Own;
+    Rstd: Region::Output(Tensor::Rstd), 0, [Token Capacity + 4], 4, Writer::Own;
+    Y: Region::Output(Tensor::Y), 0, [Token Capacity + RowBytes], RowBytes, Writer::Own;
+}
 
 const_assert!(TABLE.len() == Named::ALL.len());
 const _: () = {

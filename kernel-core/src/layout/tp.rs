@@ -13,8 +13,12 @@
 //!     +A * pitch  results   A, align(2H, 512) apart: results of the peer's experts for this rank's rows
 //! ```
 
+use super::affine::{Index, Named};
+use super::fixed::Fixed;
+use super::quantity::{Memory, number};
 use super::state::{self, Operator, Partition};
-use crate::place::{Place, Region};
+use super::table::places;
+use crate::place::Place;
 use crate::shape::Shape;
 use crate::units::{CoreId, Offset, RankId};
 
@@ -24,10 +28,12 @@ pub const TP_STATE_BYTES: u64 = state::STATE_BYTES;
 /// Returns the place of the slot of a core of the peer, for an operator kind.
 #[must_use]
 pub const fn slot(kind: Operator, partition: Partition, core: CoreId) -> Place {
-    in_tp_state(match kind {
-        Operator::Dispatch => state::dispatch_status(partition, core.0),
-        Operator::Combine => state::combine_status(partition, core.0),
-    })
+    const OF_DISPATCH: Fixed<2> = Named::TpDispatchSlots.fixed([Index::Partition, Index::Core]);
+    const OF_COMBINE: Fixed<2> = Named::TpCombineSlots.fixed([Index::Partition, Index::Core]);
+    match kind {
+        Operator::Dispatch => OF_DISPATCH.at(partition.index(), core.0),
+        Operator::Combine => OF_COMBINE.at(partition.index(), core.0),
+    }
 }
 
 /// Returns the place of the number of the first row that a slot announces.
@@ -38,11 +44,12 @@ pub const fn first_row(slot: Place) -> Place {
 
 /// Returns the place of a core's selector record for an operator kind. It is private to that core.
 pub(crate) const fn selector(kind: Operator, core: CoreId) -> Place {
-    in_tp_state(state::selector(kind, core))
-}
-
-const fn in_tp_state(at: Place) -> Place {
-    Place { region: Region::TpState, ..at }
+    const OF_DISPATCH: Fixed<1> = Named::TpDispatchSelectors.fixed([Index::Core]);
+    const OF_COMBINE: Fixed<1> = Named::TpCombineSelectors.fixed([Index::Core]);
+    match kind {
+        Operator::Dispatch => OF_DISPATCH.at(core.0),
+        Operator::Combine => OF_COMBINE.at(core.0),
+    }
 }
 
 /// Returns the bytes of the TP window of EP rank `rank`.
@@ -54,21 +61,17 @@ pub fn window_bytes(shape: &Shape, rank: RankId) -> u64 {
 /// Returns the start of a partition of the TP window on EP rank `rank`.
 #[must_use]
 pub fn partition_start(shape: &Shape, rank: RankId, partition: Partition) -> Offset {
-    let of_a_row = shape.record_pitch() + shape.combine_pitch();
-    u64::from(partition.index()) * shape.rows_max(rank) * of_a_row
+    u64::from(partition.index()) * number::TpPartition(&Memory::of(shape, rank))
 }
 
 /// Returns the place of the record that the peer received as its row `row`, on EP rank `rank`.
 #[must_use]
 pub fn record(shape: &Shape, rank: RankId, partition: Partition, row: u32) -> Place {
-    let offset = partition_start(shape, rank, partition) + u64::from(row) * shape.record_pitch();
-    Place { region: Region::TpWindow, offset }
+    places::TpRecords(&Memory::of(shape, rank), [partition.index(), row])
 }
 
 /// Returns the place of the peer's result for this rank's row `row`, on EP rank `rank`.
 #[must_use]
 pub fn result(shape: &Shape, rank: RankId, partition: Partition, row: u32) -> Place {
-    let records = shape.rows_max(rank) * shape.record_pitch();
-    let offset = partition_start(shape, rank, partition) + records + u64::from(row) * shape.combine_pitch();
-    Place { region: Region::TpWindow, offset }
+    places::TpResults(&Memory::of(shape, rank), [partition.index(), row])
 }

@@ -109,7 +109,9 @@ mod tests {
 
     #[test]
     fn an_offset_spreads_blocks_at_multiples_of_2_mib_over_seven_ports() {
-        assert_eq!(crate::layout::data::source_stride(&aligned(0), RankId(3)), 2 << 20);
+        let home = Home { rank: RankId(3), local_expert: 0 };
+        let block = |source| dispatch_record(&aligned(0), Partition::P0, home, RankId(source), 0).offset;
+        assert_eq!(block(1) - block(0), 2 << 20);
         for on_one in [true, false] {
             let most = |offset| heads(&aligned(offset), on_one).into_iter().max();
             assert_eq!(heads(&aligned(0), on_one), [14, 0, 0, 0, 0, 0, 0]);

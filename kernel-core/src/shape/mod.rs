@@ -316,8 +316,11 @@ impl Shape {
     /// Returns BS of a rank, the number of its tokens.
     #[must_use]
     #[inline]
-    pub fn bs(&self, rank: RankId) -> u32 {
-        self.bs_per_rank.get(rank.index()).map_or(self.bs_max, u32::from)
+    pub const fn bs(&self, rank: RankId) -> u32 {
+        match self.bs_per_rank.get(rank.index()) {
+            Some(bs) => bs as u32,
+            None => self.bs_max,
+        }
     }
 
     /// Returns whether the number of tokens of `rank` is known, and not only the capacity as its bound.

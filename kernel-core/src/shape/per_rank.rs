@@ -24,8 +24,11 @@ impl PerRank {
     }
 
     #[inline]
-    pub(super) fn get(&self, rank: usize) -> Option<u16> {
-        if rank < self.len() { self.entries.get(rank).copied() } else { None }
+    pub(super) const fn get(&self, rank: usize) -> Option<u16> {
+        match self.entries.split_at_checked(rank) {
+            Some((_, [entry, ..])) if rank < self.len() => Some(*entry),
+            _ => None,
+        }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
