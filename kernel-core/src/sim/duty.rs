@@ -4,12 +4,11 @@ use super::chooser::Actor;
 use super::flight::Broken;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Capabilities, Fabric, Fault};
-use crate::layout::a2_message::{DOORBELL, MESSAGE_SLOT};
-use crate::layout::a2_window::{buffer_chosen, half_start};
-use crate::layout::state::{
-    CORE_RECORD, CORE_WORDS, DISPATCH_STATUS, Operator, PARTITION, Partition, STATUS_SLOT,
-};
-use crate::layout::{relay, tp};
+use crate::layout::a2_window::buffer_chosen;
+use crate::layout::affine::{Index, Mode, Named};
+use crate::layout::locate::Spot;
+use crate::layout::quantity::{Memory, Quantity};
+use crate::layout::state::{self, Operator, Partition};
 use crate::place::{Place, Region};
 use crate::shape::Shape;
 use crate::sync::flag::{self, WINDOW_FLAG};
@@ -82,8 +81,8 @@ pub enum Duty {
     WholeCount,
     /// Senders take dispatch status slots to be in the order of the records.
     StatusOrder,
-    /// A record passes for complete once its own flag is there, not when that of the next is; records are so far apart.
-    NextFlag(u64),
+    /// A record passes for complete once its own flag is there, not when that of the next is.
+    NextFlag,
     /// The memory lets a published status word in that region overtake its core's puts.
     FlagBehindRows(Region),
     /// The memory lets messages of one core to one rank overtake each other.
@@ -122,16 +121,17 @@ pub struct Faulty<'a, F, H> {
 
 impl Words {
     fn hold(&self, shape: &Shape, rank: RankId, at: Place, seen: Option<u64>) -> bool {
-        let of_window = at.region == Region::Window && at != buffer_chosen(shape);
+        let is_chosen = at == buffer_chosen(shape);
+        let of_window = at.region == Region::Window && !is_chosen;
         match self {
-            Self::Status(None) => status_kind(at).is_some(),
-            Self::Status(kind) => status_kind(at) == *kind,
-            Self::TpSlots(kind) => tp_kind(at) == Some(*kind),
-            Self::EmptyTpSlots(kind) => tp_kind(at) == Some(*kind) && seen == Some(flag::status(0)),
+            Self::Status(None) => status_kind(shape, at).is_some(),
+            Self::Status(kind) => status_kind(shape, at) == *kind,
+            Self::TpSlots(kind) => tp_kind(shape, at) == Some(*kind),
+            Self::EmptyTpSlots(kind) => tp_kind(shape, at) == Some(*kind) && seen == Some(flag::status(0)),
             Self::WindowsIn => of_window,
-            Self::BufferChosen => at == buffer_chosen(shape),
+            Self::BufferChosen => is_chosen,
             Self::WindowsOut => at.region == Region::WindowOut,
-            Self::Entered => (0..shape.server_ranks()).any(|near| relay::entered(near) == at),
+            Self::Entered => find(shape, &[Named::Entered], at).is_some(),
             Self::These(places) => of_window && places.contains(&(rank, at.offset)),
             Self::AllBut(places) => of_window && !places.contains(&(rank, at.offset)),
         }
@@ -149,62 +149,64 @@ impl Words {
     }
 }
 
+/// The slot of one of these that has a place, in a group with any choices. Words are those of a rank with MoE experts.
+fn find(shape: &Shape, names: &[Named], at: Place) -> Option<Spot> {
+    let plain = Mode::default();
+    let modes = [plain, Mode { landings: 1, ..plain }, Mode { streams: true, ..plain }];
+    let rank = RankId(shape.ep_world_size().saturating_sub(1));
+    let all = names.iter().flat_map(|named| modes.map(|mode| (named, mode)));
+    all.filter(|(named, _)| named.row().is_some_and(|row| row.region == at.region))
+        .find_map(|(named, mode)| named.find(&Memory { shape, mode, rank }, at.offset))
+}
+
+const STATUS_OF_DISPATCH: &[Named] = &[Named::DispatchStatus, Named::DirectRecords];
+const STATUS_OF_COMBINE: &[Named] = &[Named::CombineStatus, Named::ResultsReady];
+
 /// The kind whose status word lies there.
-fn status_kind(at: Place) -> Option<Operator> {
-    match at.region {
-        Region::State if at.offset >= 2 * PARTITION => None,
-        Region::State if at.offset % PARTITION < DISPATCH_STATUS => Some(Operator::Dispatch),
-        Region::State => Some(Operator::Combine),
-        _ => None,
-    }
+fn status_kind(shape: &Shape, at: Place) -> Option<Operator> {
+    let kinds = [(Operator::Dispatch, STATUS_OF_DISPATCH), (Operator::Combine, STATUS_OF_COMBINE)];
+    kinds.into_iter().find(|(_, names)| find(shape, names, at).is_some()).map(|(kind, _)| kind)
 }
 
-fn tp_kind(at: Place) -> Option<Operator> {
-    if at.region == Region::TpState { status_kind(Place { region: Region::State, ..at }) } else { None }
+fn tp_kind(shape: &Shape, at: Place) -> Option<Operator> {
+    let kinds = [(Operator::Dispatch, Named::TpDispatchSlots), (Operator::Combine, Named::TpCombineSlots)];
+    kinds.into_iter().find(|(_, named)| find(shape, &[*named], at).is_some()).map(|(kind, _)| kind)
 }
 
-/// The core whose barrier word lies there, and for which epochs.
-fn core_word(at: Place) -> Option<(CoreId, u64)> {
-    let inside = at.offset.checked_sub(CORE_WORDS).filter(|_| at.region == Region::State)?;
-    Some((CoreId((inside / CORE_RECORD) as u32), inside % CORE_RECORD / 8))
+/// The core whose barrier word lies there, and the parity of its epochs.
+fn core_word(shape: &Shape, at: Place) -> Option<(CoreId, u64)> {
+    let core = find(shape, &[Named::CoreWords], at)?.index(Index::Core).map(CoreId)?;
+    let parity = [0, 1].into_iter().find(|&parity| state::core_word(core, parity) == at)?;
+    Some((core, parity.into()))
 }
 
 impl Double {
-    /// Where somebody comes to who goes there.
+    /// The areas that exist twice.
+    const fn names(self) -> &'static [Named] {
+        match self {
+            Self::Partition(Operator::Dispatch) => {
+                &[Named::DispatchStatus, Named::DirectRecords, Named::DispatchRecords]
+            }
+            Self::Partition(Operator::Combine) => {
+                &[Named::CombineStatus, Named::ResultsReady, Named::CombineRows]
+            }
+            Self::TpPartition => {
+                &[Named::TpDispatchSlots, Named::TpCombineSlots, Named::TpRecords, Named::TpResults]
+            }
+            Self::MessageSlot => &[Named::Tasks],
+            Self::Half => &[Named::WindowsIn, Named::WindowsOut],
+            Self::Relay => &[Named::EndFlags, Named::Counts, Named::RelayRecords],
+        }
+    }
+
+    /// Returns the place in the first partition of a place in either.
     #[must_use]
     pub fn fold(self, shape: &Shape, at: Place) -> Place {
-        let folded = |period: u64| Place { offset: at.offset % period, ..at };
-        match (self, at.region) {
-            (Self::Partition(kind), Region::State | Region::Window) => {
-                let (period, combine) = match at.region {
-                    Region::State => (PARTITION, DISPATCH_STATUS),
-                    _ => (shape.window_bytes() / 2, shape.combine_area()),
-                };
-                // Dispatch's status words lie first, and so do combine's records.
-                let is_dispatch = (at.offset % period < combine) == (at.region == Region::State);
-                let is_second = (period..2 * period).contains(&at.offset);
-                if is_second && is_dispatch == (kind == Operator::Dispatch) { folded(period) } else { at }
-            }
-            (Self::TpPartition, Region::TpState) if at.offset < 2 * PARTITION => folded(PARTITION),
-            // All ranks of a twin's groups have one size.
-            (Self::TpPartition, Region::TpWindow) => folded(tp::window_bytes(shape, RankId(0)) / 2),
-            (Self::MessageSlot, Region::State) if at.offset < DOORBELL => folded(MESSAGE_SLOT),
-            (Self::Half, Region::Window | Region::WindowOut) => folded(half_start(shape, Partition::P1)),
-            (Self::Relay, Region::Window) => {
-                let of = |p| {
-                    [
-                        relay::end_flag(p, 0),
-                        relay::count(shape, p, 0, RankId(0)),
-                        relay::record(shape, p, 0, 0),
-                    ]
-                };
-                let areas = of(Partition::P0).into_iter().zip(of(Partition::P1));
-                let mut areas = areas.map(|(first, second)| (second.offset, second.offset - first.offset));
-                let area = areas.find(|&(start, len)| (start..start + len).contains(&at.offset));
-                Place { offset: at.offset - area.map_or(0, |(_, len)| len), ..at }
-            }
-            _ => at,
-        }
+        let Some(spot) = find(shape, self.names(), at) else { return at };
+        let mut dims = spot.map.dims().iter().zip(spot.indices);
+        let of_partition = dims.find(|(dim, _)| dim.index == Index::Partition);
+        let offset = of_partition.map_or(0, |(dim, index)| dim.stride.unsigned_abs() * u64::from(index));
+        Place { offset: at.offset - offset, ..at }
     }
 }
 
@@ -219,7 +221,7 @@ impl Duty {
         }
     }
 
-    /// Where somebody comes to who goes there.
+    /// Returns the place that stands for a place where something that exists twice is one.
     #[must_use]
     pub fn place(&self, shape: &Shape, at: Place) -> Place {
         if let Self::Second(double) = self { double.fold(shape, at) } else { at }
@@ -240,22 +242,28 @@ impl<'a, F: DerefMut, H: DerefMut<Target = Held>> Faulty<'a, F, H> {
         matches!(self.duty, Duty::InTime(words) if words.hold(self.shape, self.actor.member, at, None))
     }
 
-    /// Redirects a read at this offset.
+    /// Redirects the read of a record's flag to the flag before it in the partition.
     fn looked_at(&self, at: Place) -> Place {
-        let (Duty::NextFlag(pitch), Region::Window) = (self.duty, at.region) else { return at };
-        let areas = [Partition::P0, Partition::P1].map(|p| relay::record(self.shape, p, 0, 0).offset);
-        let len = areas[1] - areas[0];
-        let area = areas.into_iter().find(|&start| (start + pitch..start + len).contains(&at.offset));
-        let is_flag = area.is_some_and(|start| (at.offset - start).is_multiple_of(*pitch));
-        if is_flag { Place { offset: at.offset - pitch, ..at } } else { at }
+        let record =
+            (*self.duty == Duty::NextFlag).then(|| find(self.shape, &[Named::RelayRecords], at)).flatten();
+        let pitch =
+            Quantity::RelayPitch.value(&Memory { shape: self.shape, mode: Mode::default(), rank: RankId(0) });
+        match record {
+            Some(Spot { indices: [_, server, record, ..], inside: 0, .. }) if server + record > 0 => {
+                Place { offset: at.offset - pitch, ..at }
+            }
+            _ => at,
+        }
     }
 
     /// The slot of a sender that takes the status area to be in the order of the records.
     fn rank_major(&self, to: RankId, at: Place) -> Place {
-        let (local, ranks) = (self.shape.local_experts(to), self.shape.ep_world_size());
-        let slot = (at.offset % PARTITION / STATUS_SLOT) as u32;
-        let wrong = slot % ranks * local + slot / ranks;
-        Place { offset: at.offset - u64::from(slot) * STATUS_SLOT + u64::from(wrong) * STATUS_SLOT, ..at }
+        let Some(slot) = find(self.shape, &[Named::DispatchStatus], at) else { return at };
+        let [partition, local_expert, source, ..] = slot.indices;
+        let wrong = source * self.shape.local_experts(to) + local_expert;
+        let partition = if partition == 0 { Partition::P0 } else { Partition::P1 };
+        let status = state::dispatch_status(partition, wrong);
+        Place { offset: status.offset + slot.inside, ..status }
     }
 
     /// Takes what is late enough out of what is held.
@@ -294,10 +302,10 @@ impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Fabric for Faulty<
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        if core_word(at).is_some() {
+        if core_word(self.shape, at).is_some() {
             self.held.epoch = word >> 62;
         }
-        let (kind, at) = (status_kind(at), self.place(at));
+        let (kind, at) = (status_kind(self.shape, at), self.place(at));
         match (self.duty, kind) {
             (Duty::RowsFirst, Some(_)) => {
                 let puts = core::mem::take(&mut self.held.puts);
@@ -348,13 +356,14 @@ impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Fabric for Faulty<
         let rank = self.actor.member;
         match self.duty {
             Duty::Wait(words) if words.hold(self.shape, rank, at, None) => {
-                Ok(words.passed(seen, status_kind(at)))
+                Ok(words.passed(seen, status_kind(self.shape, at)))
             }
             Duty::Barrier { even, odd } => {
                 let epoch = self.held.epoch;
                 let skipped = if epoch.is_multiple_of(2) { *even } else { *odd };
                 let of_epoch = |(core, parity)| core != self.actor.core && parity == epoch % 2;
-                let passes = skipped && core_word(at).is_some_and(of_epoch) && seen >> 62 != epoch;
+                let passes =
+                    skipped && core_word(self.shape, at).is_some_and(of_epoch) && seen >> 62 != epoch;
                 Ok(if passes { epoch << 62 } else { seen })
             }
             _ => Ok(seen),
