@@ -403,7 +403,7 @@ fn assert_listed(shape: &Shape, receive: Receive, mb: u64) {
     for area in ranks.into_iter().flat_map(|rank| map::areas(shape, mode, RankId(rank))) {
         if matches!(area.start.region, Region::Window | Region::TpWindow) {
             let end = area.start.offset + area.size();
-            assert!(end <= size, "{} ends at {end}, beyond {size}: {receive:?} {shape:?}", area.name);
+            assert!(end <= size, "{} ends at {end}, beyond {size}: {receive:?} {shape:?}", area.named.name());
         }
     }
 }

@@ -2,6 +2,7 @@
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
 use crate::spec;
+use veriep_core::layout::affine::Named;
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::place::{Place, Region, Tensor};
@@ -81,7 +82,7 @@ impl Guard {
             panic!("{access:?} of {len} bytes at {at} by core {core} of rank {by}: in no area");
         };
         let Spot { area, slot, offset } = spot;
-        let name = area.name;
+        let name = area.named.name();
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= area.slot),
             "{access:?} of {len} bytes at {at} by core {core} of rank {by}: leaves slot {slot} of {name}"
@@ -102,7 +103,7 @@ impl Guard {
         let is_shared = self.rank.0 < self.shape.shared_expert_rank_num();
         let experts = if is_shared { 1 } else { spec::local_experts(&self.shape) };
         // With a port offset one area for each source, partition by partition.
-        let records = |other: &&Area| other.name == area.name && other.partition == area.partition;
+        let records = |other: &&Area| other.named == area.named && other.partition == area.partition;
         let before = self.areas.iter().filter(records).position(|other| other == area).unwrap_or(0);
         (before as u64 + slot / (experts * bs), slot % bs)
     }
@@ -110,22 +111,22 @@ impl Guard {
     fn is_owner(&self, access: Access, (by, core): (RankId, CoreId), spot: &Spot) -> bool {
         let Spot { area, slot, .. } = *spot;
         let (rank, of_core) = (u64::from(by.0), slot == u64::from(core.0));
-        match (area.name, access) {
+        match (area.named, access) {
             (_, Access::Message) => false,
-            (name, Access::Pull) => matches!(name, "results" | "overwritten rows"),
-            ("dispatch selectors" | "combine selectors", _) => of_core,
-            ("tp dispatch selectors" | "tp combine selectors", _) => of_core,
-            ("core words", Access::Send | Access::Own) => of_core,
-            ("core words", Access::Read) => true,
-            ("tp dispatch slots" | "tp combine slots", _) => of_core,
-            ("dispatch status", Access::Send) => slot % u64::from(self.shape.ep_world_size()) == rank,
-            ("dispatch records", Access::Send) => self.record_source(&area, slot).0 == rank,
-            ("direct records" | "results ready", Access::Send) => slot == rank,
-            ("core sums", Access::Send) => by == self.rank && of_core,
-            ("results", _) => false,
-            ("windows in", Access::Send) => slot == rank,
-            ("doorbell", Access::Send) | ("buffer chosen", Access::Own) => core.0 == 0,
-            ("tasks" | "windows out", Access::Send) | ("doorbell" | "buffer chosen", _) => {
+            (name, Access::Pull) => matches!(name, Named::Results | Named::OverwrittenRows),
+            (Named::DispatchSelectors | Named::CombineSelectors, _) => of_core,
+            (Named::TpDispatchSelectors | Named::TpCombineSelectors, _) => of_core,
+            (Named::CoreWords, Access::Send | Access::Own) => of_core,
+            (Named::CoreWords, Access::Read) => true,
+            (Named::TpDispatchSlots | Named::TpCombineSlots, _) => of_core,
+            (Named::DispatchStatus, Access::Send) => slot % u64::from(self.shape.ep_world_size()) == rank,
+            (Named::DispatchRecords, Access::Send) => self.record_source(&area, slot).0 == rank,
+            (Named::DirectRecords | Named::ResultsReady, Access::Send) => slot == rank,
+            (Named::CoreSums, Access::Send) => by == self.rank && of_core,
+            (Named::Results, _) => false,
+            (Named::WindowsIn, Access::Send) => slot == rank,
+            (Named::Doorbell, Access::Send) | (Named::BufferChosen, Access::Own) => core.0 == 0,
+            (Named::Tasks | Named::WindowsOut, Access::Send) | (Named::Doorbell | Named::BufferChosen, _) => {
                 access == Access::Read
             }
             _ => true,
@@ -141,27 +142,27 @@ impl Guard {
         let (slot, bs) = (spot.slot, u64::from(self.shape.bs_max()));
         let streams = plan::relay::streams(&self.shape, core);
         let issues = |to: u64| to != own_server && streams.contains(&(to as u32));
-        match (spot.area.name, access) {
-            ("epochs", Access::Read | Access::Own) => slot == u64::from(core.0),
+        match (spot.area.named, access) {
+            (Named::Epochs, Access::Read | Access::Own) => slot == u64::from(core.0),
             (_, Access::Read) => true,
-            ("entered", Access::Send) => is_near && slot == number && core.0 == 0,
+            (Named::Entered, Access::Send) => is_near && slot == number && core.0 == 0,
             // 48 cores at most.
-            ("rows done", Access::Send) => is_near && slot == number * 48 + u64::from(core.0),
+            (Named::RowsDone, Access::Send) => is_near && slot == number * 48 + u64::from(core.0),
             // A relay tells of its namesakes.
-            ("counts", Access::Send) => {
+            (Named::Counts, Access::Send) => {
                 is_near && slot % u64::from(self.shape.ep_world_size()) % near == number
             }
-            ("near slots", Access::Send) => is_near,
-            ("end flags", Access::Message) => is_namesake && slot == server,
-            ("relay records", Access::Message) => is_namesake && slot / bs == server,
-            ("streams in", Access::Send) => is_namesake && slot == server,
-            ("streams out", Access::Own) => issues(slot),
-            ("tasks", Access::Own) => {
+            (Named::NearSlots, Access::Send) => is_near,
+            (Named::EndFlags, Access::Message) => is_namesake && slot == server,
+            (Named::RelayRecords, Access::Message) => is_namesake && slot / bs == server,
+            (Named::StreamsIn, Access::Send) => is_namesake && slot == server,
+            (Named::StreamsOut, Access::Own) => issues(slot),
+            (Named::Tasks, Access::Own) => {
                 let (server, number) = place(RankId(slot as u32));
                 number == own_number && issues(server)
             }
-            ("doorbell", Access::Send) => by == self.rank && core.0 == 0,
-            ("core words", Access::Send) => by == self.rank && slot == u64::from(core.0),
+            (Named::Doorbell, Access::Send) => by == self.rank && core.0 == 0,
+            (Named::CoreWords, Access::Send) => by == self.rank && slot == u64::from(core.0),
             _ => false,
         }
     }

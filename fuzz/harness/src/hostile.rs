@@ -13,6 +13,7 @@ use crate::round::{came_back, inputs_of, oracle, seed_of};
 use crate::tape::Tape;
 use veriep_core::fabric::ProtocolError;
 use veriep_core::layout::a2_window::{FLAG, next_flag_place};
+use veriep_core::layout::affine::Named;
 use veriep_core::layout::map::record_fields;
 use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::{Place, Tensor};
@@ -258,8 +259,8 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
         drop(tape);
         let old: [u8; 4] = group.bytes(number, at, 4).try_into().unwrap_or_default();
         if last > 0 {
-            let area = group.scene.guard(number).find(at).map(|spot| spot.area.name);
-            group.scene.epochs_known &= area != Some("epochs");
+            let area = group.scene.guard(number).find(at).map(|spot| spot.area.named);
+            group.scene.epochs_known &= area != Some(Named::Epochs);
             let new = u32::from_le_bytes(old).wrapping_add(change).to_le_bytes();
             group.cluster.memory.poke(RankId(number as u32), at, &new);
         }
@@ -273,28 +274,30 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
     let mut tape = group.scene.tape();
     let area = areas[tape.below(areas.len())];
     let slot = tape.below(area.count.min(256) as usize) as u64;
-    let offset = match area.name {
-        "windows in" => match tape.below(3) {
+    let offset = match area.named {
+        Named::WindowsIn => match tape.below(3) {
             0 => tape.below(13) as u64 * 8,
             _ => (0..tape.below(12)).fold(0, |at, _| next_flag_place(&shape, at + 1)),
         },
-        "dispatch records" | "tp records" => {
+        Named::DispatchRecords | Named::TpRecords => {
             let fields: Vec<_> = record_fields(&shape).collect();
             fields[tape.below(fields.len())].offset + [0, 4, 8][tape.below(3)]
         }
         // Streams end with their flag, before that lies their first record.
-        "streams in" | "streams out" => {
+        Named::StreamsIn | Named::StreamsOut => {
             area.slot - 8 - 8 * tape.below(area.slot.min(256) as usize / 8) as u64
         }
         // Fields of hierarchies and infos lie further behind.
-        "relay records" | "near slots" | "infos" => tape.below(area.slot.min(256) as usize) as u64 & !3,
+        Named::RelayRecords | Named::NearSlots | Named::Infos => {
+            tape.below(area.slot.min(256) as usize) as u64 & !3
+        }
         _ => tape.below(area.slot.min(32) as usize) as u64 & !7,
     };
     let word = word(&mut tape);
     drop(tape);
-    let fields = ["dispatch records", "tp records", "infos"];
-    let len = if fields.contains(&area.name) || !offset.is_multiple_of(8) { 4 } else { 8 };
-    group.scene.epochs_known &= area.name != "epochs";
+    let fields = [Named::DispatchRecords, Named::TpRecords, Named::Infos];
+    let len = if fields.contains(&area.named) || !offset.is_multiple_of(8) { 4 } else { 8 };
+    group.scene.epochs_known &= area.named != Named::Epochs;
     let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
     if offset + len as u64 <= area.stride {
         group.cluster.memory.poke(RankId(number as u32), at, &word.to_le_bytes()[..len]);

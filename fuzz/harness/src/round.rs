@@ -7,6 +7,7 @@ use crate::tape::{Tape, mixed};
 use veriep_core::fabric::ProtocolError;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::a2_window;
+use veriep_core::layout::affine::Named;
 use veriep_core::layout::state::{Partition, selector};
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
@@ -203,18 +204,24 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
         let next = word(selector(Operator::Dispatch, CoreId(0)));
         let last_dispatch = Some(if next == 0 { Partition::P1 } else { Partition::P0 });
         for area in &group.scene.guard(number).areas {
-            let words: &[u64] = match (area.name, group.scene.domain.shape.protocol()) {
-                ("dispatch status", _) => &[0, 8],
+            let words: &[u64] = match (area.named, group.scene.domain.shape.protocol()) {
+                (Named::DispatchStatus, _) => &[0, 8],
                 // Words of the last dispatch stay.
-                ("direct records", _) if area.partition != last_dispatch => &[0, 8, 16],
-                ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
+                (Named::DirectRecords, _) if area.partition != last_dispatch => &[0, 8, 16],
+                (
+                    Named::CombineStatus
+                    | Named::ResultsReady
+                    | Named::TpDispatchSlots
+                    | Named::TpCombineSlots,
+                    _,
+                ) => &[0],
                 _ => continue,
             };
             for (slot, offset) in
                 (0..area.count).flat_map(|slot| words.iter().map(move |offset| (slot, offset)))
             {
                 let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
-                assert_eq!(word(at), 0, "{} {slot} of member {number}", area.name);
+                assert_eq!(word(at), 0, "{} {slot} of member {number}", area.named.name());
             }
         }
         if group.scene.domain.shape.protocol() == Protocol::Fullmesh {
@@ -236,7 +243,8 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
             }
         }
         if group.scene.domain.shape.protocol() == Protocol::FullmeshV2 {
-            let records = group.scene.guard(number).areas.iter().filter(|a| a.name == "dispatch records");
+            let records =
+                group.scene.guard(number).areas.iter().filter(|a| a.named == Named::DispatchRecords);
             for area in records {
                 for block in 0..area.size() / 512 {
                     let at = Place { offset: area.start.offset + block * 512 + 480, ..area.start };

@@ -2,6 +2,7 @@
 //! writes there. Worked out from the definition, without the checks of the machines.
 
 use crate::guard::{Guard, Spot};
+use veriep_core::layout::affine::Named;
 use veriep_core::layout::relay;
 use veriep_core::layout::state::Operator;
 use veriep_core::shape::{Protocol, Shape};
@@ -38,33 +39,41 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
     };
     let is_no_flag = word != 0 && word != TWO_FLAGS;
     let (slot, offset) = (spot.slot, spot.offset);
-    match (spot.area.name, offset) {
-        ("dispatch status", 0) => {
+    match (spot.area.named, offset) {
+        (Named::DispatchStatus, 0) => {
             let source = slot % ranks;
             let most = rows_from(shape, source as u32, guard.rank);
             let is_impossible = word != 0 && (low != FLAG || high > most);
             impossible(is_impossible, "a count that cannot be", Some(source))
         }
-        ("dispatch status", 8) => impossible(is_no_flag, "no token flag", Some(slot % ranks)),
-        ("direct records", 0 | 8 | 16) => impossible(is_no_flag, "no word of direct placement", Some(slot)),
+        (Named::DispatchStatus, 8) => impossible(is_no_flag, "no token flag", Some(slot % ranks)),
+        (Named::DirectRecords, 0 | 8 | 16) => {
+            impossible(is_no_flag, "no word of direct placement", Some(slot))
+        }
         // Whose expert a column is for, the inputs tell.
-        ("combine status", 0) => impossible(is_no_flag, "no combine flag", None),
-        ("results ready", 0) => impossible(is_no_flag, "no word of results", Some(slot)),
-        ("dispatch records", at) if at % 512 == 480 => {
+        (Named::CombineStatus, 0) => impossible(is_no_flag, "no combine flag", None),
+        (Named::ResultsReady, 0) => impossible(is_no_flag, "no word of results", Some(slot)),
+        (Named::DispatchRecords, at) if at % 512 == 480 => {
             impossible(is_no_flag, "no block flag", Some(guard.record_source(&spot.area, slot).0))
         }
-        (name, 0) if name.ends_with("selectors") => impossible(word > 1, "no selector", None),
-        ("tp dispatch slots" | "tp combine slots", 0) => {
+        (
+            Named::DispatchSelectors
+            | Named::CombineSelectors
+            | Named::TpDispatchSelectors
+            | Named::TpCombineSelectors,
+            0,
+        ) => impossible(word > 1, "no selector", None),
+        (Named::TpDispatchSlots | Named::TpCombineSlots, 0) => {
             let is_impossible = word != 0 && (low != FLAG || u64::from(high) > room(shape, guard.rank));
             impossible(is_impossible, "no slot of a peer", None)
         }
-        ("windows in", at) if when.dispatch && at < 96 => {
+        (Named::WindowsIn, at) if when.dispatch && at < 96 => {
             let most = shape.bs(RankId(slot as u32));
             let counts = [low, high].into_iter().zip(at / 4..).filter(|&(_, i)| i < local_experts(shape));
             let is_impossible = counts.map(|(count, _)| count).any(|count| count > most);
             impossible(is_impossible, "a count that cannot be", Some(slot))
         }
-        ("counts" | "end flags" | "relay records" | "streams in" | "near slots", _) => {
+        (Named::Counts | Named::EndFlags | Named::RelayRecords | Named::StreamsIn | Named::NearSlots, _) => {
             of_epochs(guard, spot, word, when)
         }
         _ => None,
@@ -80,19 +89,19 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Imposs
     let namesake = shape.relay(guard.rank, spot.slot as u32);
     let record =
         relay::record_bytes(shape, if when.dispatch { Operator::Dispatch } else { Operator::Combine });
-    let (is_impossible, source) = match (spot.area.name, spot.offset) {
-        ("counts", 0) => {
+    let (is_impossible, source) = match (spot.area.named, spot.offset) {
+        (Named::Counts, 0) => {
             let most = u64::from(shape.bs(RankId(source)));
             (epoch > own || epoch == own && number > most, Some(RankId(source)))
         }
-        ("end flags", 0) => (is_no_end, None),
-        ("relay records", 0) => (word > own, None),
-        ("streams in", at) if at + 8 == spot.area.slot => (is_no_end, Some(namesake)),
+        (Named::EndFlags, 0) => (is_no_end, None),
+        (Named::RelayRecords, 0) => (word > own, None),
+        (Named::StreamsIn, at) if at + 8 == spot.area.slot => (is_no_end, Some(namesake)),
         // The fronts of records, which end where the end flag begins.
-        ("streams in", at) if (spot.area.slot - 8 - at).is_multiple_of(record) => {
+        (Named::StreamsIn, at) if (spot.area.slot - 8 - at).is_multiple_of(record) => {
             (word > own, Some(namesake))
         }
-        ("near slots", 0) if !when.dispatch => (epoch > own, None),
+        (Named::NearSlots, 0) if !when.dispatch => (epoch > own, None),
         _ => return None,
     };
     is_impossible.then_some(Impossible { what: "a word that nobody can have written yet", source })
@@ -101,12 +110,12 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Imposs
 /// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.
 pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> {
     let shape = &guard.shape;
-    if let ("tp dispatch slots" | "tp combine slots", 8) = (spot.area.name, spot.offset) {
+    if let (Named::TpDispatchSlots | Named::TpCombineSlots, 8) = (spot.area.named, spot.offset) {
         let first = u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
         let is_impossible = first > room(shape, guard.rank);
         return is_impossible.then_some(Impossible { what: "a first row that no peer has", source: None });
     }
-    if let ("direct records", 24) = (spot.area.name, spot.offset) {
+    if let (Named::DirectRecords, 24) = (spot.area.named, spot.offset) {
         let most = rows_from(shape, spot.slot as u32, guard.rank);
         let is_impossible = bytes.as_chunks().0.iter().any(|&count| u32::from_le_bytes(count) > most);
         let source = Some(RankId(spot.slot as u32));
@@ -125,11 +134,11 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> 
         _ => behind_scale,
     };
     // Source and number among its rows, where the place tells: tokens rise, so none is below its number.
-    let place = match (spot.area.name, spot.offset) {
-        ("dispatch records", at) if at == in_record => Some(guard.record_source(&spot.area, spot.slot)),
-        ("tp records", at) if at == in_record => None,
-        ("infos", 4) => None,
-        ("near slots", at) if at == 32 + row + 4 => {
+    let place = match (spot.area.named, spot.offset) {
+        (Named::DispatchRecords, at) if at == in_record => Some(guard.record_source(&spot.area, spot.slot)),
+        (Named::TpRecords, at) if at == in_record => None,
+        (Named::Infos, 4) => None,
+        (Named::NearSlots, at) if at == 32 + row + 4 => {
             let bs = u64::from(shape.bs_max());
             Some((spot.slot / bs % u64::from(shape.ep_world_size()), spot.slot % bs))
         }

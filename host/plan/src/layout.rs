@@ -64,7 +64,7 @@ pub fn layout(shape: &Shape, choices: Choices, config: String, rank: Ranks) -> L
     let areas = map::areas(shape, choices.mode(), ep_rank).map(|area| Area {
         region: area.start.region.name(),
         partition: area.partition.map(Partition::index),
-        name: area.name,
+        name: area.named.name(),
         offset: area.start.offset,
         size: area.size(),
         count: area.count,
@@ -74,7 +74,7 @@ pub fn layout(shape: &Shape, choices: Choices, config: String, rank: Ranks) -> L
     // Rows that are placed directly travel in neither record.
     let field = |field: map::Field| {
         let map::Field { name, offset, size } = field;
-        (!choices.receive.is_direct()).then_some(Field { name, offset, size })
+        (!choices.receive.is_direct()).then_some(Field { name: name.name(), offset, size })
     };
     let output = |(tensor, capacity): (Tensor, u64)| {
         let has = capacity > 0 && (choices.receive.keeps_rows() || !IN_PLACE.contains(&tensor));

@@ -219,7 +219,7 @@ pub unsafe extern "C" fn veriep_shape_areas(
 fn area(of: &Area) -> veriep_area {
     let mut name = [0; 32];
     // All are shorter, so that a zero stays.
-    let bytes = of.name.bytes().take(name.len() - 1);
+    let bytes = of.named.name().bytes().take(name.len() - 1);
     name.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
     veriep_area {
         name,

@@ -21,7 +21,7 @@
 //! The last flag moves with the number of rows, and both operators use the same windows: payload may lie where a flag is
 //! read later. [`next_flag_place`] enumerates every word that either of them can ever read as a flag.
 
-use super::map::Field;
+use super::field::offsets;
 use super::quantity::{Memory, number};
 use super::state::{Operator, Partition};
 use super::table::places;
@@ -79,7 +79,7 @@ pub const fn record(shape: &Shape, position: u32) -> Offset {
 
 /// Returns the offset of the scale of record number `position`.
 pub(crate) const fn record_scale(shape: &Shape, position: u32) -> Offset {
-    record(shape, position) + shape.payload_bytes()
+    record(shape, position) + offsets::WindowRecords::Scale(&Memory::of_any(shape))
 }
 
 /// Returns the offset of row number `position` in a combine window.
@@ -117,15 +117,6 @@ pub const fn next_flag_place(shape: &Shape, from: Offset) -> Offset {
 /// Returns the first of `first`, `first + step`, ... that is not before `from`.
 const fn next_of(first: Offset, step: u64, from: Offset) -> Offset {
     first + div_ceil(from.saturating_sub(first), step) * step
-}
-
-/// Returns the fields of a dispatch record; the scale is present when rows are quantised.
-pub(super) const fn record_fields(shape: &Shape) -> [Field; 2] {
-    let size = shape.payload_bytes();
-    [
-        Field { name: "data", offset: 0, size },
-        Field { name: "scale", offset: size, size: shape.window_record() - size },
-    ]
 }
 
 #[cfg(test)]

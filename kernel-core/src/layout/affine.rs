@@ -5,14 +5,12 @@
 //!
 //! What no map tells is a table of one batch: which row has which slot, position or record ([`plan`](crate::plan)).
 
-use super::map::Field;
+use super::outputs;
 use super::quantity::{Kind, Memory};
-use super::state::{self, Direct, Partition};
 use super::table::{Row, TABLE};
-use super::{a2_window, direct, map, outputs, relay, tp};
-use crate::place::{Place, Region, Tensor};
+use crate::place::{Region, Tensor};
 use crate::shape::{Protocol, Shape};
-use crate::units::{CoreId, RankId};
+use crate::units::RankId;
 
 /// What a group chooses that decides where things lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -242,13 +240,7 @@ pub fn maps(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Map
     Named::ALL.iter().filter_map(move |named| named.map(shape, mode, rank))
 }
 
-/// The partition from which on what is inside a slot is measured.
-const HALF: Partition = Partition::P0;
 const WINDOWS: &[Named] = &[Named::WindowsIn, Named::WindowsOut];
-
-const fn at(offset: u64) -> Place {
-    Place::window(offset)
-}
 
 impl Named {
     /// Where it lies on `rank`, if it does.
@@ -301,59 +293,8 @@ impl Named {
     /// Whether it is an area: something for which memory is set aside. Others are outputs, lie inside one, or are the same
     /// memory by other indices.
     #[must_use]
-    pub fn is_area(self) -> bool {
-        self < Self::ReturnedSlots
-    }
-
-    /// The fields of each of its slots.
-    pub fn fields(self, shape: &Shape, mode: Mode) -> impl Iterator<Item = Field> {
-        let of = |name, offset, size| Some(Field { name, offset, size });
-        let word = |name| of(name, 0, 8);
-        let between = |a: Place, b: Place| b.offset.wrapping_sub(a.offset);
-        let few = match self {
-            Self::DispatchStatus => {
-                let flag = between(state::dispatch_status(HALF, 0), state::token_flag(HALF, 0));
-                let flag = of("token flag", flag, 8).filter(|_| mode.separate);
-                [word("status"), flag, None]
-            }
-            Self::DirectRecords => {
-                let [counts, grants, rows] = Direct::ALL.map(|word| {
-                    between(Direct::Counts.word(shape, HALF, RankId(0)), word.word(shape, HALF, RankId(0)))
-                });
-                [of("counts told", counts, 8), of("grants told", grants, 8), of("rows landed", rows, 8)]
-            }
-            Self::CoreWords => {
-                let odd = between(state::core_word(CoreId(0), 0), state::core_word(CoreId(0), 1));
-                [word("even epochs"), of("odd epochs", odd, 8), None]
-            }
-            Self::TpDispatchSlots | Self::TpCombineSlots => {
-                [word("rows"), of("first row", tp::first_row(Place::state(0)).offset, 4), None]
-            }
-            Self::Infos => {
-                [of("scale", 0, direct::SCALE), of("triple", direct::triple_of(at(0)).offset, 12), None]
-            }
-            Self::WindowsIn | Self::WindowsOut => [of("flag 1", a2_window::FLAG1, 8), None, None],
-            Self::StreamsIn | Self::StreamsOut => {
-                let end = relay::gathered_end(shape, HALF, 0) - relay::stream_start(shape, HALF, 0);
-                [of("end flag", end, 8), None, None]
-            }
-            Self::NearSlots => {
-                let (bytes, tail) = (shape.payload_bytes(), relay::ROW + shape.payload_bytes());
-                [None, of("data", relay::ROW, bytes), of("tail", tail, relay::Tail::BYTES)]
-            }
-            Self::ReturnedSlots => {
-                let (bytes, behind) = (shape.row_bytes(), relay::ROW + shape.row_bytes());
-                [word("flag"), of("data", relay::ROW, bytes), of("weight", behind, relay::WEIGHT_BYTES)]
-            }
-            Self::EndFlags | Self::Counts | Self::Entered | Self::RowsDone => [word("word"), None, None],
-            Self::CombineStatus | Self::ResultsReady | Self::BlockFlags => [word("word"), None, None],
-            _ => [None; 3],
-        };
-        let records = matches!(self, Self::DispatchRecords | Self::TpRecords)
-            || matches!(self, Self::WindowRecords | Self::RelayRecords | Self::TokenRecords);
-        let records = records.then(|| map::record_fields(shape)).into_iter().flatten();
-        let rows = (self == Self::CombineRows).then(|| map::combine_fields(shape)).into_iter().flatten();
-        few.into_iter().flatten().chain(records).chain(rows)
+    pub const fn is_area(self) -> bool {
+        (self as usize) < Self::ReturnedSlots as usize
     }
 
     /// The output that it is.

@@ -14,6 +14,7 @@
 //! one needs no more than the plain layout's two partitions.
 
 use super::affine::{Index, Mode, Named};
+use super::field::FieldName;
 use super::quantity::{Memory, number};
 use super::record::Triple;
 use super::table::places;
@@ -139,7 +140,8 @@ pub(crate) const fn info_behind(info: Place, rows: u32) -> Place {
 
 /// Returns the place of the triple in an info, which follows its scale.
 pub(crate) const fn triple_of(info: Place) -> Place {
-    Place { offset: info.offset + SCALE, ..info }
+    const TRIPLE: u64 = Named::Infos.field(FieldName::Triple);
+    Place { offset: info.offset + TRIPLE, ..info }
 }
 
 #[cfg(test)]

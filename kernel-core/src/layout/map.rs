@@ -1,23 +1,18 @@
 //! The region map of a rank: every area with its place, size and stride, as data to print or check.
 
 use super::affine::{Dim, INDICES_MAX, Index, Map, Mode, Named};
-use super::block;
-use super::record::{self, Triple};
+pub use super::field::Field;
 use super::state::Partition;
-use super::{a2_window, relay};
+use super::table::GROUPS;
 use crate::place::{Place, Tensor};
-use crate::shape::sizes::SCALE_FIELD;
 use crate::shape::{Protocol, Shape};
 use crate::units::RankId;
-
-/// The length in bytes of the flag of a block.
-const FLAG: u64 = 8;
 
 /// A row of equal slots in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Area {
-    /// The name of its content.
-    pub name: &'static str,
+    /// Its content.
+    pub named: Named,
     /// The partition that it belongs to, if there is one.
     pub partition: Option<Partition>,
     /// The place of its first slot.
@@ -37,30 +32,6 @@ impl Area {
         self.count * self.stride
     }
 }
-
-/// Areas whose partitions follow each other, in the order of addresses.
-const GROUPS: [&[Named]; 13] = [
-    &[Named::DispatchStatus, Named::DirectRecords, Named::CombineStatus, Named::ResultsReady],
-    &[Named::Tasks],
-    &[Named::Doorbell, Named::DispatchSelectors, Named::CombineSelectors, Named::CoreWords, Named::CoreSums],
-    &[Named::Epochs, Named::Entered, Named::RowsDone],
-    &[Named::EndFlags],
-    &[Named::Counts],
-    &[Named::RelayRecords, Named::StreamsIn],
-    &[
-        Named::CombineRows,
-        Named::DispatchRecords,
-        Named::Rows,
-        Named::OverwrittenRows,
-        Named::Infos,
-        Named::Results,
-    ],
-    &[Named::WindowsIn, Named::BufferChosen, Named::NearSlots],
-    &[Named::WindowsOut, Named::StreamsOut],
-    &[Named::TpDispatchSlots, Named::TpCombineSlots],
-    &[Named::TpDispatchSelectors, Named::TpCombineSelectors],
-    &[Named::TpRecords, Named::TpResults],
-];
 
 /// Returns every area of `rank`'s memory, in address order: the [maps](super::affine) as rows of equal slots. A map that is
 /// not one such row is several: with a port offset dispatch records are one area for each source.
@@ -99,7 +70,7 @@ fn rows(map: Map, shape: &Shape, rank: RankId, partition: Partition) -> impl Ite
     let (count, step) = row.unwrap_or((1, map.bytes));
     let start = map.offset(first);
     (0..repeated.0).map(move |n| Area {
-        name: map.named.name(),
+        named: map.named,
         partition: is_parted.then_some(partition),
         start: Place { region: map.region, offset: start + n * repeated.1 },
         count,
@@ -108,46 +79,20 @@ fn rows(map: Map, shape: &Shape, rank: RankId, partition: Partition) -> impl Ite
     })
 }
 
-/// One field of a token record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Field {
-    /// The name of its content.
-    pub name: &'static str,
-    /// The distance in bytes from the start of the record.
-    pub offset: u64,
-    /// The length in bytes.
-    pub size: u64,
-}
-
 /// Returns the fields of a token record, or of its counterpart in other protocols. With fullmesh_v2 the data continue after
 /// the flag of each block; the fields include the payload and the flag of the first block.
 pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
-    let record = Place::window(0);
-    let of = |name, offset, size| Some(Field { name, offset, size });
-    let data = of("data", 0, shape.payload_bytes());
-    let scale = of("scale", record::scale_of(shape, record).offset, SCALE_FIELD);
-    let triple = of("triple", record::triple_of(shape, record).offset, Triple::BYTES);
-    let fields = match shape.protocol() {
-        Protocol::FullmeshV1 => [data, scale, triple, None, None],
-        Protocol::FullmeshV2 => {
-            let flag = of("flag", block::flag(record, 0).offset, FLAG);
-            [data, scale, triple, of("block", 0, block::PAYLOAD), flag]
-        }
-        Protocol::Fullmesh => {
-            let [data, scale] = a2_window::record_fields(shape);
-            [Some(data), Some(scale), None, None, None]
-        }
-        Protocol::Hierarchy => relay::record_fields(shape).map(Some),
+    let record = match shape.protocol() {
+        Protocol::FullmeshV1 | Protocol::FullmeshV2 => Named::DispatchRecords,
+        Protocol::Fullmesh => Named::WindowRecords,
+        Protocol::Hierarchy => Named::RelayRecords,
     };
-    fields.into_iter().flatten()
+    record.fields(shape, Mode::default())
 }
 
 /// Returns the fields of a row of the combine area.
 pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
-    let format = shape.result_format();
-    let scales = Field { name: "scales", offset: shape.comm_scales_at(), size: shape.comm_scales_bytes() };
-    let data = Field { name: "data", offset: 0, size: format.payload_bytes };
-    core::iter::once(data).chain(format.scale.map(|_| scales))
+    Named::CombineRows.fields(shape, Mode::default())
 }
 
 /// Returns every output tensor of `rank` with its capacity in bytes.

@@ -9,6 +9,8 @@ pub mod data;
 pub mod direct;
 #[macro_use]
 pub mod expr;
+pub mod event;
+pub mod field;
 mod fixed;
 #[cfg(test)]
 mod forward;

@@ -6,7 +6,8 @@
 use super::affine::Mode;
 use super::expr::Expr;
 use super::record::Triple;
-use super::{relay, state::LINE};
+use super::state::LINE;
+use super::{block, relay};
 use crate::shape::sizes::{
     BLOCK, BLOCK_PAYLOAD, HALF_TAIL, LANDING_INFO, SCALE_FIELD, SLOT_ALIGN, STREAM_END, TRIPLE, near_slot,
     relay_record, relay_stream,
@@ -93,6 +94,8 @@ quantities! { at:
         Quantised = "quantised": { at.shape.row_format().scale.is_some() as u64 };
         /// Bytes of a result on its way back.
         ResultBytes = "result_bytes": { at.shape.result_bytes() };
+        /// Whether results travel as int8 with scales: 0 or 1.
+        ScaledResults = "scaled_results": { at.shape.result_format().scale.is_some() as u64 };
         /// Packets by which rows of combine lie further apart than aligned ones: 0 or 1.
         PortGap = "port_gap": { div_floor(at.shape.combine_pitch() - align_up(at.shape.row_bytes(), SLOT_ALIGN), SLOT_ALIGN) };
 
@@ -114,6 +117,20 @@ quantities! { at:
         LongestRow = "longest_row": { at.shape.longest_row_bytes() };
         /// Bytes of a record as sent.
         SentBytes = "sent_bytes": { at.shape.record_scale_at() + SCALE_FIELD + TRIPLE };
+        /// The start of the scale in a record of A3.
+        RecordScale = "record_scale": {
+            match at.shape.protocol() {
+                Protocol::FullmeshV2 => block::byte(at.shape.record_scale_at()),
+                _ => at.shape.record_scale_at(),
+            }
+        };
+        /// The start of the triple there.
+        RecordTriple = "record_triple": {
+            match at.shape.protocol() {
+                Protocol::FullmeshV2 => block::byte(at.shape.record_scale_at() + SCALE_FIELD),
+                _ => at.shape.record_scale_at() + SCALE_FIELD,
+            }
+        };
         /// Blocks of a record of fullmesh_v2.
         BlockCount = "block_count": (ceil(SentBytes, BLOCK_PAYLOAD));
         /// Bytes of a record up to the last used one.
@@ -252,6 +269,16 @@ impl Quantity {
             Self::SentBytes => {
                 expr!(Quantity: (up(Payload, 32)) + {SCALE_FIELD} + {Triple::BYTES})
             }
+            // The payloads of blocks are one stream.
+            Self::RecordScale if in_blocks => {
+                expr!(Quantity: (up(Payload, 32)) + (((up(Payload, 32)) / {BLOCK_PAYLOAD}) * {BLOCK - BLOCK_PAYLOAD}))
+            }
+            Self::RecordTriple if in_blocks => {
+                expr!(Quantity: ((up(Payload, 32)) + {SCALE_FIELD})
+                    + ((((up(Payload, 32)) + {SCALE_FIELD}) / {BLOCK_PAYLOAD}) * {BLOCK - BLOCK_PAYLOAD}))
+            }
+            Self::RecordScale => expr!(Quantity: up(Payload, 32)),
+            Self::RecordTriple => expr!(Quantity: (up(Payload, 32)) + {SCALE_FIELD}),
             // Up to the flag of the last block, of 8 bytes.
             Self::RecordUsed if in_blocks => {
                 expr!(Quantity: (BlockCount * {BLOCK}) - {BLOCK - BLOCK_PAYLOAD - 8})

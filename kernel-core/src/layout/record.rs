@@ -8,13 +8,13 @@
 //!
 //! With fullmesh_v2 these are offsets in a stream that is cut into [blocks](super::block).
 
-use super::block;
+use super::field::offsets;
 use super::quantity::{Memory, number};
 use crate::place::Place;
+use crate::shape::Shape;
 use crate::shape::element::bits;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
-use crate::shape::{Protocol, Shape};
-use crate::units::{Offset, RankId, Token};
+use crate::units::{RankId, Token};
 use core::ops::Range;
 
 /// The maximum number of bytes between the data of a record and its scale field.
@@ -130,11 +130,6 @@ impl Tail {
     }
 }
 
-/// Returns the offset of the triple in a record.
-const fn triple_at(shape: &Shape) -> Offset {
-    shape.record_scale_at() + SCALE_FIELD
-}
-
 /// Returns the sent bytes of a record: data, scale field, triple.
 #[must_use]
 pub const fn sent_bytes(shape: &Shape) -> u64 {
@@ -142,20 +137,13 @@ pub const fn sent_bytes(shape: &Shape) -> u64 {
 }
 
 pub(crate) const fn scale_of(shape: &Shape, record: Place) -> Place {
-    byte_of(shape, record, shape.record_scale_at())
+    let scale = offsets::DispatchRecords::Scale(&Memory::of_any(shape));
+    Place { offset: record.offset + scale, ..record }
 }
 
 /// Returns the place of the triple of the record at `record`.
 #[must_use]
 pub const fn triple_of(shape: &Shape, record: Place) -> Place {
-    byte_of(shape, record, triple_at(shape))
-}
-
-/// Returns the place of byte `i` of a record: directly, or in its block.
-const fn byte_of(shape: &Shape, record: Place, i: Offset) -> Place {
-    let inside = match shape.protocol() {
-        Protocol::FullmeshV2 => block::byte(i),
-        _ => i,
-    };
-    Place { offset: record.offset + inside, region: record.region }
+    let triple = offsets::DispatchRecords::Triple(&Memory::of_any(shape));
+    Place { offset: record.offset + triple, ..record }
 }

@@ -35,16 +35,16 @@
 //! content.
 
 use super::affine::{Index, Mode, Named};
+use super::field::offsets;
 use super::fixed::Fixed;
-use super::map::Field;
 use super::quantity::{Memory, number};
 use super::record::Triple;
 use super::state::{CORE_RECORD, Operator, Partition};
 use super::table::places;
 use crate::place::{Place, Region};
-use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD};
+use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
-use crate::units::{CoreId, Offset, RankId, Token, align_up};
+use crate::units::{CoreId, Offset, RankId, Token};
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
@@ -65,7 +65,7 @@ const NEAR_MAX: u64 = crate::shape::sizes::SERVER_RANKS;
 /// The length of an end flag in bytes.
 const END_FLAG: u64 = 8;
 /// The number of bytes before the row of a relay record and of a near slot.
-const FRONT: u64 = 32;
+pub(super) const FRONT: u64 = 32;
 /// The number of bytes after a forwarded row: scale, triple, weight.
 const TAIL: usize = 20;
 
@@ -153,15 +153,15 @@ pub const fn behind(at: Place, bytes: u64) -> Place {
 
 /// Returns the offset of the scale in a dispatched record.
 pub(crate) const fn record_scale(shape: &Shape) -> Offset {
-    ROW + align_up(shape.payload_bytes(), 32)
+    offsets::RelayRecords::Scale(&Memory::of_any(shape))
 }
 
 pub(crate) const fn record_ids(shape: &Shape) -> Offset {
-    record_scale(shape) + SCALE_FIELD
+    offsets::RelayRecords::Ids(&Memory::of_any(shape))
 }
 
 pub(crate) const fn record_weights(shape: &Shape) -> Offset {
-    record_ids(shape) + 4 * align_up(shape.k() as u64, 8)
+    offsets::RelayRecords::Weights(&Memory::of_any(shape))
 }
 
 /// Returns the bytes of a record in dispatch.
@@ -194,18 +194,13 @@ pub const fn record_bytes(shape: &Shape, kind: Operator) -> u64 {
 /// the stream to `server` in WindowsOut. It is the last word of every task, so no row ever lies there.
 #[must_use]
 pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> Offset {
-    stream_start(shape, partition, server) + stream_bytes(shape) - END_FLAG
+    stream_start(shape, partition, server) + offsets::StreamsIn::EndFlag(&Memory::of_any(shape))
 }
 
 /// Returns the start of that stream's memory, in either region.
 #[must_use]
 pub const fn stream_start(shape: &Shape, partition: Partition, server: u32) -> Offset {
     places::StreamsIn(&Memory::of_any(shape), [partition.index(), server]).offset
-}
-
-/// Returns the bytes of that memory, with the end flag.
-pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
-    number::StreamBytes(&Memory::of_any(shape))
 }
 
 /// Returns the offset of record number `record` there. Records are contiguous and end with the first, at the end flag.
@@ -324,19 +319,6 @@ pub fn read_triple(shape: &Shape, bytes: &[u8]) -> Result<(RankId, Token, Part),
         && part.pairs <= pairs_max(shape)
         && part.position < part.pairs;
     if legal { Ok((source, token, part)) } else { Err(triple.words()) }
-}
-
-/// Returns the fields of a relay record in dispatch.
-pub(super) fn record_fields(shape: &Shape) -> [Field; 5] {
-    let of = |name, offset, size| Field { name, offset, size };
-    let list = record_weights(shape) - record_ids(shape);
-    [
-        of("front flag", 0, FRONT),
-        of("data", ROW, shape.payload_bytes()),
-        of("scale", record_scale(shape), SCALE_FIELD),
-        of("ids", record_ids(shape), list),
-        of("weights", record_weights(shape), list),
-    ]
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl Quantity {
             Self::ServerRanks => of(column.server_ranks),
             Self::TpRanks => Some(if kind.has_tp { 2..=2 } else { 1..=1 }),
             Self::Areas if kind.mode.landings > 0 => Some(1..=2),
-            Self::PortGap => Some(0..=1),
+            Self::PortGap | Self::ScaledResults => Some(0..=1),
             Self::ElementSteps => {
                 let of_steps =
                     |elements: i64| elements.cast_unsigned() / super::quantity::element_step(kind.protocol);

@@ -25,6 +25,7 @@
 //! ```
 
 use super::affine::{Index, Mode, Named};
+use super::field::FieldName;
 use super::fixed::Fixed;
 use super::quantity::{Memory, number};
 use super::table::places;
@@ -121,7 +122,8 @@ pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
 #[must_use]
 pub const fn token_flag(partition: Partition, slot: u32) -> Place {
     let status = dispatch_status(partition, slot);
-    Place { offset: status.offset + 8, ..status }
+    const FLAG: u64 = Named::DispatchStatus.field(FieldName::TokenFlag);
+    Place { offset: status.offset + FLAG, ..status }
 }
 
 /// The messages of a rank to another in a dispatch with direct placement: a word each, the first two after a table.
@@ -145,11 +147,20 @@ impl Direct {
         number::DirectPitch(&Memory::of_any(shape))
     }
 
+    /// Returns the offset of the word in a record.
+    const fn field(self) -> Offset {
+        match self {
+            Self::Counts => const { Named::DirectRecords.field(FieldName::CountsTold) },
+            Self::Grants => const { Named::DirectRecords.field(FieldName::GrantsTold) },
+            Self::TokenFlags => const { Named::DirectRecords.field(FieldName::RowsLanded) },
+        }
+    }
+
     /// Returns the place of the word in the record of `source`.
     #[must_use]
     pub const fn word(self, shape: &Shape, partition: Partition, source: RankId) -> Place {
         let record = places::DirectRecords(&Memory::of_any(shape), [partition.index(), source.0]);
-        Place { offset: record.offset + self as u64 * 8, ..record }
+        Place { offset: record.offset + self.field(), ..record }
     }
 
     /// Returns the place of a local expert's entry in the table that the word covers, of counts or of grants.
@@ -176,7 +187,7 @@ impl Direct {
         let mode = Mode { landings: 1, ..Mode::default() };
         let memory = Memory { shape, mode, rank: RankId(0) };
         let record = Named::DirectRecords.find(&memory, at.offset).filter(|_| at.region == Region::State)?;
-        Self::ALL.into_iter().find(|&word| record.inside == word as u64 * 8)
+        Self::ALL.into_iter().find(|&word| record.inside == word.field())
     }
 }
 
@@ -215,6 +226,8 @@ pub const fn selector(kind: Operator, core: CoreId) -> Place {
 #[must_use]
 pub const fn core_word(core: CoreId, epoch: u32) -> Place {
     const RECORDS: Fixed<1> = Named::CoreWords.fixed([Index::Core]);
+    const EVEN: u64 = Named::CoreWords.field(FieldName::EvenEpochs);
+    const ODD: u64 = Named::CoreWords.field(FieldName::OddEpochs);
     let record = RECORDS.at(core.0);
-    Place { offset: record.offset + (epoch % 2) as u64 * 8, ..record }
+    Place { offset: record.offset + if epoch.is_multiple_of(2) { EVEN } else { ODD }, ..record }
 }

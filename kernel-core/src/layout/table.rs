@@ -255,6 +255,49 @@ const _: () = {
     }
 };
 
+/// Areas whose partitions follow each other, in the order of addresses.
+pub(super) const GROUPS: [&[Named]; 13] = [
+    &[Named::DispatchStatus, Named::DirectRecords, Named::CombineStatus, Named::ResultsReady],
+    &[Named::Tasks],
+    &[Named::Doorbell, Named::DispatchSelectors, Named::CombineSelectors, Named::CoreWords, Named::CoreSums],
+    &[Named::Epochs, Named::Entered, Named::RowsDone],
+    &[Named::EndFlags],
+    &[Named::Counts],
+    &[Named::RelayRecords, Named::StreamsIn],
+    &[
+        Named::CombineRows,
+        Named::DispatchRecords,
+        Named::Rows,
+        Named::OverwrittenRows,
+        Named::Infos,
+        Named::Results,
+    ],
+    &[Named::WindowsIn, Named::BufferChosen, Named::NearSlots],
+    &[Named::WindowsOut, Named::StreamsOut],
+    &[Named::TpDispatchSlots, Named::TpCombineSlots],
+    &[Named::TpDispatchSelectors, Named::TpCombineSelectors],
+    &[Named::TpRecords, Named::TpResults],
+];
+
+// Each area is in one group, once.
+const _: () = {
+    let mut seen = [0; Named::ALL.len()];
+    let mut groups: &[&[Named]] = &GROUPS;
+    while let Some((group, others)) = groups.split_first() {
+        let mut group = *group;
+        while let Some((named, rest)) = group.split_first() {
+            seen[*named as usize] += 1;
+            group = rest;
+        }
+        groups = others;
+    }
+    let mut n = 0;
+    while n < TABLE.len() {
+        assert!(seen[n] == TABLE[n].named.is_area() as usize);
+        n += 1;
+    }
+};
+
 impl Region {
     /// Returns its length in bytes; for an output that of the part that [rows](TABLE) are in.
     #[must_use]

@@ -1,6 +1,6 @@
 //! Offsets computed by hand, complete maps as text, and checks that nothing overlaps.
 
-use super::affine::Mode;
+use super::affine::{Mode, Named};
 use super::block;
 use super::data::{combine_row, dispatch_record, partition_start};
 use super::map::{self, Area};
@@ -56,14 +56,15 @@ fn table(shape: &Shape, rank: u32) -> String {
     writeln!(out, "{:<22}{:>4}  {:<18}{b:>12}{c:>8}{d:>8}{e:>8}", "area", "part", a).unwrap();
     for area in map::areas(shape, Mode::default(), RankId(rank)) {
         let partition = area.partition.map_or(String::from("-"), |p| format!("{}", p.index()));
-        let Area { name, start, count, stride, slot, .. } = area;
+        let Area { named, start, count, stride, slot, .. } = area;
         let end = format!("{:#x}", start.offset + area.size());
         let start = format!("{start}");
+        let name = named.name();
         writeln!(out, "{name:<22}{partition:>4}  {start:<18}{end:>12}{count:>8}{stride:>8}{slot:>8}")
             .unwrap();
     }
     for map::Field { name, offset, size } in map::record_fields(shape) {
-        writeln!(out, "record field {name:<9}       +{offset:<17}{size:>12} B").unwrap();
+        writeln!(out, "record field {:<9}       +{offset:<17}{size:>12} B", name.name()).unwrap();
     }
     for (tensor, bytes) in map::outputs(shape, RankId(rank)) {
         writeln!(out, "output {:<35}{bytes:>20} B", tensor.name()).unwrap();
@@ -211,7 +212,9 @@ fn a_port_offset_moves_blocks_by_source_and_owner_and_widens_pitch() {
     }
     // There is one area per source, each as long as before, 1536 B apart.
     let records = |shape| -> Vec<Area> {
-        map::areas(shape, Mode::default(), RankId(9)).filter(|area| area.name == "dispatch records").collect()
+        map::areas(shape, Mode::default(), RankId(9))
+            .filter(|area| area.named == Named::DispatchRecords)
+            .collect()
     };
     let (plain, moved) = (records(&plain), records(&moved));
     assert_eq!((plain.len(), moved.len()), (2, 32));
@@ -258,7 +261,7 @@ fn a_tail_holds_padding_then_scale_then_triple() {
 fn a_combine_row_of_blocks_is_data_then_scales_and_fits_the_pitch() {
     let shape = |h| shape_of(&Config { comm_quant_mode: 2, ..Domain { h, ..PAIR }.config() });
     // 37 elements of int8 up to 64, then five scales: the last block has five elements.
-    let fields: Vec<_> = map::combine_fields(&shape(37)).map(|f| (f.name, f.offset, f.size)).collect();
+    let fields: Vec<_> = map::combine_fields(&shape(37)).map(|f| (f.name.name(), f.offset, f.size)).collect();
     assert_eq!(fields, [("data", 0, 37), ("scales", 64, 10)]);
     let mut row: Vec<u8> = (0..74).collect();
     let expected = ((0..37).collect::<Vec<u8>>(), (64..74).collect::<Vec<u8>>());
@@ -268,7 +271,7 @@ fn a_combine_row_of_blocks_is_data_then_scales_and_fits_the_pitch() {
     assert_eq!((data.to_vec(), scales.to_vec()), expected);
     assert_eq!(result::split(&shape(37), &row[..63]), Default::default(), "cut short");
     let plain = Domain { h: 37, ..PAIR }.shape();
-    let fields: Vec<_> = map::combine_fields(&plain).map(|f| (f.name, f.offset, f.size)).collect();
+    let fields: Vec<_> = map::combine_fields(&plain).map(|f| (f.name.name(), f.offset, f.size)).collect();
     assert_eq!(fields, [("data", 0, 74)]);
     for h in 1..=8192 {
         let shape = shape(h);

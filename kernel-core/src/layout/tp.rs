@@ -14,6 +14,7 @@
 //! ```
 
 use super::affine::{Index, Named};
+use super::field::FieldName;
 use super::fixed::Fixed;
 use super::quantity::{Memory, number};
 use super::state::{self, Operator, Partition};
@@ -39,7 +40,8 @@ pub const fn slot(kind: Operator, partition: Partition, core: CoreId) -> Place {
 /// Returns the place of the number of the first row that a slot announces.
 #[must_use]
 pub const fn first_row(slot: Place) -> Place {
-    Place { offset: slot.offset + 8, ..slot }
+    const FIRST_ROW: u64 = Named::TpDispatchSlots.field(FieldName::FirstRow);
+    Place { offset: slot.offset + FIRST_ROW, ..slot }
 }
 
 /// Returns the place of a core's selector record for an operator kind. It is private to that core.

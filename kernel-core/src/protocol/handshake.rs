@@ -111,7 +111,7 @@ impl Fingerprints {
         words.iter_mut().zip(parameters(shape, choices)).for_each(|(word, parameter)| *word = parameter);
         let mut add = |area: Area| {
             let words = words.iter_mut().skip(PARAMETERS.len());
-            if let Some((_, word)) = AREAS.iter().zip(words).find(|(named, _)| named.name() == area.name) {
+            if let Some((_, word)) = AREAS.iter().zip(words).find(|(named, _)| **named == area.named) {
                 *word = hash([*word, area.start.offset, area.count, area.stride, area.slot].into_iter());
             }
         };
@@ -327,7 +327,7 @@ mod tests {
         ] {
             let shape = Shape::new(&config, Limits::None).unwrap();
             let all: Vec<Area> = map::areas(&shape, choices.mode(), RankId(0)).collect();
-            let names: BTreeSet<_> = all.iter().map(|area| area.name).collect();
+            let names: BTreeSet<_> = all.iter().map(|area| area.named.name()).collect();
             let own = Fingerprints::new(&shape, choices);
             for (word, name) in (PARAMETERS.len()..).zip(AREAS.map(Named::name)) {
                 assert_eq!(own.0[word] != 0, names.contains(name), "{name}");

@@ -1,7 +1,7 @@
 //! That areas are apart, inside their regions and aligned; their corners, by the formulas that machines use.
 
 use crate::spec::has_column;
-use veriep_core::layout::affine::Mode;
+use veriep_core::layout::affine::{Mode, Named};
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{a2_window, data, direct, record, relay, state, tp};
@@ -33,7 +33,8 @@ pub(super) fn disjoint(shape: &Shape, rank: RankId, choices: Choices) {
         // Model shapes of A2 have rows of any multiple of 8.
         let align = if shape.product() == Product::A2 { 8 } else { align };
         // With direct placement rows lie side by side.
-        let is_dense = matches!(area.name, "rows" | "overwritten rows" | "infos" | "results");
+        let is_dense =
+            matches!(area.named, Named::Rows | Named::OverwrittenRows | Named::Infos | Named::Results);
         let is_aligned = is_dense || area.stride.is_multiple_of(align);
         assert!(area.start.offset.is_multiple_of(align) && is_aligned, "{area:?}");
     }
@@ -116,10 +117,10 @@ pub(super) fn relays(shape: &Shape) {
     let experts = shape.local_expert_num();
     let end_of = |name, p| {
         let area = map::areas(shape, Mode::default(), RankId(0))
-            .find(|area| (area.name, area.partition) == (name, p));
+            .find(|area| (area.named, area.partition) == (name, p));
         area.map_or(0, |area| area.start.offset + area.size())
     };
-    let slots = end_of("near slots", None);
+    let slots = end_of(Named::NearSlots, None);
     let (last, token) = (RankId(shape.ep_world_size() - 1), Token(bs - 1));
     let row = relay::behind(relay::dispatch_slot(shape, experts - 1, last, bs - 1), relay::ROW);
     assert!(
@@ -137,9 +138,9 @@ pub(super) fn relays(shape: &Shape) {
     }
     assert!(row.offset + shape.row_bytes() + relay::WEIGHT_BYTES <= slots, "the last weight leaves its slot");
     // Relay areas lie behind the words, the second one behind the first, the near area behind both.
-    let mut before = end_of("counts", Some(Partition::P1));
+    let mut before = end_of(Named::Counts, Some(Partition::P1));
     for p in [Partition::P0, Partition::P1] {
-        let behind = end_of("relay records", Some(p));
+        let behind = end_of(Named::RelayRecords, Some(p));
         for (kind, server) in KINDS.into_iter().flat_map(|kind| [0, servers - 1].map(|server| (kind, server)))
         {
             let record = relay::record(shape, p, server, bs - 1).offset;

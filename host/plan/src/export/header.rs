@@ -3,6 +3,7 @@
 use super::{Exported, LICENSE, Owned, PLACES, indices};
 use core::fmt::Write as _;
 use veriep_core::layout::affine::Dim;
+use veriep_core::layout::field::FieldName;
 use veriep_core::sync::event::{Event, events};
 use veriep_core::units::RankId;
 
@@ -83,7 +84,7 @@ impl Exported {
             let name = owned.name(prefix);
             lines.push(format!("\n/* {} {}: {} bytes. */", map.named.name(), owned.about(), map.bytes));
             for field in map.named.fields(&self.shape, self.choices.mode()) {
-                let field_name = field.name.replace(' ', "_").to_uppercase();
+                let field_name = field.name.name().replace(' ', "_").to_uppercase();
                 lines.push(format!("#define {}_{field_name}_AT {}ull", name.to_uppercase(), field.offset));
             }
             let term = |dim: &Dim| {
@@ -105,7 +106,7 @@ impl Exported {
     /// The words of events and what they are called in C.
     fn words(&self, prefix: &str) -> Vec<(String, Event)> {
         let name = |event: &Event| {
-            let field = if matches!(event.field, "" | "word") { "" } else { event.field };
+            let field = event.field.filter(|field| *field != FieldName::Word).map_or("", FieldName::name);
             [prefix, event.word.name(), field, "word"].join(" ").replace("  ", " ").replace(' ', "_")
         };
         events(&self.shape, self.choices.mode()).map(|event| (name(&event), event)).collect()

@@ -15,6 +15,7 @@ use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_case::hints;
 use veriep_core::layout::affine::{self, INDICES_MAX, Index, Map, Named};
+use veriep_core::layout::field::FieldName;
 use veriep_core::layout::{block, map, record, state};
 use veriep_core::plan::{relay, split};
 use veriep_core::protocol::{Choices, Fingerprints, Stage};
@@ -157,8 +158,7 @@ impl Exported {
     fn map(&self, owned: &Owned) -> Json {
         let Owned { map, owner, ranks } = owned;
         let dim = |dim: &affine::Dim| json!({"index": dim.index.name(), "extent": dim.extent, "stride": dim.stride});
-        let field =
-            |field: map::Field| json!({"name": field.name, "offset": field.offset, "size": field.size});
+        let field = |field: map::Field| json!({"name": field.name.name(), "offset": field.offset, "size": field.size});
         json!({
             "name": map.named.name(),
             "region": if map.named.inside().is_empty() { Some(map.region.name()) } else { None },
@@ -206,24 +206,24 @@ impl Exported {
     }
 
     fn event(&self, event: &Event) -> Json {
-        let Event { word, field, data, value, writer, clearer, order, scope } = event;
+        let Event { word, field, data, value, writer, clearer, order, readers, .. } = event;
+        let field = field.map(FieldName::name);
         let is_there = |named: &&Named| self.maps.iter().any(|owned| owned.map.named == **named);
         let term = |(shift, name): (u32, &&str)| json!({"variable": name, "shift": shift});
-        let name =
-            if field.is_empty() { word.name().to_owned() } else { format!("{}: {field}", word.name()) };
+        let name = field.map_or_else(|| word.name().to_owned(), |field| format!("{}: {field}", word.name()));
         json!({
             "name": name,
             "map": word.name(),
-            "field": if field.is_empty() { None } else { Some(field) },
+            "field": field,
             "data": data.iter().filter(|named| is_there(named)).map(|named| named.name()).collect::<Vec<_>>(),
             "value": {
                 "constant": format!("{:#x}", value.word([0; 3])),
                 "terms": value.shifts().zip(value.variables()).map(term).collect::<Vec<_>>(),
             },
-            "writer": writer,
-            "clearer": clearer,
+            "writer": writer.name(),
+            "clearer": clearer.name(),
             "order": order.name(),
-            "scope": scope,
+            "scope": readers.name(),
         })
     }
 }

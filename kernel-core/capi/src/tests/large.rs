@@ -96,12 +96,12 @@ fn sizes_and_areas_beyond_4_gib_come_whole() {
         let all: Vec<_> = map::areas(&own, Mode::default(), rank).collect();
         assert_eq!(count, all.len());
         for (seen, area) in areas.iter().zip(&all) {
-            assert_eq!(name_of(seen), area.name);
+            assert_eq!(name_of(seen), area.named.name());
             assert_eq!(
                 (seen.start, seen.count, seen.stride, seen.slot),
                 (area.start.offset, area.count, area.stride, area.slot),
                 "{} of {protocol:?}",
-                area.name
+                area.named.name()
             );
         }
         // Of a hierarchy the area begins early and ends late.

@@ -5,6 +5,7 @@ use crate::layout::forward;
 use crate::layout::locate::{Spot, locate};
 use crate::layout::quantity::Quantity;
 use crate::layout::tests::any_config;
+use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config, Limits};
@@ -140,7 +141,7 @@ fn the_maps_of_a_small_shape_are_those_of_the_drawings() {
     assert_eq!(strides(&status), [(2, 384 * 1024), (3, 64), (2, 32)]);
     let choices = Choices { receive: Receive::Copy, flags: Flags::Separate, ..Choices::default() };
     let fields = |named: Named| -> Vec<_> {
-        named.fields(&shape, choices.mode()).map(|f| (f.name, f.offset, f.size)).collect()
+        named.fields(&shape, choices.mode()).map(|f| (f.name.name(), f.offset, f.size)).collect()
     };
     assert_eq!(fields(Named::DispatchStatus), [("status", 0, 8), ("token flag", 8, 8)]);
     assert_eq!(

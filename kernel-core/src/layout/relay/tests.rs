@@ -252,7 +252,7 @@ proptest! {
     fn fields_of_a_record_follow_each_other_to_its_end(config in any_hierarchy()) {
         let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
         let mut end = 0;
-        for field in record_fields(&shape) {
+        for field in crate::layout::map::record_fields(&shape) {
             prop_assert!(field.offset >= end && field.offset < end + 32, "{:?} behind {}", field, end);
             end = field.offset + field.size;
         }

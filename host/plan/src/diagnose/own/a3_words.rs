@@ -7,6 +7,7 @@ use core::ops::Range;
 use veriep_case::global_rank::named;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
+use veriep_core::layout::field::FieldName;
 use veriep_core::layout::state::core_word;
 use veriep_core::layout::{block, data};
 use veriep_core::place::Region;
@@ -59,12 +60,14 @@ pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<See
 /// How many flags of dispatch `number` a member has.
 pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
     let slots = group.shape.local_experts(group.ep(member)) * group.shape.ep_world_size();
-    let is_there = |slot: &u32| has(group, member, (number, *slot), "status");
+    let is_there = |slot: &u32| has(group, member, (number, *slot), Some(FieldName::Status));
     if group.choices.receive.is_direct() {
         let records = 0..group.shape.ep_world_size();
         let told = |source: &u32| {
             let at = [partition(number).index(), *source, 0, 0, 0];
-            group.word(member, (Named::DirectRecords, "counts told"), at).is_some_and(|word| word != 0)
+            group
+                .word(member, (Named::DirectRecords, Some(FieldName::CountsTold)), at)
+                .is_some_and(|word| word != 0)
         };
         return records.filter(told).count();
     }
@@ -72,7 +75,7 @@ pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
 }
 
 /// Whether that word of a slot is there.
-fn has(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: &str) -> bool {
+fn has(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: Option<FieldName>) -> bool {
     let (expert, source) = (slot / group.shape.ep_world_size(), slot % group.shape.ep_world_size());
     let at = [partition(number).index(), expert, source, 0, 0];
     group.word(member, (Named::DispatchStatus, field), at).is_some_and(|word| word != 0)
@@ -95,13 +98,13 @@ impl Own<'_, '_> {
         } else {
             Flag::Dispatch
         };
-        self.slots(&slots, "status", counts, (FIRST, flag));
+        self.slots(&slots, Some(FieldName::Status), counts, (FIRST, flag));
         if is_separate {
             let tokens = match self.barriers {
                 Some(0 | 1) => Taken::None,
                 _ => Taken::Perhaps,
             };
-            self.slots(&slots, "token flag", tokens, (TOKENS, Flag::Token));
+            self.slots(&slots, Some(FieldName::TokenFlag), tokens, (TOKENS, Flag::Token));
         }
         if shape.protocol() == Protocol::FullmeshV2 {
             self.blocks(slots, counts == Taken::All);
@@ -110,7 +113,13 @@ impl Own<'_, '_> {
     }
 
     /// Words of slots, of that field.
-    fn slots(&mut self, own: &Range<u32>, field: &str, taken: Taken, (level, flag): (u32, Flag)) {
+    fn slots(
+        &mut self,
+        own: &Range<u32>,
+        field: Option<FieldName>,
+        taken: Taken,
+        (level, flag): (u32, Flag),
+    ) {
         let LastOperator { group, member, number, .. } = *self.last;
         let ranks = group.shape.ep_world_size();
         let has = |slot: u32| has(group, member, (number, slot), field);

@@ -4,20 +4,24 @@ use super::super::owes::Seen;
 use super::{LastOperator, Taken, lacking};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
+use veriep_core::layout::field::FieldName;
 use veriep_core::plan::split;
 use veriep_core::units::{CoreId, RankId};
 
 /// The words of a source in dispatch, by the order in which a rank sends them: grants when it has all counts, the last one when
 /// it has the grants for its rows.
-const WORDS: [(&str, Flag); 3] =
-    [("counts told", Flag::Counts), ("grants told", Flag::Grant), ("rows landed", Flag::Tokens)];
+const WORDS: [(FieldName, Flag); 3] = [
+    (FieldName::CountsTold, Flag::Counts),
+    (FieldName::GrantsTold, Flag::Grant),
+    (FieldName::RowsLanded, Flag::Tokens),
+];
 
 pub(super) fn dispatch(mut last: LastOperator<'_>) -> Seen {
     let shape = last.group.shape;
     for (level, (field, flag)) in (0..).zip(WORDS) {
         for core in 0..shape.aiv_num() {
             for source in split::ranks(shape, CoreId(core)) {
-                match last.word((Named::DirectRecords, field), [source, 0]) {
+                match last.word((Named::DirectRecords, Some(field)), [source, 0]) {
                     Some(0) => last.note_wait(core, level, Wait::new(flag, RankId(source), &[])),
                     Some(_) => _ = last.seen.told.insert(source),
                     None => {}
@@ -34,7 +38,7 @@ pub(super) fn dispatch(mut last: LastOperator<'_>) -> Seen {
 pub(super) fn combine(last: LastOperator<'_>) -> Seen {
     let shape = last.group.shape;
     let shares: Vec<_> = (0..shape.aiv_num()).map(|core| split::ranks(shape, CoreId(core))).collect();
-    let has = |source: u32| last.word((Named::ResultsReady, "word"), [source, 0]) != Some(0);
+    let has = |source: u32| last.word((Named::ResultsReady, Some(FieldName::Word)), [source, 0]) != Some(0);
     // A core that clears words begins with the first one of its share, and none clears any before all have summed.
     let none_cleared = shares.iter().any(|share| !share.is_empty() && has(share.start));
     let taken = if none_cleared { Taken::None } else { Taken::Perhaps };

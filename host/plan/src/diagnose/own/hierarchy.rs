@@ -4,6 +4,7 @@ use super::super::owes::{Seen, at_position};
 use super::{Group, LastOperator, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
+use veriep_core::layout::field::FieldName;
 use veriep_core::layout::relay::unmark;
 use veriep_core::layout::state::Operator;
 use veriep_core::place::Region;
@@ -24,7 +25,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
 fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
     let shape = group.shape;
     let epochs: Vec<_> = (0..shape.aiv_num())
-        .map(|core| group.word(member, (Named::Epochs, ""), [core, 0, 0, 0, 0]).unwrap_or(0))
+        .map(|core| group.word(member, (Named::Epochs, None), [core, 0, 0, 0, 0]).unwrap_or(0))
         .collect();
     let last = epochs.iter().copied().max().unwrap_or(0);
     if epochs.iter().any(|epoch| epoch.abs_diff(last) > 1) || last > u64::from(u32::MAX) {
@@ -45,13 +46,13 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
         stated(if is_mark { unmark(seen).0 } else { seen }) >= last
     };
     for near in 0..shape.server_ranks() {
-        if !has((Named::Entered, "word"), [near, 0, 0, 0, 0], false) {
+        if !has((Named::Entered, Some(FieldName::Word)), [near, 0, 0, 0, 0], false) {
             lacks(0, FIRST, Wait::new(Flag::Entered, shape.rank_on(server, near), &[]));
         }
     }
     let end = match group.choices.stage {
-        Stage::Two => (Named::StreamsIn, "end flag"),
-        Stage::Three => (Named::EndFlags, "word"),
+        Stage::Two => (Named::StreamsIn, Some(FieldName::EndFlag)),
+        Stage::Three => (Named::EndFlags, Some(FieldName::Word)),
     };
     for from in (0..shape.servers()).filter(|from| *from != server) {
         if !has(end, [half, from, 0, 0, 0], true) {
@@ -68,7 +69,7 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
         let mut lost = all.filter(|(expert, source)| {
             let at = [half, *expert, *source, 0, 0];
             group
-                .word(member, (Named::Counts, "word"), at)
+                .word(member, (Named::Counts, Some(FieldName::Word)), at)
                 .is_some_and(|word| stated(unmark(word).0) < last - 1)
         });
         own.seen.contradictions.extend(lost.next().map(|(expert, source)| {
@@ -79,13 +80,13 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
     for core in 0..shape.aiv_num() {
         for slot in split::slots(shape, RankId(member), CoreId(core)).filter(|_| is_dispatch) {
             let (expert, source) = (slot / shape.ep_world_size(), slot % shape.ep_world_size());
-            if !has((Named::Counts, "word"), [half, expert, source, 0, 0], true) {
+            if !has((Named::Counts, Some(FieldName::Word)), [half, expert, source, 0, 0], true) {
                 let relay = shape.relay(RankId(source), server);
                 lacks(core, FORWARDED, Wait::new(Flag::RelayedCount, relay, &[source, expert]));
             }
         }
         for near in (0..shape.server_ranks()).filter(|_| !is_dispatch) {
-            if !has((Named::RowsDone, "word"), [near, core, 0, 0, 0], false) {
+            if !has((Named::RowsDone, Some(FieldName::Word)), [near, core, 0, 0, 0], false) {
                 lacks(0, FORWARDED, Wait::new(Flag::RowsDone, shape.rank_on(server, near), &[core]));
             }
         }

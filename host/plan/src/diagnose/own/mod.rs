@@ -16,6 +16,7 @@ use veriep_case::case::Case;
 use veriep_case::global_rank;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::{self, INDICES_MAX, Named};
+use veriep_core::layout::field::FieldName;
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Choices;
@@ -86,10 +87,16 @@ impl Group<'_> {
     }
 
     /// Returns the word of a map at these indices, from the field of that name, or `None` if the map or the dump is not there.
-    fn word(&self, member: u32, (named, field): (Named, &str), indices: [u32; INDICES_MAX]) -> Option<u64> {
+    fn word(
+        &self,
+        member: u32,
+        (named, field): (Named, Option<FieldName>),
+        indices: [u32; INDICES_MAX],
+    ) -> Option<u64> {
         let (shape, mode) = (self.shape, self.choices.mode());
         let map = named.map(shape, mode, self.ep(member))?;
-        let field = named.fields(shape, mode).find(|of| of.name == field).map_or(0, |field| field.offset);
+        let field =
+            named.fields(shape, mode).find(|of| Some(of.name) == field).map_or(0, |field| field.offset);
         self.memory(member)?.word(Place { region: map.region, offset: map.offset(indices) + field })
     }
 }
@@ -111,7 +118,7 @@ impl<'a> LastOperator<'a> {
     }
 
     /// Returns the word of a map whose first index is the partition.
-    fn word(&self, named: (Named, &str), [first, second]: [u32; 2]) -> Option<u64> {
+    fn word(&self, named: (Named, Option<FieldName>), [first, second]: [u32; 2]) -> Option<u64> {
         self.group.word(self.member, named, [partition(self.number).index(), first, second, 0, 0])
     }
 
@@ -152,9 +159,9 @@ impl<'a> LastOperator<'a> {
             Operator::Dispatch => (Named::TpDispatchSelectors, Named::TpDispatchSlots),
             Operator::Combine => (Named::TpCombineSelectors, Named::TpCombineSlots),
         };
-        let begun = self.group.word(self.member, (selectors, ""), [core, 0, 0, 0, 0]);
+        let begun = self.group.word(self.member, (selectors, None), [core, 0, 0, 0, 0]);
         let begun = begun.map(|word| self.group.choices.untagged().selector(word));
-        if let (Some(begun), Some(0)) = (begun, self.word((slots, "rows"), [core, 0])) {
+        if let (Some(begun), Some(0)) = (begun, self.word((slots, Some(FieldName::Rows)), [core, 0])) {
             let wait = Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]);
             // Before it takes its partition there, it has cleared nothing.
             self.note(core, level, wait, begun != self.number % 2);
@@ -200,7 +207,7 @@ fn check(group: &Group<'_>, member: u32, memory: &Memory) -> Result<(), (Region,
         let untagged = group.choices.untagged();
         for event in event::events(shape, mode).filter(|event| event.word.inside().is_empty()) {
             let Some(map) = maps().find(|map| map.named == event.word) else { continue };
-            let mut fields = event.word.fields(shape, mode).filter(|field| field.name == event.field);
+            let mut fields = event.word.fields(shape, mode).filter(|field| Some(field.name) == event.field);
             let field = fields.next().map_or(0, |field| field.offset);
             for at in indices(&map).map(|indices| map.offset(indices) + field) {
                 let seen = untagged.flag(word(&(at as usize / 8)));

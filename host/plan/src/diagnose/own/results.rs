@@ -7,6 +7,7 @@ use super::{Group, LastOperator, partition};
 use std::collections::HashMap;
 use veriep_case::global_rank::named;
 use veriep_core::layout::affine::Named;
+use veriep_core::layout::field::FieldName;
 use veriep_core::layout::record::{Triple, triple_of};
 use veriep_core::layout::state::{Operator, core_word};
 use veriep_core::layout::{block, data};
@@ -54,7 +55,8 @@ pub(super) fn combine<'a>(
     for core in 0..shape.aiv_num() {
         for token in split::tokens(shape, rank, CoreId(core)) {
             let has = |k: &u32| {
-                last.word((Named::CombineStatus, "word"), [token, *k]).is_some_and(|word| word != 0)
+                last.word((Named::CombineStatus, Some(FieldName::Word)), [token, *k])
+                    .is_some_and(|word| word != 0)
             };
             let (there, empty): (Vec<u32>, Vec<u32>) = (0..shape.combine_columns()).partition(has);
             let lack = |k, source| Lack { core, number, what: Missing::Result { token, k, source } };

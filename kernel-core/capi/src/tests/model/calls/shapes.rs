@@ -167,7 +167,7 @@ pub(in crate::tests::model) fn shape_areas(world: &mut World, args: &mut Args) -
         map::areas(&of, rust_choices(choices).mode(), RankId(rank))
             .map(|area| {
                 let mut name = [0; 32];
-                name.iter_mut().zip(area.name.bytes()).for_each(|(to, byte)| *to = byte as c_char);
+                name.iter_mut().zip(area.named.name().bytes()).for_each(|(to, byte)| *to = byte as c_char);
                 let partition = match area.partition {
                     None => VERIEP_NONE,
                     Some(Partition::P0) => 0,
