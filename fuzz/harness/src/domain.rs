@@ -347,6 +347,7 @@ impl Tensors {
             residual_x: &self.residual_x,
             gamma: &self.gamma,
             call: None,
+            dispatched: None,
         }
     }
 }

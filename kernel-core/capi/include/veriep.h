@@ -797,6 +797,11 @@ typedef struct veriep_inputs {
    * no number: a left-out call is not seen then.
    */
   uint32_t call;
+  /**
+   * For combine what `veriep_inputs_batch` gave for the inputs of its dispatch; `veriep_inputs_check` compares it. 0: it is not
+   * compared.
+   */
+  uint64_t dispatched;
 } veriep_inputs;
 
 /**
@@ -1356,6 +1361,15 @@ int32_t veriep_inputs_check(const struct veriep_shape *shape,
                             const struct veriep_inputs *inputs,
                             char *text,
                             size_t text_len);
+
+/**
+ * Writes a number of the active pairs that `rank` brings to dispatch, and of their experts. Combine must have the same pairs: keep
+ * the number with the batch, and give it to the check of combine in `veriep_inputs.dispatched`. It is never 0.
+ */
+int32_t veriep_inputs_batch(const struct veriep_shape *shape,
+                            uint32_t rank,
+                            const struct veriep_inputs *inputs,
+                            uint64_t *batch);
 
 /**
  * Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 behind them.

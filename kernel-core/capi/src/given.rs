@@ -7,7 +7,7 @@ use crate::codes::{
 use crate::types::{veriep_bytes, veriep_inputs, veriep_operands};
 use core::mem::MaybeUninit;
 use core::slice;
-use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::inputs::{Batch, Inputs, Mask};
 use kernel_core::protocol::CombineInputs;
 
 /// # Safety
@@ -117,6 +117,7 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
             residual_x: tensor(given.residual_x)?,
             gamma: tensor(given.gamma)?,
             call: Some(given.call),
+            dispatched: (given.dispatched > 0).then_some(Batch(given.dispatched)),
         })
     }
 }

@@ -314,6 +314,26 @@ pub unsafe extern "C" fn veriep_inputs_check(
     })())
 }
 
+/// Writes a number of the active pairs that `rank` brings to dispatch, and of their experts. Combine must have the same pairs: keep
+/// the number with the batch, and give it to the check of combine in `veriep_inputs.dispatched`. It is never 0.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say, tensors to as much as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_inputs_batch(
+    shape: *const veriep_shape,
+    rank: u32,
+    inputs: *const veriep_inputs,
+    batch: *mut u64,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let (shape, rank) = of_rank(shape, rank)?;
+        let inputs = given::inputs(read(inputs)?)?;
+        given::fill(batch, inputs.batch(shape, rank).0)
+    })())
+}
+
 /// Writes a line for all that `check` finds.
 fn told(text: &mut Text<'_>, check: impl FnOnce(&mut Found<'_>) -> ControlFlow<()>) -> Said {
     let mut said = Ok(VERIEP_OK);

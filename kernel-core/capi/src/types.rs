@@ -260,6 +260,9 @@ pub struct veriep_inputs {
     /// layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). Always 0 where callers have
     /// no number: a left-out call is not seen then.
     pub call: u32,
+    /// For combine what `veriep_inputs_batch` gave for the inputs of its dispatch; `veriep_inputs_check` compares it. 0: it is not
+    /// compared.
+    pub dispatched: u64,
 }
 
 /// What combine is given besides: what the experts returned, and outputs of the same batch's dispatch. Each protocol reads

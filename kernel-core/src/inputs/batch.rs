@@ -19,7 +19,8 @@ impl Inputs<'_> {
     pub fn batch(&self, shape: &Shape, rank: RankId) -> Batch {
         let tokens = (0..shape.bs(rank)).map(Token);
         let pairs = tokens.flat_map(|token| {
-            self.active_ids(shape, token).flat_map(move |(k, id)| [token.0.into(), k.into(), u64::from(id as u32)])
+            self.active_ids(shape, token)
+                .flat_map(move |(k, id)| [token.0.into(), k.into(), u64::from(id as u32)])
         });
         // 0 stands for no batch in C.
         Batch(hash(pairs).max(1))

@@ -42,6 +42,8 @@ pub enum InputError {
         /// The expert.
         expert: i32,
     },
+    /// A combine whose active pairs are not those of its dispatch.
+    OtherBatch,
     /// A 1-D mask with a true after a false.
     MaskOrder {
         /// First true token after a false one.
@@ -99,7 +101,7 @@ impl InputError {
             | Self::NotTaken { tensor, .. }
             | Self::NotFinite { tensor, .. }
             | Self::ExpertRow { tensor, .. } => tensor,
-            Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
+            Self::ExpertId { .. } | Self::RepeatedExpert { .. } | Self::OtherBatch => "expert_ids",
             Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
             Self::NotFiniteToken { .. } => "x",
             Self::ScalesUnquantised => "scales",
@@ -128,6 +130,9 @@ impl fmt::Display for InputError {
             Self::RepeatedExpert { token, expert } => write!(
                 f,
                 "expert_ids[{token}] names expert {expert} twice: ids must be distinct within a row"
+            ),
+            Self::OtherBatch => f.write_str(
+                "expert_ids and x_active_mask give other active pairs than those of dispatch: must be the same batch",
             ),
             Self::MaskOrder { token } => write!(
                 f,

@@ -1,8 +1,10 @@
 //! The inputs of one rank to a round, and their validation.
 
+mod batch;
 mod error;
 mod expert_map;
 
+pub use batch::Batch;
 pub use error::InputError;
 pub use expert_map::ExpertMap;
 
@@ -56,6 +58,8 @@ pub struct Inputs<'a> {
     /// of its results. Where a group [checks calls](crate::protocol::Choices::checked), a rank that is at another call is
     /// refused. `None`: each rank counts its own calls, so that one which leaves out a call is not seen.
     pub call: Option<u32>,
+    /// The batch that dispatch had, for the check of its combine; `None`: it is not compared.
+    pub dispatched: Option<Batch>,
 }
 
 /// The operators whose inputs are checked.
@@ -110,6 +114,7 @@ impl Inputs<'_> {
             residual_x: &[],
             gamma: &[],
             call,
+            dispatched: None,
         }
     }
 
@@ -160,6 +165,11 @@ impl Inputs<'_> {
         rank: RankId,
         found: &mut Found<'_>,
     ) -> ControlFlow<()> {
+        if reads.combine()
+            && let Err(error) = self.is_dispatched(shape, rank)
+        {
+            found(error)?;
+        }
         // Then no tensor is read.
         if self.abstains() {
             return ControlFlow::Continue(());

@@ -40,6 +40,7 @@ use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
     Shape,
 };
+use veriep_core::sync::call::{Tag, Untagged};
 use veriep_core::sync::event::Order;
 use veriep_core::sync::join::{Arrivals, Join};
 use veriep_core::sync::{barrier, event, flag, join};
@@ -265,7 +266,8 @@ fn layouts(shape: &Shape) {
 fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
     let (rank, token, at) = (RankId(any()), Token(any()), any());
     let masked = Inputs { mask: Mask::Tokens(black_box(&[true, false])), ..*given };
-    for inputs in [given, &masked, &Inputs::default()] {
+    let abstaining = Inputs::abstaining(Some(at));
+    for inputs in [given, &masked, &Inputs::default(), &abstaining] {
         keep(Inputs::check(inputs, shape, rank));
         keep(inputs.check_all(shape, rank, &mut |error| {
             keep(error.tensor());
@@ -275,9 +277,18 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
         keep(inputs.check_dispatch(shape, rank, &mut |_| core::ops::ControlFlow::Break(())));
         keep(inputs.check_combine(shape, rank, &mut |_| core::ops::ControlFlow::Break(())));
         keep((inputs.pair_is_active(shape, token, at), inputs.token_is_active(shape, token)));
+        keep((Inputs::abstains(inputs), Inputs::batch(inputs, shape, rank)));
         keep((Inputs::row(inputs, shape, token), inputs.ids(shape, token)));
     }
     keep(inputs::expert_has_row("scales", shape));
+    let untagged = Choices::untagged(&Choices::default());
+    let (tag, word) = (Tag::of(u64::from(at)), u64::from(at));
+    keep((Tag::call(tag), Tag::bits(tag), Tag::operator(tag)));
+    keep((
+        Untagged::flag(untagged, word),
+        Untagged::selector(untagged, word),
+        Untagged::epoch(untagged, word),
+    ));
     let (words, mut physical) = (black_box(&[0, 1, -1, 2]), [0; 4]);
     if let Some(map) = ExpertMap::check(shape, words, at as usize, &mut |violation| say(violation)) {
         keep((map.logical_expert_num(), ExpertMap::physical(&map, shape, rank, token, -1)));

@@ -186,6 +186,19 @@ pub(super) const ROWS: &[Row] = &[
         call: calls::inputs_check,
     },
     Row {
+        name: "veriep_inputs_batch",
+        checks: &[
+            one("shape", OBJECT),
+            one("rank", NUMBER),
+            one("inputs", POINTER),
+            Check::All(&INPUTS),
+            one("batch", POINTER),
+        ],
+        answers: &[OK],
+        writes: &["batch"],
+        call: calls::inputs_batch,
+    },
+    Row {
         name: "veriep_expert_map_new",
         checks: &[
             one("text", TEXT),

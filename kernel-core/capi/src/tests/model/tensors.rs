@@ -171,6 +171,7 @@ impl World {
             gamma,
             mask_kind,
             call: 7,
+            dispatched: 0,
         }
     }
 
@@ -241,6 +242,7 @@ pub(super) fn rust_inputs<'a>(given: &veriep_inputs) -> Inputs<'a> {
             residual_x: elements(&given.residual_x),
             gamma: elements(&given.gamma),
             call: Some(given.call),
+            dispatched: None,
         }
     }
 }

@@ -11,7 +11,7 @@ pub(super) use agents::{agent_awaits, agent_new, agent_step};
 pub(super) use cores::{core_awaits, core_begin, core_new, core_step};
 pub(super) use memories::fabric_can;
 pub(super) use plans::{
-    expert_map_new, expert_map_translate, has_agents, inputs_check, plan_sends, received_rows,
+    expert_map_new, expert_map_translate, has_agents, inputs_batch, inputs_check, plan_sends, received_rows,
 };
 pub(super) use shapes::{
     config_default, fingerprints_compare, fingerprints_new, shape_areas, shape_new, shape_sizes,

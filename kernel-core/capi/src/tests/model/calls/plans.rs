@@ -54,6 +54,21 @@ pub(in crate::tests::model) fn inputs_check(world: &mut World, args: &mut Args) 
     })
 }
 
+pub(in crate::tests::model) fn inputs_batch(world: &mut World, args: &mut Args) -> Outcome {
+    let (shape, of) = shape_of(world, args, "shape");
+    let rank = rank_of(world, args, &of);
+    let mut inputs = world.inputs(world.seats[args.seat].rank, args);
+    let inputs_at = args.pointer("inputs", &mut inputs);
+    let mut batch = 0;
+    let to = args.pointer("batch", &raw mut batch);
+    // SAFETY: as above.
+    let said = unsafe { veriep_inputs_batch(shape, rank, inputs_at, to) };
+    args.outcome(said, || {
+        assert_eq!(batch, rust_inputs(&inputs).batch(&of, RankId(rank)).0);
+        (VERIEP_OK, None)
+    })
+}
+
 pub(in crate::tests::model) fn expert_map_new(world: &mut World, args: &mut Args) -> Outcome {
     let text = args.text(world);
     let (shape, of) = shape_of(world, args, "shape");
