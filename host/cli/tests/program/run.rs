@@ -4,6 +4,7 @@ use crate::common::{fails, json, text, veriep};
 use core::time::Duration;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 use tempfile::tempdir;
 use veriep_case::store::TensorFile;
@@ -396,5 +397,44 @@ fn how_rows_are_copied_is_measured_where_it_pays_and_else_as_is_asked() {
         for way in ["ahead", "plain", "streaming"] {
             assert_eq!(receive("2", &["--row-copy", way]), way, "{backend}");
         }
+    }
+}
+
+/// Runs six rounds back to back, of which rank 1 leaves out the fourth. Returns status and error.
+fn skipping(more: &[&str]) -> (i32, String) {
+    let skips = ["run", "--preset", "tiny", "--rounds", "6", "--inject", "skips=1:3", "--deadline", "5"];
+    let mut run = Command::new(env!("CARGO_BIN_EXE_veriep"));
+    let output = run.args(skips).args(more).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_rank_that_leaves_out_a_round_is_named_by_number_and_without_numbers_only_at_the_end() {
+    let a2 = ["--set", "product=a2", "--set", "ep_world_size=16", "--set", "moe_expert_num=32"];
+    let hierarchy = [&a2[..], &["--set", "comm_alg=hierarchy"]].concat();
+    let chain = ["--chain", "6"];
+    for more in [
+        &[][..],
+        &["--flags", "separate"],
+        &["--receive", "direct"],
+        &["--set", "comm_alg=fullmesh_v2"],
+        &a2,
+        &hierarchy,
+        &["--backend", "weak"],
+        &["--backend", "processes", "--processes", "2"],
+    ] {
+        let args = if more.first() == Some(&"--backend") && more[1] == "weak" {
+            more.to_vec()
+        } else {
+            [more, &chain].concat()
+        };
+        let (status, line) = skipping(&args);
+        assert_eq!(status, 1, "{more:?}: {line}");
+        let names = line.contains("is in dispatch 4") && line.contains("this rank in dispatch 3")
+            || line.contains("is in dispatch 3") && line.contains("this rank in dispatch 4");
+        assert!(names && line.contains("left out a call"), "{more:?}: {line}");
+        // Its peers take its fifth dispatch for its fourth, and miss one only when it has no more.
+        let (status, line) = skipping(&[&args[..], &["--unchecked"]].concat());
+        assert!(status == 3 && line.contains("dispatch of round 5"), "{more:?}: {status} {line}");
     }
 }
