@@ -433,8 +433,10 @@ fn a_rank_that_leaves_out_a_round_is_named_by_number_and_without_numbers_only_at
         let names = line.contains("is in dispatch 4") && line.contains("this rank in dispatch 3")
             || line.contains("is in dispatch 3") && line.contains("this rank in dispatch 4");
         assert!(names && line.contains("left out a call"), "{more:?}: {line}");
-        // Its peers take its fifth dispatch for its fourth, and miss one only when it has no more.
+        // Its peers take its fifth dispatch for its fourth, and miss one only when it has no more. A process of its own may
+        // compare its results with the oracle's before that.
         let (status, line) = skipping(&[&args[..], &["--unchecked"]].concat());
-        assert!(status == 3 && line.contains("dispatch of round 5"), "{more:?}: {status} {line}");
+        let is_late = status == 3 && line.contains("dispatch of round 5");
+        assert!(is_late || status == 1 && line.contains("round 3: rank1."), "{more:?}: {status} {line}");
     }
 }

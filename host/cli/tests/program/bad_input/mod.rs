@@ -116,10 +116,20 @@ const RULES: [&str; 3] = [
 ];
 
 /// What stands in quotes there and not on the page, and why.
-const NOT_ON_THE_PAGE: [(&str, &str); 1] = [(
-    "must leave a combine status slot per (token, k or shared expert)",
-    "the product's ranges fill it to the last slot and no further",
-)];
+const NOT_ON_THE_PAGE: [(&str, &str); 3] = [
+    (
+        "must leave a combine status slot per (token, k or shared expert)",
+        "the product's ranges fill it to the last slot and no further",
+    ),
+    (
+        "must be that of a rank below ep_world_size",
+        "configurations of the program have a batch size for every rank",
+    ),
+    (
+        "must be given for every rank in a TP domain",
+        "configurations of the program have a batch size for every rank",
+    ),
+];
 
 #[test]
 fn every_rule_of_a_configuration_and_of_its_tables_stands_on_the_page() {
