@@ -275,8 +275,8 @@ struct Around {
 /// Each claim has one row: the test that falls first when it is broken.
 const AROUND: [Around; 17] = [
     Around {
-        claim: "slots do not overlap, lie in their memory, are aligned and found again from a place; no formula overflows",
-        bound: "every legal shape, all protocols; not which rows of direct placement are whose, a window's flag against its rows, fields in a slot",
+        claim: "slots and their fields do not overlap, lie in their memory, are aligned and found again from a place; no formula overflows",
+        bound: "every legal shape, all protocols; not which rows of direct placement are whose, nor the payload of fullmesh_v2 over its blocks",
         file: "verify/tests/smt_layout/main.rs",
         test: "the_memory_of_every_legal_shape_of_fullmesh_v1_is_as_the_table_says",
     },

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// An expression in parentheses, or a word.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Tree {
     Word(String),
     List(Vec<Self>),
@@ -60,6 +60,46 @@ pub(crate) fn holds(tree: &Tree, values: &Values) -> bool {
         "<=" => number(&list[1], values) <= number(&list[2], values),
         other => panic!("{other}"),
     }
+}
+
+/// Every expression that a printer with one mistake would print for this one, with the kind of the mistake.
+pub(crate) fn mistakes(tree: &Tree) -> Vec<(&'static str, Tree)> {
+    let of_word = |word: &str| Tree::Word(word.to_owned());
+    let list = match tree {
+        Tree::Word(word) => {
+            return match (word.parse::<i128>(), word.rsplit_once('*')) {
+                (Ok(number), _) => vec![("a number is one more", of_word(&(number + 1).to_string()))],
+                (_, Some((factors, _))) => vec![("a product lacks a factor", of_word(factors))],
+                _ => vec![("a variable is left out", of_word("0"))],
+            };
+        }
+        Tree::List(list) => list,
+    };
+    let with_head = |head: &str| Tree::List([&[of_word(head)], &list[1..]].concat());
+    let mut all = Vec::new();
+    match word(&list[0]) {
+        "+" => {
+            all.push(("a sum lacks a summand", Tree::List(list[..list.len() - 1].to_vec())));
+            all.push(("a sum is a product", with_head("*")));
+        }
+        "*" => all.push(("a product is a sum", with_head("+"))),
+        "-" => all.push(("a sign is left out", list[1].clone())),
+        "<=" => {
+            let turned = vec![of_word("<="), list[2].clone(), list[1].clone()];
+            all.push(("at most is at least", Tree::List(turned)));
+        }
+        "or" => all.push(("one of them is all of them", with_head("and"))),
+        "=>" => all.push(("a premise is left out", list[2].clone())),
+        _ => {}
+    }
+    for n in 1..list.len() {
+        all.extend(mistakes(&list[n]).into_iter().map(|(kind, part)| {
+            let mut list = list.clone();
+            list[n] = part;
+            (kind, Tree::List(list))
+        }));
+    }
+    all
 }
 
 /// Every assertion of a script.

@@ -3,12 +3,13 @@
 
 mod eval;
 
-use eval::{Values, assertions, holds, model, number, read};
+use eval::{Values, assertions, holds, mistakes, model, number, read};
+use std::collections::BTreeMap;
 use veriep_core::layout::affine::{Index, Mode, Named};
 use veriep_core::layout::expr::Expr;
 use veriep_core::layout::quantity::{Kind, Memory, Quantity};
 use veriep_core::layout::state::Partition;
-use veriep_core::layout::table::{Axis, Row};
+use veriep_core::layout::table::{Axis, Row, TABLE, Writer};
 use veriep_core::plan::split::{self, Shared};
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{BatchSizes, Buffer, Config, Limits, Protocol, Shape};
@@ -69,6 +70,26 @@ fn another_solver_refutes_no_claim_of_the_memory_and_proves_nearly_all() {
         assert!(open.iter().all(|(_, verdict)| *verdict == Verdict::Unknown), "{theory}: {open:#?}");
         assert!(20 * open.len() < all, "{theory}: {open:#?}");
     }
+}
+
+/// Different writers then have different slots, which are apart.
+#[test]
+fn each_writer_of_a_slot_is_named_by_an_index_or_by_what_was_routed() {
+    let mut routed = Vec::new();
+    for row in TABLE {
+        let outer = row.named.inside().iter().filter_map(|outer| outer.row());
+        let indices = outer.chain([row]).flat_map(|row| row.axes).map(|axis| axis.index);
+        match row.writer {
+            Writer::By(index) => assert!(indices.clone().any(|of| of == index), "{row:?}"),
+            Writer::Own | Writer::TpPeer => {}
+            // The pair of a slot has one expert, a granted row one source.
+            Writer::Expert | Writer::Granted => routed.push(row.named),
+        }
+    }
+    let pairs = [Named::CombineStatus, Named::CombineRows, Named::ReturnedSlots];
+    let granted = [Named::Rows, Named::Infos, Named::OverwrittenRows];
+    assert_eq!(routed.len(), pairs.len() + granted.len());
+    assert!(pairs.iter().chain(&granted).all(|named| routed.contains(named)), "{routed:?}");
 }
 
 fn verdicts(script: &str) -> Vec<[Verdict; 2]> {
@@ -159,6 +180,7 @@ impl Printed {
         for row in rows(kind) {
             formulas.extend([row.base, row.bytes, row.named.room()]);
             formulas.extend(row.axes.iter().flat_map(|axis| [axis.extent, axis.stride]));
+            formulas.extend(row.named.field_rows().flat_map(|field| [field.offset, field.size]));
         }
         let term_of = |formula: &Expr<Quantity>, theory: &mut Theory| {
             let poly = theory.poly(formula);
@@ -177,12 +199,16 @@ impl Printed {
             && self.theory.choices.iter().all(chosen)
     }
 
+    /// The variables of the script for a memory.
+    fn values(&self, memory: &Memory<'_>) -> Values {
+        let numbers = self.theory.values(&|quantity| quantity.value(memory));
+        self.theory.variables.iter().map(|variable| variable.name.clone()).zip(numbers).collect()
+    }
+
     /// Compares every term with the number of `kernel-core`, and finds everything true that the script assumes; returns how many
     /// terms there are.
     fn agrees(&self, memory: &Memory<'_>) -> usize {
-        let numbers = self.theory.values(&|quantity| quantity.value(memory));
-        let named = self.theory.variables.iter().map(|variable| variable.name.clone());
-        let values: Values = named.zip(numbers).collect();
+        let values = self.values(memory);
         for (formula, term) in &self.terms {
             let (printed, of_core) = (number(term, &values), memory.value(formula).into());
             assert_eq!(printed, of_core, "{formula:?} of {:?}", memory.shape);
@@ -222,6 +248,58 @@ fn printed_terms_are_what_the_core_computes_and_all_that_is_assumed_holds() {
         &format!("{terms} compared, of {shapes} shapes; by theory {seen:?}"),
     );
     assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
+}
+
+/// A term with a mistake has another value than the formula for some shape. An assumption with a mistake is false for some
+/// shape, or weaker than it was: then it proves nothing wrong.
+#[test]
+fn mistakes_of_the_printer_are_seen() {
+    let all: Vec<_> = kinds().into_iter().flat_map(Theory::cases).map(Printed::new).collect();
+    let mut random = Random(0x0B5E_55ED);
+    let shapes: Vec<_> = (0..4000).filter_map(|_| any_shape(&mut random)).collect();
+    let (mut terms, mut assumptions, mut weaker) = (BTreeMap::new(), BTreeMap::new(), 0);
+    let mut unseen = Vec::new();
+    for printed in &all {
+        let mut samples = Vec::new();
+        for shape in &shapes {
+            let modes = Choices::all(shape).map(|choices| choices.mode());
+            let memories = modes.map(|mode| {
+                let mode = Mode { landings: mode.landings.min(1), ..mode };
+                Memory { shape, mode, rank: RankId(shape.ep_world_size() - 1) }
+            });
+            samples.extend(memories.filter(|memory| printed.is_of(memory)).take(1));
+        }
+        samples.truncate(60);
+        assert!(samples.len() > 5, "{}: {} shapes", printed.theory, samples.len());
+        let samples: Vec<_> = samples.iter().map(|memory| (memory, printed.values(memory))).collect();
+        for (formula, term) in &printed.terms {
+            for (kind, wrong) in mistakes(term) {
+                let differs = |(memory, values): &(&Memory<'_>, Values)| {
+                    number(&wrong, values) != i128::from(memory.value(formula))
+                };
+                match samples.iter().any(differs) {
+                    true => *terms.entry(kind).or_insert(0) += 1,
+                    false => unseen.push(format!("{}: {kind}: {formula:?} as {wrong:?}", printed.theory)),
+                }
+            }
+        }
+        for assertion in assertions(&printed.script) {
+            for (kind, wrong) in mistakes(assertion) {
+                if samples.iter().any(|(_, values)| !holds(&wrong, values)) {
+                    *assumptions.entry(kind).or_insert(0) += 1;
+                } else {
+                    weaker += 1;
+                }
+            }
+        }
+    }
+    report::line("printer", "mistakes in terms, seen", &format!("{terms:?}"));
+    report::line("printer", "mistakes in assumptions, seen", &format!("{assumptions:?}; others {weaker}"));
+    // A factor may be the same in all shapes of a theory.
+    let seen: usize = terms.values().sum();
+    report::line("printer", "mistakes in terms, not seen", &format!("{} of {seen}", unseen.len()));
+    assert!(100 * unseen.len() < seen, "{unseen:#?}");
+    assert!(terms.len() > 5 && assumptions.len() > 6, "{terms:?} {assumptions:?}");
 }
 
 /// A table with a mistake, and the rows of the claim that it breaks.

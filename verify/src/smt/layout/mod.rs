@@ -12,9 +12,11 @@ use poly::Poly;
 use script::Script;
 use theory::{Formula, Theory};
 use veriep_core::layout::affine::{Index, Mode, Named};
+use veriep_core::layout::event::{EVENTS, Event};
 use veriep_core::layout::expr::Expr;
+use veriep_core::layout::field::{FieldName, FieldRow, When};
 use veriep_core::layout::quantity::{Kind, Quantity};
-use veriep_core::layout::rules::{self, COUNTED};
+use veriep_core::layout::rules::{self, COUNTED, Rule};
 use veriep_core::layout::table::{Axis, Row, SHARED, TABLE, Writer};
 use veriep_core::place::Region;
 use veriep_core::plan::split::{EVEN_START, Shared};
@@ -42,6 +44,15 @@ pub fn rows(kind: Kind) -> Vec<Row> {
     TABLE.iter().filter(|row| row.named.is_of(kind)).copied().collect()
 }
 
+/// The form in which results travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Results {
+    /// As rows.
+    Plain,
+    /// As int8 with scales.
+    Scaled,
+}
+
 /// A claim about all legal shapes.
 #[derive(Clone, Copy, Debug)]
 pub enum Claim {
@@ -55,6 +66,16 @@ pub enum Claim {
     Found(Row, usize),
     /// This divides every offset.
     Aligned(Row, u64),
+    /// The field lies within each slot, if results have scales or not.
+    Inside(Row, FieldRow, Results),
+    /// The fields have no byte of a slot in common.
+    Beside(Row, [FieldRow; 2]),
+    /// The field has no byte in common with any slot of the second row, which is inside each slot of the first.
+    Clear(Row, FieldRow, Row),
+    /// The field is whole words: its offset and its length are multiples of 8.
+    Words(Row, FieldRow),
+    /// The flag after any number of rows lies after each of them: the second row is that of the flags.
+    After(Row, Row),
     /// It is below this power of two.
     Fits(Expr<Quantity>, u32),
     /// If so many bits address all that the rules say is addressable, they address the row's region.
@@ -70,6 +91,21 @@ impl fmt::Display for Claim {
                 write!(f, "{}: {} is found again", row.named.name(), row.axes[*axis].index.name())
             }
             Self::Aligned(row, unit) => write!(f, "{} are at multiples of {unit}", row.named.name()),
+            Self::Inside(row, field, _) => {
+                write!(f, "{}: {} lies within a slot", row.named.name(), field.name.name())
+            }
+            Self::Beside(row, [a, b]) => {
+                write!(f, "{}: {} and {} are apart", row.named.name(), a.name.name(), b.name.name())
+            }
+            Self::Clear(row, field, inner) => {
+                write!(f, "{}: {} and {} are apart", row.named.name(), field.name.name(), inner.named.name())
+            }
+            Self::Words(row, field) => {
+                write!(f, "{}: {} is whole words", row.named.name(), field.name.name())
+            }
+            Self::After(rows, flags) => {
+                write!(f, "{} follow as many {}", flags.named.name(), rows.named.name())
+            }
             Self::Fits(formula, bits) => write!(f, "{bits} bits hold {formula:?}"),
             Self::Addressed(row, bits) => write!(f, "{} are addressed by {bits} bits", row.named.name()),
         }
@@ -130,6 +166,27 @@ impl Theory {
             Some(atom) => Poly::atom(atom),
             None => self.index(name.to_owned(), extent),
         }
+    }
+}
+
+impl Theory {
+    /// The first byte of a field in its slot and the byte after the last.
+    fn ends(&mut self, field: &FieldRow) -> [Poly; 2] {
+        let (start, size) = (self.poly(&field.offset), self.poly(&field.size));
+        let end = start.add(&size);
+        [start, end]
+    }
+
+    /// Assumes that results travel so, in groups that have them.
+    fn assume(&mut self, results: Results) {
+        let lengths = rules::rules(self.kind).find_map(|rule| match rule {
+            Rule::OneOf(Quantity::ResultBytes, [plain, scaled]) => Some([*plain, *scaled]),
+            _ => None,
+        });
+        let Some(length) = lengths.map(|lengths| lengths[results as usize]) else { return };
+        self.set(Quantity::ScaledResults, results as u64);
+        let (seen, length) = (self.quantity(Quantity::ResultBytes), self.poly(&length));
+        self.facts.push(Formula::equal(&seen, &length));
     }
 }
 
@@ -204,6 +261,45 @@ impl Claim {
                 let below = Formula::below(&rest, &Poly::number((*unit).into()));
                 vec![below, Formula::below(&Poly::default(), &rest)]
             }
+            Self::Inside(row, field, results) => {
+                if row.named == Named::CombineRows {
+                    theory.assume(*results);
+                }
+                let ([_, end], bytes) = (theory.ends(field), theory.poly(&row.bytes));
+                vec![Formula::below(&bytes, &end)]
+            }
+            Self::Beside(row, [a, b]) => {
+                // Results without scales have one field.
+                if row.named == Named::CombineRows {
+                    theory.assume(Results::Scaled);
+                }
+                let [[start, end], [other_start, other_end]] = [a, b].map(|field| theory.ends(field));
+                vec![Formula::below(&start, &other_end), Formula::below(&other_start, &end)]
+            }
+            Self::Clear(_, field, inner) => {
+                let [start, end] = theory.ends(field);
+                let slot = Slot::of(theory, inner, "");
+                vec![Formula::below(&start, &slot.end()), Formula::below(&slot.offset, &end)]
+            }
+            Self::Words(_, field) => {
+                let [start, end] = theory.ends(field);
+                let no_multiple = |theory: &mut Theory, value: &Poly, name: &str| {
+                    let times = theory.index(name.to_owned(), &Poly::number(1 << 80));
+                    let rest = value.sub(&times.mul(&Poly::number(8)));
+                    let [none, word] = [Poly::default(), Poly::number(8)];
+                    Formula::All(vec![Formula::below(&rest, &word), Formula::below(&none, &rest)])
+                };
+                let parts = [(start, "times_start"), (end, "times_end")];
+                let parts = parts.map(|(value, name)| no_multiple(theory, &value, name));
+                vec![Formula::Any(parts.into())]
+            }
+            Self::After(rows, flags) => {
+                let (row, flag) = (Slot::of(theory, rows, ""), Slot::of(theory, flags, ""));
+                let ([position], [number]) = (&row.indices[..], &flag.indices[..]) else { return Vec::new() };
+                let before = number.sub(position).sub(&Poly::number(1));
+                theory.facts.push(Formula::product(&before, &row.strides[0]));
+                vec![Formula::below(position, number), Formula::below(&flag.offset, &row.end())]
+            }
             Self::Fits(formula, bits) => {
                 let value = theory.poly(formula);
                 vec![Formula::at_most(&Poly::number(1 << bits), &value)]
@@ -228,6 +324,48 @@ fn may_share(a: Named, b: Named) -> bool {
 /// Returns whether two rows are measured from the same place.
 fn same_memory(a: &Row, b: &Row) -> bool {
     a.region == b.region && a.named.inside() == b.named.inside()
+}
+
+/// Whether a field is part of the stream that blocks carry, of which it is not one piece.
+fn is_in_stream(kind: Kind, row: &Row, field: &FieldRow) -> bool {
+    let is_record = row.named == Named::DispatchRecords;
+    kind.protocol == Protocol::FullmeshV2
+        && is_record
+        && matches!(field.name, FieldName::Data | FieldName::Block)
+}
+
+/// Adds the claims about the fields of a row, and about the rows inside it.
+fn of_fields(kind: Kind, row: Row, rows: &[Row], all: &mut Vec<Claim>) {
+    // Those of groups in which counts have flags of their own, too.
+    let kind = Kind { mode: Mode { separate: true, ..kind.mode }, ..kind };
+    let fields = row.named.field_rows().filter(|field| field.when.may_hold(kind));
+    let fields: Vec<_> = fields.filter(|field| !is_in_stream(kind, &row, field)).copied().collect();
+    for (n, field) in fields.iter().enumerate() {
+        if field.when != When::ScaledResults {
+            all.push(Claim::Inside(row, *field, Results::Plain));
+        }
+        if row.named == Named::CombineRows {
+            all.push(Claim::Inside(row, *field, Results::Scaled));
+        }
+        let is_word = |event: &Event| event.word == row.named && event.field == Some(field.name);
+        if EVENTS.iter().any(is_word) {
+            all.push(Claim::Words(row, *field));
+        }
+        all.extend(fields[n + 1..].iter().map(|other| Claim::Beside(row, [*field, *other])));
+        // Fields of a record are in its blocks, beside their flags.
+        let inner = rows.iter().filter(|inner| inner.named.inside().contains(&row.named));
+        let inner = inner.filter(|inner| inner.named != Named::Blocks && !may_be_field(inner.named, field));
+        all.extend(inner.map(|inner| Claim::Clear(row, *field, *inner)));
+    }
+}
+
+/// Whether a row inside slots may have the bytes of a field: in a window of the other operator, or as the field itself.
+fn may_be_field(inner: Named, field: &FieldRow) -> bool {
+    match field.name {
+        FieldName::Flag1 => matches!(inner, Named::WindowRows | Named::CombineFlags),
+        FieldName::Flag => inner == Named::BlockFlags,
+        _ => false,
+    }
 }
 
 /// Adds every part of a formula that is computed, once.
@@ -259,6 +397,7 @@ pub fn claims(kind: Kind, rows: &[Row]) -> Vec<Claim> {
         }
         let axes = (0..row.axes.len()).filter(|&axis| row.axes[axis].index != Index::Owner);
         all.extend(axes.map(|axis| Claim::Found(*row, axis)));
+        of_fields(kind, *row, rows, &mut all);
         for other in &rows[n..] {
             // Flags that follow any number of rows are one flag of a window.
             let is_one = row.named == other.named
@@ -268,13 +407,20 @@ pub fn claims(kind: Kind, rows: &[Row]) -> Vec<Claim> {
             }
         }
     }
+    let named = |named: Named| rows.iter().find(|row| row.named == named).copied();
+    for (before, flags) in
+        [(Named::WindowRecords, Named::DispatchFlags), (Named::WindowRows, Named::CombineFlags)]
+    {
+        all.extend(named(before).zip(named(flags)).map(|(before, flags)| Claim::After(before, flags)));
+    }
     let mut formulas = Vec::new();
     for quantity in Quantity::ALL {
         quantity.definition(kind).iter().for_each(|formula| parts(formula, &mut formulas));
     }
     for row in rows {
         let axes = row.axes.iter().flat_map(|axis| [axis.extent, axis.stride]);
-        axes.chain([row.base, row.bytes]).for_each(|formula| parts(&formula, &mut formulas));
+        let fields = row.named.field_rows().flat_map(|field| [field.offset, field.size]);
+        axes.chain([row.base, row.bytes]).chain(fields).for_each(|formula| parts(&formula, &mut formulas));
     }
     all.extend(formulas.into_iter().map(|formula| Claim::Fits(formula, 64)));
     all.extend(COUNTED.iter().map(|formula| Claim::Fits(*formula, 32)));

@@ -231,7 +231,12 @@ impl Theory {
         }
         let name = format!("part{}", self.variables.len());
         let is = Meaning::Aux(aux.clone());
-        let atom = self.declare(Variable { name, least: 0, most: None, is });
+        // A difference is at most what it is taken from.
+        let most = match &aux {
+            Aux::Less(a, _) => a.constant().and_then(|most| u64::try_from(most).ok()),
+            _ => None,
+        };
+        let atom = self.declare(Variable { name, least: 0, most, is });
         self.facts.extend(aux.bounds(&atom).into_iter().map(Formula::Natural));
         match &aux {
             Aux::Min(a, b) | Aux::Max(a, b) => {
@@ -246,6 +251,11 @@ impl Theory {
             Aux::Ceil(..) => {}
         }
         atom
+    }
+
+    /// Gives a quantity that nothing has asked for yet this value.
+    pub fn set(&mut self, quantity: Quantity, value: u64) {
+        self.known.insert(quantity, Poly::number(value.into()));
     }
 
     /// A quantity, by those that a configuration says.
