@@ -7,6 +7,7 @@ use eval::{Values, assertions, holds, mistakes, model, number, read};
 use std::collections::BTreeMap;
 use veriep_core::layout::affine::{Index, Mode, Named};
 use veriep_core::layout::expr::Expr;
+use veriep_core::layout::field::FieldRow;
 use veriep_core::layout::quantity::{Kind, Memory, Quantity};
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::table::{Axis, Row, TABLE, Writer};
@@ -565,4 +566,39 @@ fn no_row_with_a_planted_mistake_is_proved() {
     }
     report::line("z3", "mistakes planted in rows", &format!("{seen}, none of them proved"));
     assert!(seen > 300, "{seen}");
+}
+
+/// Claims about fields that have a mistake: behind the slot, on the field before it, a word one byte further.
+fn planted_in_fields(claim: &Claim) -> Option<(String, Claim)> {
+    let moved = |field: &FieldRow, offset| FieldRow { offset, ..*field };
+    let (name, planted) = match claim {
+        Claim::Inside(row, field, results) => {
+            ("behind the slot", Claim::Inside(*row, moved(field, row.bytes), *results))
+        }
+        Claim::Beside(row, [a, b]) => ("on another", Claim::Beside(*row, [*a, moved(b, a.offset)])),
+        Claim::Words(row, field) => {
+            let further = Expr::Sum(Box::leak(Box::new(field.offset)), &Expr::Number(1));
+            ("one byte further", Claim::Words(*row, moved(field, further)))
+        }
+        _ => return None,
+    };
+    Some((format!("{claim}: {name}"), planted))
+}
+
+#[test]
+fn no_field_with_a_planted_mistake_is_proved() {
+    let mut seen = 0;
+    for kind in kinds() {
+        let theory = Theory::cases(kind).pop().unwrap();
+        let broken = claims(kind, &rows(kind)).iter().filter_map(planted_in_fields).collect::<Vec<_>>();
+        let (names, claims): (Vec<_>, Vec<_>) = broken.into_iter().unzip();
+        let answer = z3::run(&questions(&theory, &claims)).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(answer.verdicts.len(), names.len(), "{theory}");
+        for (name, verdict) in names.iter().zip(answer.verdicts) {
+            assert_ne!(verdict, Verdict::Unsat, "{theory}: {name}");
+            seen += 1;
+        }
+    }
+    report::line("z3", "mistakes planted in fields", &format!("{seen}, none of them proved"));
+    assert!(seen > 100, "{seen}");
 }
