@@ -251,14 +251,14 @@ fn printed_terms_are_what_the_core_computes_and_all_that_is_assumed_holds() {
     assert!(seen.iter().all(|&n| n > 0), "{seen:?}");
 }
 
-/// A term with a mistake has another value than the formula for some shape. An assumption with a mistake is false for some
-/// shape, or weaker than it was: then it proves nothing wrong.
+/// A term with a mistake has another value than the formula for some shape, except for at most 1 %. Assumptions with a mistake
+/// are counted: false for some shape, or true for all, which does not show that they are weaker than they were.
 #[test]
 fn mistakes_of_the_printer_are_seen() {
     let all: Vec<_> = kinds().into_iter().flat_map(Theory::cases).map(Printed::new).collect();
     let mut random = Random(0x0B5E_55ED);
     let shapes: Vec<_> = (0..4000).filter_map(|_| any_shape(&mut random)).collect();
-    let (mut terms, mut assumptions, mut weaker) = (BTreeMap::new(), BTreeMap::new(), 0);
+    let (mut terms, mut assumptions, mut true_for_all) = (BTreeMap::new(), BTreeMap::new(), 0);
     let mut unseen = Vec::new();
     for printed in &all {
         let mut samples = Vec::new();
@@ -289,13 +289,17 @@ fn mistakes_of_the_printer_are_seen() {
                 if samples.iter().any(|(_, values)| !holds(&wrong, values)) {
                     *assumptions.entry(kind).or_insert(0) += 1;
                 } else {
-                    weaker += 1;
+                    true_for_all += 1;
                 }
             }
         }
     }
     report::line("printer", "mistakes in terms, seen", &format!("{terms:?}"));
-    report::line("printer", "mistakes in assumptions, seen", &format!("{assumptions:?}; others {weaker}"));
+    report::line(
+        "printer",
+        "mistakes in assumptions, seen",
+        &format!("{assumptions:?}; true for all {true_for_all}"),
+    );
     // A factor may be the same in all shapes of a theory.
     let seen: usize = terms.values().sum();
     report::line("printer", "mistakes in terms, not seen", &format!("{} of {seen}", unseen.len()));

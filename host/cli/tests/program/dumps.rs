@@ -423,7 +423,7 @@ fn what_is_no_dump_of_the_group_is_refused() {
     for (name, text, words) in [
         ("options.toml", "flags = \"none\"", "options.toml: flags: must be joint or separate"),
         ("options.toml", "stages = 3", "unknown field `stages`"),
-        ("options.toml", "in_flight = 3", "in_flight = 3: must be 1 or 2 on A3"),
+        ("options.toml", "checked = true\nin_flight = 3", "in_flight = 3: must be 1 or 2 on A3"),
         ("rank2.state", "short", "rank2.state: has 5 bytes: must have 1048576"),
         ("rank2.window", "", "rank2.window: has 0 bytes: must have 4194304"),
         ("rank4.state", "", "rank4.state: is of no rank of this configuration"),
