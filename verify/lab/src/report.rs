@@ -143,7 +143,7 @@ impl Lab {
             };
             format!(
                 "{{\"name\":{},\"region\":{},\"partition\":{},\"slots\":{}}}",
-                quoted(area.name),
+                quoted(area.named.name()),
                 quoted(region),
                 area.partition.map_or(-1, |partition| partition.index() as i32),
                 list(slots)
