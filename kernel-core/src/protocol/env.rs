@@ -4,6 +4,7 @@ use super::kit::{Constants, Core, Family};
 use super::{Choices, Receive};
 use crate::fabric::{Capabilities, ProtocolError};
 use crate::shape::Shape;
+use crate::sync::call::CALLS;
 use crate::units::{CoreId, RankId};
 use crate::vector::Vector;
 use core::fmt;
@@ -121,6 +122,16 @@ impl<V> Env<V> {
     #[must_use]
     pub fn one_by_one(mut self) -> Self {
         self.constants.run = 1;
+        self
+    }
+
+    /// Lets words tell only `calls` calls apart, from 1 to [`CALLS`], so that a model checker comes round. Without
+    /// [`checked`](Choices::checked) they tell none apart.
+    #[must_use]
+    pub const fn telling_apart(mut self, calls: u32) -> Self {
+        if self.constants.calls > 0 && 0 < calls && calls <= CALLS {
+            self.constants.calls = calls;
+        }
         self
     }
 

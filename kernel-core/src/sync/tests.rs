@@ -3,7 +3,7 @@
 use super::barrier::{arrive, current_epoch, missing, sum_of};
 use super::call::{CALLS, Numbering, Tag, Tags};
 use super::flag::{self, ARRIVED, FLAG, Seen};
-use super::selector::{Turn, select};
+use super::selector::{Chosen, Turn, chosen, select};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::layout::state::{Operator, Partition, core_word, selector};
 use crate::plan::counts::ShareSum;
@@ -207,6 +207,25 @@ fn a_selector_that_numbers_calls_remembers_each_partitions_last_tag() {
     assert_eq!(counted, expected);
     assert_eq!(take(Some(13)), (1, 3, Some(0)), "a given number is taken as it is, modulo the calls");
     assert_eq!(take(None), (0, 4, Some(1)), "and counted on from");
+}
+
+#[test]
+fn the_word_of_a2_counts_operators_and_goes_round() {
+    let mut world = world();
+    let at = selector(Operator::Combine, SELF);
+    let numbering = |given| Numbering { kind: Operator::Combine, given, calls: 3 };
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let Chosen { turn, next } = chosen(&world.fabric(RANK, SELF, 0), at, numbering(None)).unwrap();
+        seen.push((turn.partition.index(), turn.tags.tag.bits()));
+        world.poke_word(RANK, at, next);
+    }
+    assert_eq!(seen, [(0, 0), (1, 1), (0, 2), (1, 3), (0, 4), (1, 5), (0, 0), (1, 1)]);
+    let given = chosen(&world.fabric(RANK, SELF, 0), at, numbering(Some(4))).unwrap().turn;
+    assert_eq!((given.partition, given.tags.tag.call()), (Partition::P0, 1));
+    world.poke_word(RANK, at, 6);
+    let refused = chosen(&world.fabric(RANK, SELF, 0), at, numbering(None));
+    assert_eq!(refused, Err(ProtocolError::Selector { at, seen: 6 }));
 }
 
 #[test]

@@ -399,7 +399,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             continue;
         };
         Env::set_vector(&mut env, black_box(Portable));
-        let env = if any() == 0 { Env::one_by_one(env) } else { env };
+        let env = if any() == 0 { Env::telling_apart(Env::one_by_one(env), any()) } else { env };
         keep((env.effects_max(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
         let Ok(core) = env.on(shape) else { continue };
         for operator in [Operator::Dispatch, Operator::Combine] {

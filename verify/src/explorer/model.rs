@@ -97,6 +97,8 @@ pub struct Model {
     pub traffic: Traffic,
     /// The choices that all cores make.
     pub choices: Choices,
+    /// The calls that words tell apart, where they have numbers.
+    pub calls: u32,
     pub defect: Defect,
     /// Whether every move must be a step of the model for any number of ranks: for some rounds of A3 whose rows are copied or
     /// placed directly, or of A2.
@@ -165,6 +167,8 @@ with! {
     fn overwrite(areas: u32) { choices.receive = Receive::Overwrite { areas } }
     /// With cores that send in this order.
     fn order(order: SendOrder) { choices.order = order }
+    /// With words that have the numbers of calls, modulo `calls`, which cores count.
+    fn numbered(calls: u32) { choices.checked = true, calls = calls }
     fn refined() { refined = true }
     fn defect(defect: Defect) { defect = defect }
 }
@@ -195,6 +199,7 @@ impl Model {
             traffic: Traffic::All,
             choices: Choices { order: SendOrder::Plain, ..Choices::default() },
             defect: Defect::None,
+            calls: 0,
             refined: false,
             states_max: 20_000_000,
             stop: || false,
@@ -245,6 +250,7 @@ impl Model {
             (self.shared_ranks > 0, &shared),
             (self.elastic, ", one rank gone"),
             (self.refined, ", against the theorem's model"),
+            (self.calls > 0, ", calls numbered"),
             (self.quantised, ", int8"),
             (runs, ", several effects a step"),
         ];

@@ -59,7 +59,7 @@ impl<'a> Setup<'a> {
                     let env = Env::new(shape, ep_rank, core, model.choices, Capabilities::all(), Portable);
                     env.expect("the choices of a model suit its shape").with_tp_rank(RankId(tp_rank))
                 })
-                .map(|env| if model.in_runs { env } else { env.one_by_one() })
+                .map(|env| if model.in_runs { env } else { env.one_by_one() }.telling_apart(model.calls))
         });
         let tags = match model.product {
             // A rank is at most two units ahead of another; leftovers are two partitions old.

@@ -9,6 +9,14 @@ fn two_ranks_for_ever_over_weak_memory() {
 }
 
 #[test]
+fn two_ranks_for_ever_with_the_numbers_of_calls() {
+    safe_in_reuse(
+        "2 ranks x 1 core, DC for ever, calls modulo 3, weak",
+        &Model::new(2, "DC").weak().numbered(3),
+    );
+}
+
+#[test]
 fn two_ranks_for_ever_with_every_landing_a_move_of_its_own() {
     safe_in_reuse("2 ranks x 1 core, DC for ever, weak, explicit", &Model::new(2, "DC").weak_explicit());
 }
