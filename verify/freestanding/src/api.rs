@@ -13,6 +13,7 @@ use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use veriep_core::inputs::{self, ExpertMap, Inputs, Mask};
 use veriep_core::layout::affine::{Index, Map, Named};
 use veriep_core::layout::expr::Expr;
+use veriep_core::layout::field::When;
 use veriep_core::layout::locate::{Spot, locate};
 use veriep_core::layout::quantity::{Kind, Memory, Quantity};
 use veriep_core::layout::record::Triple;
@@ -236,6 +237,9 @@ fn layouts(shape: &Shape) {
     let quantity = black_box(Quantity::Ranks);
     keep((quantity.name(), quantity.definition(of_group), Quantity::value(quantity, &memory)));
     keep(Memory::value(&memory, &black_box(Region::Window).room()));
+    for row in Named::field_rows(named) {
+        keep((Expr::constant(&row.offset), When::may_hold(row.when, of_group)));
+    }
     keep(Expr::value(&black_box(Region::Window).room(), &|quantity| Quantity::value(quantity, &memory)));
     keep(Named::find(named, &memory, any().into()));
     if let Some(spot) = locate(&memory, Place::window(any().into())) {

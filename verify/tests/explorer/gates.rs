@@ -9,11 +9,18 @@ fn two_ranks_for_ever_over_weak_memory() {
 }
 
 #[test]
-fn two_ranks_for_ever_with_the_numbers_of_calls() {
-    safe_in_reuse(
-        "2 ranks x 1 core, DC for ever, calls modulo 3, weak",
-        &Model::new(2, "DC").weak().numbered(3),
-    );
+fn two_ranks_with_the_numbers_of_calls() {
+    let numbered = || Model::new(2, "DC").weak().numbered(3);
+    for (kind, model) in [
+        ("joint flags", numbered()),
+        ("separate flags", numbered().separate()),
+        ("direct placement", numbered().direct(1)),
+        ("blocks", numbered().blocks(1)),
+        ("A2", numbered().a2()),
+        ("TP = 2", numbered().tp()),
+    ] {
+        safe_in_reuse(&format!("{kind}, 2 ranks x 1 core, DC without end, calls modulo 3, weak"), &model);
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! How many steps an operator can take, by its plan: a core that takes more polls by stepping, and would hold off the deadline
-//! for ever.
+//! without end.
 
 use veriep_core::layout::block;
 use veriep_core::shape::{Protocol, Shape};
