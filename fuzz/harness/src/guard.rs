@@ -39,6 +39,8 @@ pub struct Spot {
 pub struct Guard {
     pub areas: Vec<Area>,
     outputs: [u64; Tensor::ALL.len()],
+    /// Whether words have the numbers of calls.
+    pub checked: bool,
     pub shape: Shape,
     /// The owner of the memory, by the id that machines use.
     pub rank: RankId,
@@ -49,6 +51,7 @@ impl Guard {
     pub fn new(shape: &Shape, ep: RankId, choices: Choices) -> Self {
         Self {
             areas: map::areas(shape, choices.mode(), ep).collect(),
+            checked: choices.checked,
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
             shape: shape.clone(),
             rank: ep,

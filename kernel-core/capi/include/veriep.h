@@ -385,6 +385,11 @@
 #define VERIEP_MASK_PAIRS 2
 
 /**
+ * A call without a number: each core counts its calls.
+ */
+#define VERIEP_CALL_COUNTED UINT32_MAX
+
+/**
  * The rank has no token, and takes part: its experts serve the others.
  */
 #define VERIEP_MASK_ABSTAINS 3
@@ -793,8 +798,8 @@ typedef struct veriep_inputs {
   uint32_t mask_kind;
   /**
    * The number of the call, the same on all ranks, in dispatch and in the combine of its results, such as step times
-   * layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). Always 0 where callers have
-   * no number: a left-out call is not seen then.
+   * layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). `VERIEP_CALL_COUNTED` where
+   * callers have no number: each core counts, and a left-out call is not seen.
    */
   uint32_t call;
   /**

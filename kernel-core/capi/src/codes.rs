@@ -177,6 +177,8 @@ pub const VERIEP_MASK_NONE: u32 = 0;
 pub const VERIEP_MASK_TOKENS: u32 = 1;
 /// `x_active_mask` has a byte for each token and k.
 pub const VERIEP_MASK_PAIRS: u32 = 2;
+/// A call without a number: each core counts its calls.
+pub const VERIEP_CALL_COUNTED: u32 = u32::MAX;
 /// The rank has no token, and takes part: its experts serve the others.
 pub const VERIEP_MASK_ABSTAINS: u32 = 3;
 

@@ -1,8 +1,8 @@
 //! Pointers of the caller as references: what can be checked of them is.
 
 use crate::codes::{
-    Said, VERIEP_E_ARGUMENT, VERIEP_E_NULL, VERIEP_MASK_ABSTAINS, VERIEP_MASK_NONE, VERIEP_MASK_PAIRS,
-    VERIEP_MASK_TOKENS, VERIEP_OK,
+    Said, VERIEP_CALL_COUNTED, VERIEP_E_ARGUMENT, VERIEP_E_NULL, VERIEP_MASK_ABSTAINS, VERIEP_MASK_NONE,
+    VERIEP_MASK_PAIRS, VERIEP_MASK_TOKENS, VERIEP_OK,
 };
 use crate::types::{veriep_bytes, veriep_inputs, veriep_operands};
 use core::mem::MaybeUninit;
@@ -116,7 +116,7 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
             const_expert_v: tensor(given.const_expert_v)?,
             residual_x: tensor(given.residual_x)?,
             gamma: tensor(given.gamma)?,
-            call: Some(given.call),
+            call: (given.call != VERIEP_CALL_COUNTED).then_some(given.call),
             dispatched: (given.dispatched > 0).then_some(Batch(given.dispatched)),
         })
     }

@@ -257,8 +257,8 @@ pub struct veriep_inputs {
     /// `VERIEP_MASK_*`. With `VERIEP_MASK_ABSTAINS` the rank takes part with no token, and no tensor is read.
     pub mask_kind: u32,
     /// The number of the call, the same on all ranks, in dispatch and in the combine of its results, such as step times
-    /// layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). Always 0 where callers have
-    /// no number: a left-out call is not seen then.
+    /// layers plus layer. A rank that leaves out a call is then refused (`VERIEP_E_PROTOCOL`). `VERIEP_CALL_COUNTED` where
+    /// callers have no number: each core counts, and a left-out call is not seen.
     pub call: u32,
     /// For combine what `veriep_inputs_batch` gave for the inputs of its dispatch; `veriep_inputs_check` compares it. 0: it is not
     /// compared.

@@ -271,8 +271,8 @@ impl fmt::Display for ProtocolError {
             Self::Flag { awaited, seen } => flag(f, awaited, seen),
             Self::OtherCall { awaited: Wait { flag, rank, .. }, seen, expected } => write!(
                 f,
-                "rank {rank} is in {seen} by its {}, this rank in {expected}: one of them has left out a call, or given \
-                 another number (modulo {CALLS})",
+                "rank {rank} is in {seen} by its {}, this rank in {expected}: one of them has left out a call, given another \
+                 number, or combined another batch than it dispatched (numbers modulo {CALLS})",
                 flag.name()
             ),
             Self::Grant { source, local_expert, seen, max } => write!(

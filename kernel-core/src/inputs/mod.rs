@@ -56,7 +56,8 @@ pub struct Inputs<'a> {
     pub gamma: &'a [u8],
     /// The number of the call, such as step times layers plus layer: the same on all ranks, in dispatch and in the combine
     /// of its results. Where a group [checks calls](crate::protocol::Choices::checked), a rank that is at another call is
-    /// refused. `None`: each rank counts its own calls, so that one which leaves out a call is not seen.
+    /// refused. Numbers are compared modulo [`CALLS`](crate::sync::call::CALLS). `None`: each core counts its calls; a rank that
+    /// counts and leaves out a call is not seen, whatever numbers the others give.
     pub call: Option<u32>,
     /// The batch that dispatch had, for the check of its combine; `None`: it is not compared.
     pub dispatched: Option<Batch>,
@@ -97,8 +98,8 @@ pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
 
 impl Inputs<'_> {
     /// Returns the inputs of a rank that has nothing to send, or whose batch was refused, and takes part all the same: its
-    /// peers need its flags, and its experts serve them. It gives no tensor but the model's own, and its results hold no
-    /// token's.
+    /// peers need its flags, and its experts serve them. Machines read no tensor of it, and combine writes none of the rank's
+    /// outputs.
     #[must_use]
     pub const fn abstaining(call: Option<u32>) -> Self {
         Inputs {

@@ -24,8 +24,8 @@ pub struct Choices {
     pub receive: Receive,
     /// The issuer of messages to other servers, in a hierarchy.
     pub stage: Stage,
-    /// Every flag and count has the number of its call beside it, so that a rank which leaves out a call, or calls another
-    /// operator, is refused by name. Without it words are as the shipped operators write them.
+    /// Every flag and count has the number of its call beside it ([`Inputs::call`](crate::inputs::Inputs::call)), so that a
+    /// rank which leaves out a numbered call is refused by name. Without it words are as the shipped operators write them.
     pub checked: bool,
 }
 

@@ -101,7 +101,8 @@ impl Untagged {
     /// Returns an A3 flag, or count and flag.
     #[must_use]
     pub const fn flag(self, word: u64) -> u64 {
-        if self.checked { word & !TAG_MASK } else { word }
+        let is_flag = word as u32 & !(TAG_MASK as u32) == FLAG;
+        if self.checked && is_flag { word & !TAG_MASK } else { word }
     }
 
     /// Returns the partition that an A3 selector names, and the half that the word of A2 does.

@@ -21,7 +21,7 @@ use crate::backend::shared::SharedMemory;
 use crate::driver::keep_combine_inputs;
 use crate::driver::rank::Cores;
 use crate::expert;
-use crate::world::{Calls, PeerWatch, Phase, World};
+use crate::world::{ANY_TENSORS, Calls, PeerWatch, Phase, World};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ending::Run;
 use std::borrow::Cow;
@@ -261,7 +261,7 @@ impl Member {
             slot,
             batch,
             called,
-            common: inputs.scales.map_or(0, number_of_floats),
+            common: if route.tokens == 0 { ANY_TENSORS } else { inputs.scales.map_or(0, number_of_floats) },
             inputs: &Inputs { call: Some(called as u32), ..*inputs },
             combine_inputs: &CombineInputs::NONE,
         };
@@ -356,7 +356,11 @@ impl Member {
         let layer = route.layer;
         let mut returned = core::mem::take(&mut self.slots[slot].returned);
         let combine_inputs = CombineInputs { y, ..returned.combine_inputs() };
-        let common = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
+        let consts = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
+        let common = match route.tokens {
+            0 => ANY_TENSORS,
+            _ => number_of(&(consts, inputs.shared_expert_x.is_some())),
+        };
         let memory = self.memory.clone();
         let memory = memory.with_output(Tensor::XOut, x_out);
         let run = Run {
@@ -365,7 +369,7 @@ impl Member {
             slot,
             batch,
             called,
-            common: number_of(&(common, inputs.shared_expert_x.is_some())),
+            common,
             inputs: &Inputs { call: Some(called as u32), ..*inputs },
             combine_inputs: &combine_inputs,
         };

@@ -51,11 +51,20 @@ pub struct Call {
     pub k: u64,
     /// The most tokens of a rank.
     pub bs: u64,
-    /// A number of the tensors that must be the same on all ranks.
+    /// A number of the tensors that must be the same on all ranks; [`ANY_TENSORS`] of a rank that has none, since it has no token.
     pub common: u64,
 }
 
+/// The number of tensors that agree with those of any rank.
+pub const ANY_TENSORS: u64 = u64::MAX;
+
 impl Call {
+    /// Returns whether two ranks may make these calls together.
+    fn agrees(&self, other: &Self) -> bool {
+        let has_any = [self.common, other.common].contains(&ANY_TENSORS);
+        (has_any || self.common == other.common) && *self == Self { common: self.common, ..*other }
+    }
+
     fn words(&self) -> [(OfCall, u64); 8] {
         [
             (OfCall::Operator, self.operator as u64),
@@ -174,7 +183,7 @@ impl Announced {
         let World { board, me, .. } = &*self.world;
         let others = (0..self.world.processes()).filter(|process| process != me);
         let mut read = others.filter_map(|process| Some((process, self.read(process)?)));
-        if let Some((process, other)) = read.find(|(_, other)| *other != self.call) {
+        if let Some((process, other)) = read.find(|(_, other)| !other.agrees(&self.call)) {
             let pair = 1 + ((*me as u64) << 32 | process as u64);
             board.group(OfGroup::Differ).store(pair, Ordering::Relaxed);
             return Some(self.call.against(*me, process, &other));

@@ -10,7 +10,7 @@ mod calls;
 mod joined;
 mod patience;
 
-pub use calls::{Announced, Call, Called, Calls};
+pub use calls::{ANY_TENSORS, Announced, Call, Called, Calls};
 #[cfg(target_os = "linux")]
 pub use joined::*;
 pub use patience::Patience;

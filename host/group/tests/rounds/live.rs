@@ -646,3 +646,23 @@ fn a_member_without_tokens_takes_part_in_every_layout() {
         }
     }
 }
+
+#[test]
+fn a_member_without_tokens_need_not_have_the_tensors_that_all_ranks_share() {
+    let case = full_case(
+        &["ep_world_size=3", "quant_mode=2", "moe_expert_num=6", "const_expert_num=1"],
+        generate::Options { smooth_scales: true, ..generate::Options::default() },
+    );
+    let batch = Batch::new(&case);
+    each(members(&case.config, LONG), |mut member| {
+        let is_idle = member.rank() == RankId(1);
+        let inputs = batch.inputs(member.rank());
+        let none = Tokens { x: &[], expert_ids: &[], expert_scales: &[], scales: None, ..Tokens::default() };
+        let given = if is_idle { none } else { tokens(&inputs, &case.shape) };
+        let of = member.dispatch(&given, &mut go_on).unwrap();
+        let y = stand_ins(&member, &batch, &of);
+        let mut x_out = vec![0; member.x_out_bytes(0)];
+        let results = if is_idle { Results { y: &y, ..Results::default() } } else { results(&inputs, &y) };
+        member.combine(&of, &results, &mut x_out, &mut go_on).unwrap();
+    });
+}

@@ -241,7 +241,7 @@ pub(super) fn rust_inputs<'a>(given: &veriep_inputs) -> Inputs<'a> {
             const_expert_v: elements(&given.const_expert_v),
             residual_x: elements(&given.residual_x),
             gamma: elements(&given.gamma),
-            call: Some(given.call),
+            call: (given.call != VERIEP_CALL_COUNTED).then_some(given.call),
             dispatched: None,
         }
     }
