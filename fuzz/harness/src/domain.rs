@@ -107,8 +107,8 @@ impl Numbers {
         let all: Vec<_> = Choices::all(shape).filter(|choices| enough(choices.receive)).collect();
         let number = usize::from(self.protocol) / ALGORITHMS.len();
         let choices = *all.get(number % all.len().max(1))?;
-        // Calls are checked with every other turn through them.
-        Some(Choices { checked: number / all.len() % 2 == 1, ..choices })
+        // The rounds are what the low bits say.
+        Some(Choices { checked: self.rounds >= 128, ..choices })
     }
 
     /// Rounds, from 1.

@@ -159,12 +159,13 @@ impl Tags {
 
     /// Refuses a word without this call's tag, unless it is that of the former use.
     #[cold]
+    #[inline(never)]
     fn not_this_call(self, seen: u64, awaited: Wait) -> Result<()> {
         let is_flag = seen as u32 & !(TAG_MASK as u32) == FLAG;
         if !self.is_checked || !is_flag {
             return Err(awaited.refused(seen));
         }
-        self.judge(Tag::of(seen), awaited).map(drop)
+        self.judge(Tag::of(seen), || awaited).map(drop)
     }
 
     /// Returns whether a flag with this tag is this call's; `false` if it is that of the former use.
@@ -172,14 +173,14 @@ impl Tags {
     /// # Errors
     /// It is another call's.
     #[inline]
-    pub(crate) fn judge(self, seen: Tag, awaited: Wait) -> Result<bool> {
+    pub(crate) fn judge(self, seen: Tag, awaited: impl FnOnce() -> Wait) -> Result<bool> {
         if seen == self.tag {
             return Ok(true);
         }
         if self.former == Some(seen) {
             return Ok(false);
         }
-        Err(ProtocolError::OtherCall { awaited, seen, expected: self.tag })
+        Err(ProtocolError::OtherCall { awaited: awaited(), seen, expected: self.tag })
     }
 }
 

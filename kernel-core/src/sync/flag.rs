@@ -51,10 +51,16 @@ pub(crate) fn missing<F: Fabric + ?Sized>(
     tags: Tags,
     awaited: Wait,
 ) -> Result<Option<Wait>> {
+    // The two usual words first: most polls see one of them.
     let seen = fabric.observe(at)?;
+    if seen == tags.with(ARRIVED) {
+        return Ok(None);
+    }
+    if seen == 0 {
+        return Ok(Some(awaited));
+    }
     match tags.read(seen, awaited)? {
         None => Ok(Some(awaited)),
-        Some(ARRIVED) => Ok(None),
         Some(_) => Err(awaited.refused(seen)),
     }
 }
@@ -71,14 +77,19 @@ pub(crate) fn count<F: Fabric + ?Sized>(
     awaited: Wait,
 ) -> Result<Option<u32>> {
     let seen = fabric.observe(at)?;
+    if seen as u32 == tags.with(FLAG as u64) as u32 {
+        return Ok(Some((seen >> 32) as u32));
+    }
+    if seen == 0 {
+        return Ok(None);
+    }
     match tags.read(seen, awaited)? {
         None => Ok(None),
-        Some(word) if word as u32 == FLAG => Ok(Some((word >> 32) as u32)),
         Some(_) => Err(awaited.refused(seen)),
     }
 }
 
-/// Returns whether the A2 flag of the call of `tags`, the word `awaited`, is at `at`.
+/// Returns whether the A2 flag of the call of `tags`, the word that `awaited` returns, is at `at`.
 ///
 /// # Errors
 /// The flag is another call's, or the fabric refuses.
@@ -87,7 +98,7 @@ pub(crate) fn in_window<F: Fabric + ?Sized>(
     fabric: &F,
     at: Place,
     tags: Tags,
-    awaited: Wait,
+    awaited: impl FnOnce() -> Wait,
 ) -> Result<bool> {
     let seen = fabric.observe(at)?;
     if !is_window_flag(seen) {
@@ -98,7 +109,7 @@ pub(crate) fn in_window<F: Fabric + ?Sized>(
     }
     let tag = Tag::of(seen >> 32);
     if tag.bits() != seen >> 32 {
-        return Err(awaited.refused(seen));
+        return Err(awaited().refused(seen));
     }
     tags.judge(tag, awaited)
 }

@@ -68,15 +68,16 @@ impl Round {
         Ok(())
     }
 
-    /// Returns whether the flag at `at` of the window from the rank that is waited for has arrived.
+    /// Returns whether the flag at `at` of the window from `source` has arrived, the word that `awaited` returns.
     #[inline]
     pub(super) fn has_arrived(
         &self,
         cx: &Context<'_, impl Fabric + ?Sized>,
+        source: RankId,
         at: Offset,
-        awaited: Wait,
+        awaited: impl FnOnce() -> Wait,
     ) -> Result<bool> {
-        flag::in_window(cx.fabric, window_in(cx.core.shape, self.half, awaited.rank, at), self.tags, awaited)
+        flag::in_window(cx.fabric, window_in(cx.core.shape, self.half, source, at), self.tags, awaited)
     }
 
     /// Returns the two halves of the word with a flag of this operator: flag and tag.
@@ -93,8 +94,12 @@ impl Round {
         rows: u32,
     ) -> Outcome {
         let at = tail_flag(cx.core.shape, self.kind, rows);
-        let awaited = Wait::new(Flag::WindowRows, source, &[rows]);
-        Ok(if self.has_arrived(cx, at, awaited)? { Progress::Done } else { Progress::Pending(awaited) })
+        let awaited = || Wait::new(Flag::WindowRows, source, &[rows]);
+        Ok(if self.has_arrived(cx, source, at, awaited)? {
+            Progress::Done
+        } else {
+            Progress::Pending(awaited())
+        })
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) fn end<F: Fabric + ?Sized>(
     step: u32,
 ) -> Result<Option<u32>> {
     let (shape, partition) = (core.shape, core.epoch.partition());
-    let flag = relay::mark(core.epoch.word(), records);
+    let flag = relay::mark(core.epoch.word, records);
     if core.choices.stage == Stage::Three {
         let at = relay::end_flag(partition, core.work.server);
         fabric.send(shape.relay(core.rank, server), at, &flag.to_le_bytes())?;

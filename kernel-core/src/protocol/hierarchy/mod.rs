@@ -79,9 +79,9 @@ impl Now<'_> {
     /// Returns the wait for the first near rank that has not begun this operator.
     fn outside<F: Fabric + ?Sized>(self, fabric: &F) -> Result<Option<Wait>> {
         for near in 0..self.shape.server_ranks() {
-            let awaited = Wait::new(Flag::Entered, self.near(near), &[]);
+            let awaited = || Wait::new(Flag::Entered, self.near(near), &[]);
             if !self.epoch.is_reached(fabric.observe(relay::entered(near))?, awaited)? {
-                return Ok(Some(awaited));
+                return Ok(Some(awaited()));
             }
         }
         Ok(None)
@@ -89,7 +89,7 @@ impl Now<'_> {
 
     /// Announces to near rank number `near` that this rank has begun the operator, and no longer reads its near area.
     fn enter<F: Fabric + ?Sized>(self, fabric: &mut F, near: u32) -> Result<()> {
-        fabric.publish(self.near(near), relay::entered(self.work.number), self.epoch.word())?;
+        fabric.publish(self.near(near), relay::entered(self.work.number), self.epoch.word)?;
         Ok(())
     }
 }
@@ -164,30 +164,30 @@ struct Epoch {
     kind: Operator,
     tag: Tag,
     is_checked: bool,
+    /// The word that states this operator.
+    word: u64,
 }
 
 /// The number of bits of an epoch in a word, beside 16 bits for a number ([`relay::mark`]).
 const EPOCH_BITS: u32 = 48;
-/// The operators by which a rank can be ahead of another one, with much to spare: a word that is further ahead is older than
-/// half of all numbers.
+/// The operators by which a rank can be ahead of another one, with much to spare. Once numbers in words have come round, one that
+/// is further ahead is an old one.
 const AHEAD_MAX: u64 = 1 << 20;
 
 impl Epoch {
     /// Creates the epoch of an operator that has not begun.
     const fn none(kind: Operator) -> Self {
-        Self { number: 0, kind, tag: Tags::NONE.tag, is_checked: false }
+        Self { number: 0, kind, tag: Tags::NONE.tag, is_checked: false, word: 0 }
     }
 
     /// Begins the next operator. It has one store.
     fn begin<F: Fabric + ?Sized>(numbering: Numbering, fabric: &mut F, core: CoreId) -> Result<Self> {
-        let is_checked = numbering.is_checked();
         // Epochs count by themselves, so calls that are given no number need none.
         let tag = if numbering.given.is_some() { numbering.tag(None) } else { Tags::NONE.tag };
-        let last = fabric.observe(relay::epoch(core))?;
-        let epoch = Self { number: last, kind: numbering.kind, tag, is_checked };
-        let epoch = Self { number: if last >= epoch.last() { 2 } else { last + 1 }, ..epoch };
-        fabric.store(relay::epoch(core), epoch.number)?;
-        Ok(epoch)
+        let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
+        fabric.store(relay::epoch(core), number)?;
+        let epoch = Self { number, kind: numbering.kind, tag, is_checked: numbering.is_checked(), word: 0 };
+        Ok(Self { word: epoch.in_words() << epoch.shift() | tag.bits(), ..epoch })
     }
 
     /// Returns the number of bits by which words have the epoch's number above its tag.
@@ -195,31 +195,40 @@ impl Epoch {
         if self.is_checked { TAG_BITS } else { 0 }
     }
 
-    /// Returns the last number. 2 follows: a word that holds 0 has never been written, and the parity goes on.
+    /// Returns the last number that fits into a word. 2 follows: a word that holds 0 has never been written, and the parity
+    /// goes on.
     const fn last(self) -> u64 {
         (1 << (EPOCH_BITS - self.shift())) - 1
     }
 
-    /// Returns the word that states this operator.
-    const fn word(self) -> u64 {
-        self.number << self.shift() | self.tag.bits()
+    /// Returns the operator's number in words.
+    const fn in_words(self) -> u64 {
+        match self.number.checked_sub(self.last() + 1) {
+            None => self.number,
+            Some(beyond) => 2 + beyond % (self.last() - 1),
+        }
+    }
+
+    /// Returns by how many operators a word's epoch is ahead of this one; `None` if it is behind.
+    #[inline]
+    const fn ahead(self, seen: u64) -> Option<u64> {
+        let seen = seen >> self.shift();
+        if self.number <= self.last() - AHEAD_MAX {
+            return seen.checked_sub(self.number);
+        }
+        let ahead = seen.wrapping_sub(self.in_words()) & self.last();
+        if seen != 0 && ahead <= AHEAD_MAX { Some(ahead) } else { None }
     }
 
     const fn partition(self) -> Partition {
         if self.number.wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
     }
 
-    /// Returns by how many operators a word's epoch is ahead of this one; `None` if it is behind.
-    const fn ahead(self, seen: u64) -> Option<u64> {
-        let ahead = (seen >> self.shift()).wrapping_sub(self.number) & self.last();
-        if seen != 0 && ahead <= AHEAD_MAX { Some(ahead) } else { None }
-    }
-
     /// Returns whether the writer of `seen` has begun this operator or a later one.
     ///
     /// # Errors
     /// It is in another call.
-    fn is_reached(self, seen: u64, awaited: Wait) -> Result<bool> {
+    fn is_reached(self, seen: u64, awaited: impl FnOnce() -> Wait) -> Result<bool> {
         match self.ahead(seen) {
             None => Ok(false),
             Some(0) => self.judge(seen, awaited).map(|()| true),
@@ -228,12 +237,22 @@ impl Epoch {
     }
 
     /// Returns whether the data flag at `at` has arrived; refuses a later epoch, which no rank can have begun.
-    fn front<F: Fabric + ?Sized>(self, fabric: &F, at: Place, awaited: Wait) -> Result<bool> {
+    fn front<F: Fabric + ?Sized>(
+        self,
+        fabric: &F,
+        at: Place,
+        awaited: impl FnOnce() -> Wait,
+    ) -> Result<bool> {
         self.is(at, fabric.observe(at)?, awaited)
     }
 
     /// Returns the number beside the epoch at `at`, if that epoch has arrived.
-    fn number<F: Fabric + ?Sized>(self, fabric: &F, at: Place, awaited: Wait) -> Result<Option<u32>> {
+    fn number<F: Fabric + ?Sized>(
+        self,
+        fabric: &F,
+        at: Place,
+        awaited: impl FnOnce() -> Wait,
+    ) -> Result<Option<u32>> {
         let (epoch, number) = unmark(fabric.observe(at)?);
         Ok(self.is(at, epoch, awaited)?.then_some(number))
     }
@@ -243,7 +262,7 @@ impl Epoch {
     fn number_of_near<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<Option<u32>> {
         let (epoch, number) = unmark(fabric.observe(at)?);
         match self.ahead(epoch) {
-            Some(0) => Ok((epoch == self.word()).then_some(number)),
+            Some(0) => Ok((epoch == self.word).then_some(number)),
             None => Ok(None),
             Some(_) => Err(self.later(at, epoch)),
         }
@@ -253,7 +272,11 @@ impl Epoch {
         ProtocolError::Epoch { at, seen: seen >> self.shift(), max: self.number }
     }
 
-    fn is(self, at: Place, seen: u64, awaited: Wait) -> Result<bool> {
+    #[inline(always)]
+    fn is(self, at: Place, seen: u64, awaited: impl FnOnce() -> Wait) -> Result<bool> {
+        if seen == self.word {
+            return Ok(true);
+        }
         match self.ahead(seen) {
             None => Ok(false),
             Some(0) => self.judge(seen, awaited).map(|()| true),
@@ -262,12 +285,12 @@ impl Epoch {
     }
 
     /// Refuses a word of this epoch that has another call's tag.
-    fn judge(self, seen: u64, awaited: Wait) -> Result<()> {
+    fn judge(self, seen: u64, awaited: impl FnOnce() -> Wait) -> Result<()> {
         let tag = if self.is_checked { Tag::of(seen) } else { self.tag };
         if tag == self.tag {
             return Ok(());
         }
-        Err(ProtocolError::OtherCall { awaited, seen: tag, expected: self.tag })
+        Err(ProtocolError::OtherCall { awaited: awaited(), seen: tag, expected: self.tag })
     }
 }
 

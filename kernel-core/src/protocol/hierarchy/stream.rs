@@ -25,7 +25,7 @@ pub(super) enum Next {
 pub(super) fn next<F: Fabric + ?Sized>(core: Now<'_>, fabric: &F, server: u32, record: u32) -> Result<Next> {
     let shape = core.shape;
     let source = shape.relay(core.rank, server);
-    let awaited = Wait::new(Flag::Record, source, &[record]);
+    let awaited = || Wait::new(Flag::Record, source, &[record]);
     let flag = |number| core.epoch.front(fabric, core.record(server, number), awaited);
     let complete = match core.epoch.number(fabric, core.end_flag(server), awaited)? {
         Some(records) if records > shape.bs_max() => {
@@ -39,7 +39,7 @@ pub(super) fn next<F: Fabric + ?Sized>(core: Now<'_>, fabric: &F, server: u32, r
         None => record + 1 < shape.bs_max() && flag(record + 1)?,
     };
     if !complete {
-        return Ok(Next::Missing(awaited));
+        return Ok(Next::Missing(awaited()));
     }
     if !flag(record)? {
         return Err(ProtocolError::Record { source, record, field: "front flag", seen: 0 });
@@ -60,7 +60,7 @@ pub(super) fn token_and_pairs<F: Fabric + ?Sized>(
 }
 
 pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u32) {
-    let words = [epoch.word(), u64::from(pairs) << 32 | u64::from(token), 0, 0];
+    let words = [epoch.word, u64::from(pairs) << 32 | u64::from(token), 0, 0];
     for (to, word) in record.as_chunks_mut().0.iter_mut().zip(words) {
         *to = word.to_le_bytes();
     }

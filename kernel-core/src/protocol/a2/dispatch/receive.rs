@@ -25,9 +25,9 @@ impl Dispatch {
         if source >= cx.core.work.ranks.end {
             return self.go(Phase::Barrier(Meeting::Arrive));
         }
-        let awaited = Wait::new(Flag::WindowCounts, RankId(source), &[]);
-        if !self.round.has_arrived(cx, FLAG1, awaited)? {
-            return Ok(Progress::Pending(awaited));
+        let awaited = || Wait::new(Flag::WindowCounts, RankId(source), &[]);
+        if !self.round.has_arrived(cx, RankId(source), FLAG1, awaited)? {
+            return Ok(Progress::Pending(awaited()));
         }
         let rows = self.counts_of(cx.core, cx.fabric, RankId(source), |_, _| ())?;
         self.go(Phase::Rows { source, rows })

@@ -66,7 +66,7 @@ impl Returns {
                 let row = combine_inputs.relayed_row(core.shape, self.rows.start)?;
                 let Row { triple: (source, token, part), .. } = row;
                 let (to, at) = slot(core, source, token, part);
-                fabric.publish(to, at, relay::mark(core.epoch.word(), part.pairs))?;
+                fabric.publish(to, at, relay::mark(core.epoch.word, part.pairs))?;
                 self.rows.start += 1;
                 Phase::Put
             }
@@ -78,7 +78,7 @@ impl Returns {
                 fabric.publish(
                     core.near(near),
                     relay::rows_done(core.work.number, core.id),
-                    core.epoch.word(),
+                    core.epoch.word,
                 )?;
                 Phase::RowsDone { near: near + 1 }
             }
@@ -87,10 +87,9 @@ impl Returns {
             Phase::Hear { heard: before } => {
                 let mut heard = before;
                 while let Some((near, other)) = unheard(core, heard)
-                    && core.epoch.is_reached(
-                        fabric.observe(relay::rows_done(near, other))?,
-                        rows_done(core, near, other),
-                    )?
+                    && core.epoch.is_reached(fabric.observe(relay::rows_done(near, other))?, || {
+                        rows_done(core, near, other)
+                    })?
                 {
                     heard += 1;
                 }

@@ -65,10 +65,13 @@ impl Tokens {
         let here = plan::pairs(shape, ids, core.work.server);
         for (position, (k, near_expert)) in (0..).zip(plan::pairs_on(shape, ids, core.work.server)) {
             let at = relay::combine_slot(shape, core.work.server, token, position);
-            let from = plan::near_home(shape, core.work.server, near_expert).rank;
-            let awaited = Wait::new(Flag::Combine, from, &[token.0, k]);
+            let awaited = || {
+                let from = plan::near_home(shape, core.work.server, near_expert).rank;
+                Wait::new(Flag::Combine, from, &[token.0, k])
+            };
             let seen = core.epoch.number(fabric, at, awaited)?;
             if seen != Some(here) {
+                let awaited = awaited();
                 return seen.map_or(Ok(Some(awaited)), |seen| Err(awaited.refused(seen.into())));
             }
         }

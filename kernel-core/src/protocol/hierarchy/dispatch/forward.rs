@@ -66,7 +66,7 @@ impl Forwards {
                 let source = core.shape.relay(core.rank, server);
                 let at = relay::count(core.shape, core.epoch.partition(), home.local_expert, source);
                 // The count must follow this core's puts of these rows: rule 2.
-                cx.fabric.publish(home.rank, at, relay::mark(core.epoch.word(), rows))?;
+                cx.fabric.publish(home.rank, at, relay::mark(core.epoch.word, rows))?;
                 Phase::Count { server, near_expert: near_expert + 1 }
             }
             Phase::Ended => return Ok(Progress::Done),

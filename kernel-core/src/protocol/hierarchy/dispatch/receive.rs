@@ -120,10 +120,12 @@ impl Receive {
         loop {
             let (local_expert, source) = self.slot_of(shape);
             let at = relay::count(shape, core.epoch.partition(), local_expert, source);
-            let relay = shape.relay(source, core.work.server);
-            let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
+            let awaited = || {
+                let relay = shape.relay(source, core.work.server);
+                Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert])
+            };
             let Some(rows) = core.epoch.number(fabric, at, awaited)? else {
-                return Ok(if self.slot == first { Progress::Pending(awaited) } else { Progress::Stepped });
+                return Ok(if self.slot == first { Progress::Pending(awaited()) } else { Progress::Stepped });
             };
             self.take(*core, local_expert, source, rows)?;
             if core.work.slots.contains(&self.slot) {
