@@ -38,6 +38,7 @@ class Member:
         given: list[_Array],
         mask: tuple[int, int, bool] | None,
         scales: _Array | None,
+        call: int | None,
     ) -> tuple[Handle, int, int, list[_Array]]: ...
     def combine(
         self,

@@ -157,15 +157,15 @@ fn row_of(record: &mut [u8], len: u64) -> Result<&mut [u8]> {
     room(record.get_mut(relay::ROW as usize..).unwrap_or_default(), len)
 }
 
-/// The operator that a core is in: its number, counted from 1, its kind, and the tag of its words.
+/// The operator that a core is in, as its words state it, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Epoch {
-    number: u64,
-    kind: Operator,
-    tag: Tag,
-    is_checked: bool,
-    /// The word that states this operator.
+    /// The operator's number, counted from 1, above the tag of its call, if words have tags.
     word: u64,
+    kind: Operator,
+    is_checked: bool,
+    /// Whether numbers in words have come round, or may before a word of this operator is read.
+    comes_round: bool,
 }
 
 /// The number of bits of an epoch in a word, beside 16 bits for a number ([`relay::mark`]).
@@ -177,7 +177,7 @@ const AHEAD_MAX: u64 = 1 << 20;
 impl Epoch {
     /// Creates the epoch of an operator that has not begun.
     const fn none(kind: Operator) -> Self {
-        Self { number: 0, kind, tag: Tags::NONE.tag, is_checked: false, word: 0 }
+        Self { word: 0, kind, is_checked: false, comes_round: false }
     }
 
     /// Begins the next operator. It has one store.
@@ -186,42 +186,44 @@ impl Epoch {
         let tag = if numbering.given.is_some() { numbering.tag(None) } else { Tags::NONE.tag };
         let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
         fabric.store(relay::epoch(core), number)?;
-        let epoch = Self { number, kind: numbering.kind, tag, is_checked: numbering.is_checked(), word: 0 };
-        Ok(Self { word: epoch.in_words() << epoch.shift() | tag.bits(), ..epoch })
+        let epoch = Self { is_checked: numbering.is_checked(), ..Self::none(numbering.kind) };
+        // 2 follows the last number that fits into a word: a word that holds 0 has never been written, and the parity goes on.
+        let in_words = match number.checked_sub(epoch.last() + 1) {
+            None => number,
+            Some(beyond) => 2 + beyond % (epoch.last() - 1),
+        };
+        let word = in_words << epoch.shift() | tag.bits();
+        Ok(Self { word, comes_round: number > epoch.last() - AHEAD_MAX, ..epoch })
     }
 
-    /// Returns the number of bits by which words have the epoch's number above its tag.
+    /// Returns the number of bits by which words have the operator's number above its tag.
     const fn shift(self) -> u32 {
         if self.is_checked { TAG_BITS } else { 0 }
     }
 
-    /// Returns the last number that fits into a word. 2 follows: a word that holds 0 has never been written, and the parity
-    /// goes on.
+    /// Returns the last number that fits into a word.
     const fn last(self) -> u64 {
         (1 << (EPOCH_BITS - self.shift())) - 1
     }
 
-    /// Returns the operator's number in words.
-    const fn in_words(self) -> u64 {
-        match self.number.checked_sub(self.last() + 1) {
-            None => self.number,
-            Some(beyond) => 2 + beyond % (self.last() - 1),
-        }
+    /// Returns the operator's number, as words have it.
+    const fn number(self) -> u64 {
+        self.word >> self.shift()
+    }
+
+    const fn partition(self) -> Partition {
+        if self.number().wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
     }
 
     /// Returns by how many operators a word's epoch is ahead of this one; `None` if it is behind.
     #[inline]
     const fn ahead(self, seen: u64) -> Option<u64> {
         let seen = seen >> self.shift();
-        if self.number <= self.last() - AHEAD_MAX {
-            return seen.checked_sub(self.number);
+        if !self.comes_round {
+            return seen.checked_sub(self.number());
         }
-        let ahead = seen.wrapping_sub(self.in_words()) & self.last();
+        let ahead = seen.wrapping_sub(self.number()) & self.last();
         if seen != 0 && ahead <= AHEAD_MAX { Some(ahead) } else { None }
-    }
-
-    const fn partition(self) -> Partition {
-        if self.number.wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
     }
 
     /// Returns whether the writer of `seen` has begun this operator or a later one.
@@ -247,7 +249,7 @@ impl Epoch {
     }
 
     /// Returns the number beside the epoch at `at`, if that epoch has arrived.
-    fn number<F: Fabric + ?Sized>(
+    fn number_at<F: Fabric + ?Sized>(
         self,
         fabric: &F,
         at: Place,
@@ -269,7 +271,7 @@ impl Epoch {
     }
 
     const fn later(self, at: Place, seen: u64) -> ProtocolError {
-        ProtocolError::Epoch { at, seen: seen >> self.shift(), max: self.number }
+        ProtocolError::Epoch { at, seen: seen >> self.shift(), max: self.number() }
     }
 
     #[inline(always)]
@@ -286,11 +288,11 @@ impl Epoch {
 
     /// Refuses a word of this epoch that has another call's tag.
     fn judge(self, seen: u64, awaited: impl FnOnce() -> Wait) -> Result<()> {
-        let tag = if self.is_checked { Tag::of(seen) } else { self.tag };
-        if tag == self.tag {
+        if !self.is_checked || seen == self.word {
             return Ok(());
         }
-        Err(ProtocolError::OtherCall { awaited: awaited(), seen: tag, expected: self.tag })
+        let [seen, expected] = [seen, self.word].map(Tag::of);
+        Err(ProtocolError::OtherCall { awaited: awaited(), seen, expected })
     }
 }
 

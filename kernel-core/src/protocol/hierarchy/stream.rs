@@ -27,7 +27,7 @@ pub(super) fn next<F: Fabric + ?Sized>(core: Now<'_>, fabric: &F, server: u32, r
     let source = shape.relay(core.rank, server);
     let awaited = || Wait::new(Flag::Record, source, &[record]);
     let flag = |number| core.epoch.front(fabric, core.record(server, number), awaited);
-    let complete = match core.epoch.number(fabric, core.end_flag(server), awaited)? {
+    let complete = match core.epoch.number_at(fabric, core.end_flag(server), awaited)? {
         Some(records) if records > shape.bs_max() => {
             let seen = records.into();
             return Err(ProtocolError::Record { source, record, field: "records", seen });

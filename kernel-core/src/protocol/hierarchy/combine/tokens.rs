@@ -69,7 +69,7 @@ impl Tokens {
                 let from = plan::near_home(shape, core.work.server, near_expert).rank;
                 Wait::new(Flag::Combine, from, &[token.0, k])
             };
-            let seen = core.epoch.number(fabric, at, awaited)?;
+            let seen = core.epoch.number_at(fabric, at, awaited)?;
             if seen != Some(here) {
                 let awaited = awaited();
                 return seen.map_or(Ok(Some(awaited)), |seen| Err(awaited.refused(seen.into())));

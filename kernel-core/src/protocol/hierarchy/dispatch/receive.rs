@@ -124,7 +124,7 @@ impl Receive {
                 let relay = shape.relay(source, core.work.server);
                 Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert])
             };
-            let Some(rows) = core.epoch.number(fabric, at, awaited)? else {
+            let Some(rows) = core.epoch.number_at(fabric, at, awaited)? else {
                 return Ok(if self.slot == first { Progress::Pending(awaited()) } else { Progress::Stepped });
             };
             self.take(*core, local_expert, source, rows)?;
