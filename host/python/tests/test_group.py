@@ -143,8 +143,10 @@ def nothing(group):
 def test_a_layout_without_masks_takes_whole_batches_alone():
     servers = dict(TINY, product="a2", comm_alg="hierarchy", ep_world_size=16, moe_expert_num=16)
     group, *_others = veriep.Group.local(**servers)
-    with pytest.raises(veriep.Violation, match="expert_ids: 0 tokens, .*must be bs = 4 tokens"):
-        group.dispatch(*nothing(group))
+    x, _, _ = nothing(group)
+    one = [np.zeros((1, x.shape[1]), x.dtype), np.arange(2, dtype=np.int32)[None], np.ones((1, 2), np.float32)]
+    with pytest.raises(veriep.Violation, match="expert_ids: 1 tokens, .*must be bs = 4 tokens"):
+        group.dispatch(*one)
 
 
 def test_who_does_not_come_in_time_is_missing():

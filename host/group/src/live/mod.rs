@@ -234,6 +234,8 @@ impl Member {
         let x = if route.tensors.x.is_empty() { tokens.x } else { &route.tensors.x };
         let inputs = Inputs { x, scales: tokens.scales, ..route.tensors.inputs() };
         tokens::check(&mut |found| inputs.check_dispatch(&layer.shape, self.ep_rank(), found))?;
+        // They are kept for combine, which could refuse them only after all ranks have dispatched.
+        tokens::check_weights(&route.tensors, layer.shape.k())?;
         while self.in_flight.len() >= plan.in_flight_max {
             self.give_back_oldest(goes_on)?;
         }
