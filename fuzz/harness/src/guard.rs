@@ -39,7 +39,7 @@ pub struct Spot {
 pub struct Guard {
     pub areas: Vec<Area>,
     outputs: [u64; Tensor::ALL.len()],
-    /// Whether words have the numbers of calls.
+    /// Words have the numbers of calls.
     pub checked: bool,
     pub shape: Shape,
     /// The owner of the memory, by the id that machines use.

@@ -26,7 +26,7 @@ pub struct Options {
     pub receive: String,
     pub flags: String,
     pub stage: u32,
-    /// Whether words have the numbers of their calls.
+    /// Words have the numbers of their calls.
     pub checked: bool,
     pub port_offset: i64,
     pub experts: String,

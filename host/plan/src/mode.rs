@@ -37,7 +37,7 @@ pub struct Mode {
     pub flags: Option<Flags>,
     /// 2 or 3.
     pub stage: Option<u32>,
-    /// Whether words have the numbers of their calls.
+    /// Words have the numbers of their calls.
     pub checked: bool,
     /// In bytes.
     pub port_offset: i64,

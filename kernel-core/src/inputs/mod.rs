@@ -72,22 +72,22 @@ enum Reads {
 }
 
 impl Reads {
-    /// Whether dispatch is one of them, which reads `x` and `scales`.
+    /// Returns whether dispatch is one of them, which reads `x` and `scales`.
     const fn dispatch(self) -> bool {
         matches!(self, Self::Dispatch | Self::Both)
     }
 
-    /// Whether combine is one of them, which reads what is added to results.
+    /// Returns whether combine is one of them, which reads what is added to results.
     const fn combine(self) -> bool {
         matches!(self, Self::Combine | Self::Both)
     }
 
-    /// Whether one of them reads `x`: combine does for experts whose result depends on nothing but the token.
+    /// Returns whether one of them reads `x`: combine does for experts whose result depends on nothing but the token.
     const fn x(self, shape: &Shape) -> bool {
         self.dispatch() || shape.copy_expert_num() > 0 || shape.const_expert_num() > 0
     }
 
-    /// Whether one of them reads `expert_scales`: dispatch sends them in the hierarchy alone.
+    /// Returns whether one of them reads `expert_scales`: dispatch sends them in the hierarchy alone.
     const fn weights(self, shape: &Shape) -> bool {
         self.combine() || matches!(shape.protocol(), Protocol::Hierarchy)
     }
@@ -484,8 +484,9 @@ fn length(
     ControlFlow::Continue(seen == expected)
 }
 
-/// Checks that all are finite: rows of `columns` numbers, or single numbers.
-fn all_finite(
+/// Checks that all numbers of a tensor are finite, rows of `columns` or single ones, and calls `found` with each that is not.
+/// Returns whether all are.
+pub fn all_finite(
     tensor: &'static str,
     values: &[f32],
     columns: Option<usize>,

@@ -285,6 +285,12 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
         keep((Inputs::row(inputs, shape, token), inputs.ids(shape, token)));
     }
     keep(inputs::expert_has_row("scales", shape));
+    keep(inputs::all_finite(
+        "scales",
+        black_box(&[0.5; 2]),
+        None,
+        &mut |_| core::ops::ControlFlow::Break(()),
+    ));
     let untagged = Choices::untagged(&Choices::default());
     let (tag, word) = (Tag::of(u64::from(at)), u64::from(at));
     keep((Tag::call(tag), Tag::bits(tag), Tag::operator(tag)));

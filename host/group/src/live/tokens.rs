@@ -5,7 +5,7 @@ use veriep_case::case::{ExpertMap, NO_EXPERT, OwnedMask, RankTensors, input_prob
 use veriep_case::config::Config;
 use veriep_case::error::{Error, Problem};
 use veriep_case::hints;
-use veriep_core::inputs::{self, InputError, Mask};
+use veriep_core::inputs::{self, Mask, all_finite};
 use veriep_core::shape::{Limits, Protocol, Shape};
 use veriep_core::units::RankId;
 
@@ -131,13 +131,8 @@ pub(super) fn padded_weights(given: &[f32], expert_ids: &[i32]) -> Vec<f32> {
 
 /// Refuses weights that are not finite.
 pub(super) fn check_weights(tensors: &RankTensors, k: u32) -> Result<(), Error> {
-    check(&mut |found| {
-        for (i, weight) in (0..).zip(&tensors.expert_scales).filter(|(_, weight)| !weight.is_finite()) {
-            let (row, column, bits) = (i / k, Some(i % k), weight.to_bits());
-            found(InputError::NotFinite { tensor: "expert_scales", row, column, bits })?;
-        }
-        ControlFlow::Continue(())
-    })
+    let (weights, columns) = (&tensors.expert_scales, Some(k as usize));
+    check(&mut |found| all_finite("expert_scales", weights, columns, found).map_continue(drop))
 }
 
 /// All that a check of inputs finds.
