@@ -201,7 +201,8 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     for member in &group.cluster.members {
         let number = member.number.index();
         let word = |at| group.cluster.memory.word(member.number, at);
-        let next = word(selector(Operator::Dispatch, CoreId(0)));
+        // Where calls have numbers, the record's upper bits hold those of the last uses.
+        let next = word(selector(Operator::Dispatch, CoreId(0))) & 1;
         let last_dispatch = Some(if next == 0 { Partition::P1 } else { Partition::P0 });
         for area in &group.scene.guard(number).areas {
             let words: &[u64] = match (area.named, group.scene.domain.shape.protocol()) {

@@ -47,6 +47,8 @@ impl Dispatch {
             if before <= share.start {
                 first.slot = source.0;
                 first.index = share.start - before;
+                // Tokens rise within a slot, so no row's token is below its index.
+                first.token = first.index;
             }
             before += rows;
         }
