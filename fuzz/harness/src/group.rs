@@ -82,8 +82,9 @@ impl<'t> Scene<'t> {
         let mut operators = schedule(letters, times);
         if times * in_flight < rounds.len() {
             let round = rounds.len() - 1;
-            operators
-                .extend([Operator::Dispatch, Operator::Combine].map(|operator| Planned { operator, round }));
+            operators.extend(
+                [Operator::Dispatch, Operator::Combine].map(|operator| Planned::whole(operator, round)),
+            );
         }
         let sizes = guards.iter().map(|guard| region_sizes(shape, guard.as_ref().map(|guard| guard.rank), 1));
         let mut memory = Memory::new(shape, Dense::new(sizes), Taped::new(tape));

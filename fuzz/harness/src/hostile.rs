@@ -91,7 +91,7 @@ struct Attack {
 
 impl Watch for Attack {
     fn ended(&mut self, group: &mut Group<'_, '_, '_>, member: usize, planned: Planned) {
-        let Planned { operator, round } = planned;
+        let Planned { operator, round, .. } = planned;
         match (operator, self.byzantine) {
             (Operator::Dispatch, Some(byzantine)) if byzantine != member && self.is_apart => {
                 let byzantine = group.cluster.members[byzantine].ep;

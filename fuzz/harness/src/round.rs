@@ -62,7 +62,7 @@ struct Honest {
 
 impl Watch for Honest {
     fn ended(&mut self, group: &mut Group<'_, '_, '_>, member: usize, planned: Planned) {
-        let Planned { operator, round } = planned;
+        let Planned { operator, round, .. } = planned;
         match operator {
             Operator::Dispatch => {
                 check_dispatch(group, member, round);

@@ -43,6 +43,8 @@ mod choices;
 #[cfg(feature = "direct")]
 pub mod direct;
 mod env;
+mod gates;
+mod halves;
 mod handshake;
 #[cfg(feature = "hierarchy")]
 pub mod hierarchy;
@@ -56,6 +58,7 @@ pub use crate::layout::state::Operator;
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
 pub use env::{Env, Refused};
+pub use gates::{Gates, Ticket};
 pub use handshake::Fingerprints;
 pub use kit::{Context, Core, Scratch};
 use kit::{Outcome, entry, given};

@@ -34,7 +34,7 @@ impl Ran {
     /// # Errors
     /// The step failed.
     #[inline(always)]
-    pub(super) fn progress(self) -> Result<Progress> {
+    pub(crate) fn progress(self) -> Result<Progress> {
         self.end.map(|end| match end {
             Run::Done => Progress::Done,
             Run::Waiting(wait) => Progress::Pending(wait),

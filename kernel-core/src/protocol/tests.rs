@@ -1,6 +1,7 @@
 //! Every machine's step is a function of what it observed, and a pending step reports all that could let it move.
 
 mod calls;
+mod halves;
 
 use crate::fabric::middleware::Middleware;
 use crate::fabric::nic::Nic;

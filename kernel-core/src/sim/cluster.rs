@@ -3,7 +3,7 @@
 use super::chooser::{AGENT, Actor, Choice, Chooser};
 use super::memory::{Effect, Memory};
 use super::storage::{Spot, Storage};
-use crate::fabric::{Capabilities, Fabric, Fault, Progress};
+use crate::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
 use crate::layout::outputs::capacity;
 use crate::layout::record::Triple;
 use crate::place::{Place, Region, Tensor};
@@ -17,9 +17,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::discriminant;
 
-pub use super::world::{
-    AgentStep, Answer, Core, CoreStep, Failure, Member, Planned, Returned, World, schedule,
-};
+pub use super::order::{Half, Order, Planned, schedule};
+pub use super::world::{AgentStep, Answer, Core, CoreStep, Failure, Member, Open, Returned, World};
 
 /// The cores and agents of a group, its memory, and how far each is in the schedule. A rank begins its next operator when
 /// all of its own cores have ended the one before (the join); nobody waits for another rank but as the protocol says.
@@ -79,6 +78,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             machine: None,
             words: vec![0xDEAD_BEEF; words],
             row: vec![0xAB; row],
+            open: Vec::new(),
             ended: 0,
             wait: None,
         };
@@ -219,18 +219,55 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             }
             let before = |core: &Core| core.ended < ended || core.ended == ended && core.machine.is_none();
             let first = self.members[i].cores.iter().all(before);
-            if first {
+            if first && planned.begins() {
                 world.begins(self, i, planned)?;
                 let is_combine = planned.operator == Operator::Combine;
                 self.memory.reuse_outputs(number, planned.round % self.batches, is_combine);
                 self.leave_results(i, planned);
             }
-            let env = self.env(i, CoreId(core as u32));
-            let Core { env: its, machine, .. } = &mut self.members[i].cores[core];
-            *machine = Some(Machine::begin(planned.operator, its.insert(env)));
+            if planned.begins() {
+                let env = self.env(i, CoreId(core as u32));
+                let Core { env: its, machine, .. } = &mut self.members[i].cores[core];
+                *machine = Some(Machine::begin(planned.operator, its.insert(env)));
+            } else {
+                let id = CoreId(core as u32);
+                self.resume(i, id, planned).map_err(|error| Failure::Core(number, id, error))?;
+            }
             self.memory.chooser.may_step(Actor { member: number, core: CoreId(core as u32) });
         }
         Ok(())
+    }
+
+    /// Goes on with an operator whose sending half has ended, in the scratch that it had.
+    ///
+    /// # Errors
+    /// The core's own words hold what no core writes.
+    ///
+    /// # Panics
+    /// The schedule has no sending half before.
+    fn resume(&mut self, i: usize, core: CoreId, planned: Planned) -> Result<(), ProtocolError> {
+        let shape = self.shape;
+        let Member { number, cores, .. } = &mut self.members[i];
+        let Core { env, machine, words, row, open, .. } = &mut cores[core.index()];
+        let is_one = |open: &Open| Planned { half: Half::Receive, ..open.sent } == planned;
+        let found = open.iter().position(is_one).unwrap_or_else(|| panic!("{planned}: nothing is open"));
+        let mut resumed = open.swap_remove(found);
+        let env = env.as_ref().expect("a core that has sent");
+        resumed.machine.resume(env.on(shape)?, &self.memory.fabric(*number, core, 0))?;
+        (*words, *row) = (resumed.words, resumed.row);
+        *machine = Some(resumed.machine);
+        Ok(())
+    }
+
+    /// Puts an operator aside whose sending half has ended.
+    fn set_aside(&mut self, i: usize, core: CoreId, sent: Planned) {
+        let Core { machine, words, row, open, .. } = &mut self.members[i].cores[core.index()];
+        let Some(machine) = machine.take() else { return };
+        // The next operator has a scratch of its own, which holds whatever was there before.
+        let fresh = (vec![0xDEAD_BEEF; words.len()], vec![0xAB; row.len()]);
+        let words = core::mem::replace(words, fresh.0);
+        let row = core::mem::replace(row, fresh.1);
+        open.push(Open { sent, machine, words, row });
     }
 
     /// How many operators must have ended before a combine can begin; none before a dispatch.
@@ -302,12 +339,19 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     fn end_of_core(&mut self, i: usize, core: CoreId, world: &mut impl World<S, C>) -> Result<(), Failure> {
+        let planned = self.plan(i)[self.members[i].cores[core.index()].ended];
+        if planned.half == Half::Send {
+            self.set_aside(i, core, planned);
+        }
         let core = &mut self.members[i].cores[core.index()];
         (core.machine, core.wait) = (None, None);
         core.ended += 1;
         let ended = self.members[i].ended;
         if self.members[i].cores.iter().all(|core| core.ended > ended) {
-            world.ended(self, i, self.plan(i)[ended])?;
+            let planned = self.plan(i)[ended];
+            if planned.ends() {
+                world.ended(self, i, planned)?;
+            }
             self.members[i].ended += 1;
         } else if !self.joinless {
             return Ok(());
@@ -330,7 +374,11 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let answer = world.through(actor, &mut fabric, &mut |fabric| {
             let scratch = Scratch { words, row };
             let (core, inputs, combine_inputs) = (env.on(shape)?, &inputs, &combine_inputs);
-            machine.step(&mut Context { core, fabric, inputs, combine_inputs, scratch })
+            let cx = &mut Context { core, fabric, inputs, combine_inputs, scratch };
+            match planned.half {
+                Half::Send => machine.send(cx, 1).progress(),
+                Half::Whole | Half::Receive => machine.step(cx),
+            }
         });
         if let Some((before, words_before)) = before {
             let effects = &self.memory.effects;

@@ -30,6 +30,7 @@ pub mod cluster;
 pub mod duty;
 pub mod flight;
 pub mod memory;
+pub mod order;
 pub mod recorded;
 pub mod seeded;
 mod sleepers;

@@ -2,55 +2,16 @@
 
 use super::chooser::{Actor, Chooser};
 use super::cluster::Cluster;
+use super::order::Planned;
 use super::storage::Storage;
 use crate::fabric::nic::Nic;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
-use crate::protocol::{Agent, CombineInputs, Env, Machine, Operator};
+use crate::protocol::{Agent, CombineInputs, Env, Machine};
 use crate::units::{CoreId, RankId};
 use crate::vector::Any;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
-
-/// An operator of a round: a dispatch and the combine of its rows make one round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
-    /// Which of the two.
-    pub operator: Operator,
-    /// Of which round.
-    pub round: usize,
-}
-
-impl Planned {
-    /// Whether it is the dispatch.
-    #[must_use]
-    pub fn is_dispatch(&self) -> bool {
-        self.operator == Operator::Dispatch
-    }
-}
-
-impl fmt::Display for Planned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.operator.name(), self.round)
-    }
-}
-
-/// The operators that letters such as `DDCC` mean, `times` over: a C combines the oldest dispatch that is not yet
-/// combined.
-#[must_use]
-pub fn schedule(letters: &str, times: usize) -> Vec<Planned> {
-    let (mut dispatched, mut combined) = (0, 0);
-    let letter = |letter| {
-        let (operator, next) = match letter {
-            'D' => (Operator::Dispatch, &mut dispatched),
-            _ => (Operator::Combine, &mut combined),
-        };
-        *next += 1;
-        Planned { operator, round: *next - 1 }
-    };
-    letters.chars().cycle().take(letters.len() * times).map(letter).collect()
-}
 
 /// What combine is given on one rank. See [`CombineInputs`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,10 +46,25 @@ pub struct Core {
     pub words: Vec<u32>,
     /// Bytes of scratch.
     pub row: Vec<u8>,
-    /// Operators that it has ended.
+    /// Operators that it has sent and not ended.
+    pub open: Vec<Open>,
+    /// Operators and halves that it has ended.
     pub ended: usize,
     /// What it waited for in its last step.
     pub wait: Option<Wait>,
+}
+
+/// An operator of a core between its halves.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// Its sending half.
+    pub sent: Planned,
+    /// Its machine.
+    pub machine: Machine,
+    /// Its words of scratch.
+    pub words: Vec<u32>,
+    /// Its bytes of scratch.
+    pub row: Vec<u8>,
 }
 
 /// A member of the group: a rank, or one of two ranks with the same EP rank in a TP domain.
@@ -100,7 +76,7 @@ pub struct Member {
     pub ep: RankId,
     /// Its rank in the TP domain.
     pub tp: RankId,
-    /// Operators that all of its cores have ended.
+    /// Operators and halves that all of its cores have ended.
     pub ended: usize,
     /// What combine is given, by round.
     pub returned: Vec<Returned>,
@@ -150,11 +126,11 @@ pub trait World<S: Storage, C: Chooser>: Sized {
     /// What a member brings to a round.
     fn inputs(&self, member: RankId, round: usize) -> Inputs<'_>;
 
-    /// Member number `i` of the cluster's has ended an operator. Behind a dispatch the experts run: what combine is given
+    /// Member number `i` of the cluster's has ended an operator, with its last half. Behind a dispatch the experts run: what combine is given
     /// is put into [`Member::returned`].
     fn ended(&mut self, cluster: &mut Cluster<'_, S, C>, i: usize, planned: Planned) -> Result<(), Failure>;
 
-    /// Member number `i` is about to begin an operator.
+    /// Member number `i` is about to begin an operator, with its first half.
     fn begins(
         &mut self,
         _cluster: &mut Cluster<'_, S, C>,

@@ -263,7 +263,7 @@ impl Group {
     /// Begins an operator of the last round on all ranks.
     fn begin(&mut self, operator: Operator) {
         let round = self.judge.rounds.len() - 1;
-        self.operators.push(Planned { operator, round });
+        self.operators.push(Planned::whole(operator, round));
         self.members.iter_mut().for_each(|member| member.returned.resize_with(round + 1, Default::default));
         self.begin_all();
     }

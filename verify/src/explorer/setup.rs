@@ -167,7 +167,7 @@ impl<'a> Setup<'a> {
     /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
     pub(super) fn operator(&self, op: u32) -> (Operator, u32, u32) {
         let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
-        let Planned { operator, round } = self.unit[at];
+        let Planned { operator, round, .. } = self.unit[at];
         let per_unit = self.unit.iter().filter(|planned| planned.operator == operator).count() as u32;
         (operator, unit * self.batches + round as u32, unit * per_unit + round as u32)
     }
@@ -175,7 +175,7 @@ impl<'a> Setup<'a> {
     /// An operator as it is told.
     pub(super) fn named(&self, op: u32) -> Planned {
         let (operator, batch, _) = self.operator(op);
-        Planned { operator, round: batch as usize }
+        Planned::whole(operator, batch as usize)
     }
 
     /// Whether experts are a step of the rank before this operator: they read rows where they lie.

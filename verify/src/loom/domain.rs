@@ -216,7 +216,7 @@ impl Core {
         &mut self,
         shape: &Shape,
         env: &Env<Portable>,
-        Planned { operator, round }: Planned,
+        Planned { operator, round, .. }: Planned,
         scratch: Scratch<'_>,
     ) -> Result<(), String> {
         let kept = self.experts(shape, operator, round).map_err(|fault| fault.to_string())?;

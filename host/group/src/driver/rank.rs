@@ -57,7 +57,7 @@ impl Cores {
         goes_on: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<(), Failure> {
         let Operator { shape, options, backend, rank, batch, .. } = *operator;
-        let planned = Planned { round: batch, operator: operator.operator };
+        let planned = Planned::whole(operator.operator, batch);
         for (core, stepper) in (0..).map(CoreId).zip(&mut self.steppers) {
             let begun = stepper.begin((shape, options, backend), (rank, core), planned);
             begun.map_err(|error| Failure::Protocol { rank, core, error })?;

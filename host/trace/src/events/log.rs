@@ -250,7 +250,7 @@ mod tests {
         let sinks = Sinks { lines: Some(Lines::begin(&path).unwrap()), timeline: None };
         let log = Log::new(Unit::Ns, 1, sinks);
         let [writes, sees] = [0, 1].map(|rank| Actor { member: RankId(rank), core: CoreId(0) });
-        let planned = Planned { operator: Operator::Dispatch, round: 0 };
+        let planned = Planned::whole(Operator::Dispatch, 0);
         log.begins_unit(7);
         [writes, sees].into_iter().for_each(|actor| log.steps(actor, planned, "Send"));
         let begun = log.effect_begins();

@@ -125,7 +125,7 @@ impl Serialize for Event {
         line.serialize_entry("time", &time)?;
         line.serialize_entry("rank", &actor.member.0)?;
         line.serialize_entry("core", &core_of(actor))?;
-        if let Some(Planned { operator, round }) = doing.planned {
+        if let Some(Planned { operator, round, .. }) = doing.planned {
             line.serialize_entry("batch", &round)?;
             line.serialize_entry("operator", operator.name())?;
         }

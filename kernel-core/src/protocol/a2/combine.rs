@@ -62,6 +62,16 @@ impl Combine {
         Self { round: Round::new(Operator::Combine), phase: Phase::Select }
     }
 
+    /// Returns whether the rank's doorbell has been rung.
+    pub(crate) const fn has_sent(&self) -> bool {
+        !matches!(self.phase, Phase::Select | Phase::Reorder { .. } | Phase::Send(_))
+    }
+
+    /// Returns the last barrier that the core has passed.
+    pub(crate) const fn epoch_mut(&mut self) -> &mut u32 {
+        &mut self.round.epoch
+    }
+
     /// Advances the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         match self.phase {

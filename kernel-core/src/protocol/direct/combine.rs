@@ -68,6 +68,16 @@ impl Combine {
         }
     }
 
+    /// Returns whether the core has published all its ready words.
+    pub(crate) const fn has_sent(&self) -> bool {
+        !matches!(self.phase, Phase::Select | Phase::Ready { .. })
+    }
+
+    /// Returns the last barrier that the core has passed.
+    pub(crate) const fn epoch_mut(&mut self) -> &mut u32 {
+        &mut self.epoch
+    }
+
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {

@@ -39,6 +39,11 @@ impl Course {
         matches!(self.phase, Phase::Select)
     }
 
+    /// Returns whether the operator has ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Done)
+    }
+
     /// Returns the name of the phase, or of the phase of the role whose turn it is.
     pub(super) const fn phase(&self, roles: [&'static str; 3]) -> &'static str {
         match &self.phase {

@@ -17,14 +17,14 @@ use alloc::vec::Vec;
 const ROUNDS: usize = 6;
 
 /// A protocol with choices that change its words.
-struct Case {
-    name: &'static str,
-    config: Config<'static>,
-    choices: Choices,
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) config: Config<'static>,
+    pub(super) choices: Choices,
 }
 
 /// Returns every kind of word, with one core and with two.
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let checked = Choices { checked: true, ..Choices::default() };
     let receive = |receive| Choices { receive, ..checked };
     let plain = Domain { r: 3, e: 3, k: 2, h: 8, ..PAIR }.config();
@@ -49,12 +49,12 @@ fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> Shape {
         shape_of(&self.config)
     }
 
     /// Returns a group of some rounds, in which the rows of a round differ from those of all others.
-    fn group(&self, rounds: usize, seed: u64) -> Group {
+    pub(super) fn group(&self, rounds: usize, seed: u64) -> Group {
         let result: Result = |shape, round, source, token, k| {
             let number = round as u32 * 31 + source * 53 + token * 17 + k * 5;
             row(shape.dtype(), shape.h(), |i| ((number + i) % 127) as f32 - 60.0)

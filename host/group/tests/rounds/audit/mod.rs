@@ -123,7 +123,7 @@ fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failure> 
         return Ok(Vec::new());
     }
     let audit = Audit { shape, stage: unit.options.choices.stage, counts };
-    let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
+    let of = |(number, &Planned { operator, round: batch, .. }): (usize, &Planned)| {
         let moved = match shape.protocol() {
             Protocol::Hierarchy => audit.servers(number, operator, &batches[batch]),
             _ => audit.mesh(number, operator, &batches[batch]),

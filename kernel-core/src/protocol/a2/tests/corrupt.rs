@@ -146,7 +146,7 @@ fn counts_that_are_more_than_a_source_can_send_to_a_rank_are_refused() {
 pub(super) fn at_combine(mut group: Group) -> Group {
     group.operators.truncate(1);
     assert_eq!(run(&mut group, Delivery::Strong, 1), Ok(()));
-    group.operators.push(Planned { operator: Operator::Combine, round: 0 });
+    group.operators.push(Planned::whole(Operator::Combine, 0));
     group.begin_all();
     assert!(matches!(group.core(0).machine, Some(Machine::A2Combine(_))));
     group

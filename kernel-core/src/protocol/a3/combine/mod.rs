@@ -63,6 +63,11 @@ impl Combine {
         Self { turn: Turn::NONE, share: 0..0, path: Path::EMPTY, lent: None, phase: Phase::Select }
     }
 
+    /// Returns whether the core has returned all its rows.
+    pub(crate) const fn has_sent(&self) -> bool {
+        matches!(self.phase, Phase::Await { .. } | Phase::Clear { .. } | Phase::Write { .. } | Phase::Done)
+    }
+
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {

@@ -85,6 +85,22 @@ impl Dispatch {
         Self { round: Round::new(), tp_turn: Turn::NONE, phase: Phase::Select }
     }
 
+    /// Returns whether the core has published all its flags and counts.
+    pub(crate) fn has_sent(&self, core: Core<'_>) -> bool {
+        match self.phase {
+            Phase::Part(Part::ExpandIdx { .. } | Part::Exchange(_)) => {
+                matches!(core.choices.flags, Flags::Joint)
+            }
+            Phase::Select | Phase::Send { .. } | Phase::Part(_) | Phase::SelectTp => false,
+            Phase::AwaitTokens { .. } | Phase::CopyOut { .. } | Phase::Gather(_) | Phase::Done => true,
+        }
+    }
+
+    /// Returns the last barrier that the core has passed.
+    pub(crate) const fn epoch_mut(&mut self) -> &mut u32 {
+        &mut self.round.epoch
+    }
+
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {

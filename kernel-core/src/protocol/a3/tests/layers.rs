@@ -58,7 +58,7 @@ impl World<Dense, Seeded> for Layers {
 
     /// Compares a rank's outputs with the oracle, and runs its experts.
     fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
-        let Planned { operator, round } = planned;
+        let Planned { operator, round, .. } = planned;
         let inputs: Vec<_> = self.tensors[round].iter().map(Tensors::inputs).collect();
         let oracle = reference::Cluster {
             shape: self.shapes[round],

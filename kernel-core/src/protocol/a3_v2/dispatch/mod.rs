@@ -75,6 +75,24 @@ impl Dispatch {
         Self { round: Round::new(), phase: Phase::Select }
     }
 
+    /// Returns whether the core has published all its counts and blocks.
+    pub(crate) const fn has_sent(&self) -> bool {
+        match self.phase {
+            Phase::Part(Part::ExpandIdx { .. } | Part::Exchange(_)) => true,
+            Phase::Select
+            | Phase::Part(_)
+            | Phase::Send { .. }
+            | Phase::Put { .. }
+            | Phase::PublishBlock { .. } => false,
+            Phase::Look { .. } | Phase::CopyOut { .. } | Phase::Done => true,
+        }
+    }
+
+    /// Returns the last barrier that the core has passed.
+    pub(crate) const fn epoch_mut(&mut self) -> &mut u32 {
+        &mut self.round.epoch
+    }
+
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {

@@ -94,6 +94,18 @@ impl Dispatch {
         Self { round: Round::new(), phase: Phase::Select }
     }
 
+    /// Returns whether the core has published all its token flags.
+    pub(crate) const fn has_sent(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::AwaitTokens { .. }
+                | Phase::Triples { .. }
+                | Phase::Scales { .. }
+                | Phase::Table
+                | Phase::Done
+        )
+    }
+
     /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {

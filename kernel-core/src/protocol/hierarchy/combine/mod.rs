@@ -90,6 +90,11 @@ impl Combine {
         }
     }
 
+    /// Returns whether the operator has ended.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.course.has_ended()
+    }
+
     /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {

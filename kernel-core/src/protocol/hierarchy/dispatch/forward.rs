@@ -43,6 +43,11 @@ impl Forwards {
         Self { phase: Phase::Entered }
     }
 
+    /// Returns whether the role has ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
         let core = cx.core;
         let next = match self.phase {

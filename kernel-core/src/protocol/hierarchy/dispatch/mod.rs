@@ -76,6 +76,11 @@ impl Dispatch {
         }
     }
 
+    /// Returns whether the core has sent its own tokens, and forwarded those of its namesakes.
+    pub(crate) const fn has_sent(&self) -> bool {
+        self.send.has_sent() && self.forward.has_ended()
+    }
+
     /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {

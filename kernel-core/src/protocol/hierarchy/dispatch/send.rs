@@ -43,6 +43,11 @@ impl Send {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
     }
 
+    /// Returns whether all streams have ended, and the agent knows.
+    pub(super) const fn has_sent(&self) -> bool {
+        matches!(self.phase, Phase::ExpandIdx { .. } | Phase::Ended)
+    }
+
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Fabric + ?Sized>) -> Outcome {
         let (core, inputs) = (cx.core, cx.inputs);
         let others = |from| core.work.streams.clone().filter(move |&s| s >= from && s != core.work.server);

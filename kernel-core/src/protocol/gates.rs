@@ -1,0 +1,187 @@
+//! The order of a rank's own operators, judged before each one's first effect.
+//!
+//! A rank may write into a partition again when every rank has read what lay there. No message says so; a *gate* does: an
+//! operator that waits for all ranks, which they begin after they have read. If all ranks take their operators and halves in one order,
+//! a rank can tell from its own order alone:
+//!
+//! ```text
+//! its operator N ends  ->  it begins a gate  ->  that gate ends  ->  it may begin the operator that uses N's partition again
+//! ```
+//!
+//! Dispatch is a gate, on A2 combine too. A dispatch that begins before the one before it has been received is none for that one: its flag
+//! leaves this rank while the former rows are still unread here.
+
+use super::kit::given;
+use super::{Choices, Operator, Receive};
+use crate::fabric::ProtocolError;
+use crate::layout::state::Partition;
+use crate::shape::{Product, Shape};
+
+const UNREAD: ProtocolError = given("an operator begins while other ranks may still read its partition");
+const ROWS_IN_USE: ProtocolError = given("a dispatch begins while the rows of its area are in use");
+const NOT_ALONE: ProtocolError = given("an operator begins on A2 before the one before has ended");
+const NO_ROWS: ProtocolError = given("a combine begins whose dispatch has not been received");
+
+/// An operator that a rank has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct Ticket {
+    operator: Operator,
+    partition: Partition,
+    /// The partition of the dispatch whose rows a combine returns.
+    rows: Partition,
+}
+
+impl Ticket {
+    /// Returns the operator.
+    #[must_use]
+    pub const fn operator(self) -> Operator {
+        self.operator
+    }
+}
+
+/// What is known of the last use of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Use {
+    /// All ranks have ended it, or there was none.
+    Over,
+    /// This rank has begun it, and not ended it.
+    Begun,
+    /// This rank has ended it.
+    Ended,
+    /// This rank has ended it, and begun a gate since, whose partition this is.
+    Gated(Partition),
+}
+
+/// The gates of one rank: which operators and halves it may begin. It holds for a group whose ranks all take their operators and halves in
+/// one order, and combine batches in the order of their dispatches unless told otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Gates {
+    receive: Receive,
+    /// Whether both operators share the partitions, and both are gates.
+    shared: bool,
+    /// The last uses, by operator and partition; in a shared group all are in the first pair.
+    uses: [[Use; 2]; 2],
+    next: [Partition; 2],
+    /// Whether rows of a dispatch may still lie in the window, by its partition. A rank writes over those that it sent, and awaits their
+    /// results; with direct placement it grants their places, and others await its results.
+    held: [bool; 2],
+}
+
+impl Gates {
+    /// Creates the gates of a rank in a new group.
+    #[must_use]
+    pub const fn new(shape: &Shape, choices: &Choices) -> Self {
+        Self {
+            receive: choices.receive,
+            shared: matches!(shape.product(), Product::A2),
+            uses: [[Use::Over; 2]; 2],
+            next: [Partition::P0; 2],
+            held: [false; 2],
+        }
+    }
+
+    /// Begins an operator or its sending half. A combine is of `dispatched`, or of the oldest dispatch whose rows are kept.
+    ///
+    /// # Errors
+    /// Another rank may still read what lies in the operator's partition or area, or on A2 another operator has not ended. Nothing is begun.
+    pub fn begin(&mut self, operator: Operator, dispatched: Option<Ticket>) -> Result<Ticket, ProtocolError> {
+        let kind = self.kind(operator);
+        let partition = self.next_of(kind);
+        if self.shared && self.uses.iter().flatten().any(|last| *last == Use::Begun) {
+            return Err(NOT_ALONE);
+        }
+        if self.use_of(kind, partition) != Use::Over {
+            return Err(UNREAD);
+        }
+        let rows = match (operator, dispatched) {
+            (Operator::Dispatch, _) => partition,
+            (Operator::Combine, Some(ticket)) => ticket.partition,
+            (Operator::Combine, None) => self.oldest(),
+        };
+        if operator == Operator::Dispatch && self.area_is_held(partition) {
+            return Err(ROWS_IN_USE);
+        }
+        if self.receive.keeps_rows() && operator == Operator::Combine && !self.has_rows(rows) {
+            return Err(NO_ROWS);
+        }
+        if operator == Operator::Dispatch || self.shared {
+            for last in self.uses.iter_mut().flatten().filter(|last| **last == Use::Ended) {
+                *last = Use::Gated(partition);
+            }
+        }
+        self.set(kind, partition, Use::Begun);
+        if let Some(next) = self.next.get_mut(kind) {
+            *next = partition.flipped();
+        }
+        if operator == Operator::Dispatch && self.receive.keeps_rows() {
+            self.hold(partition, true);
+        }
+        Ok(Ticket { operator, partition, rows })
+    }
+
+    /// Ends an operator, with its receiving half if it has two.
+    pub fn end(&mut self, ticket: Ticket) {
+        let Ticket { operator, partition, rows } = ticket;
+        let is_gate = operator == Operator::Dispatch || self.shared;
+        self.set(self.kind(operator), partition, Use::Ended);
+        if is_gate {
+            for last in self.uses.iter_mut().flatten().filter(|last| **last == Use::Gated(partition)) {
+                *last = Use::Over;
+            }
+        }
+        if operator == Operator::Combine {
+            self.hold(rows, false);
+        }
+    }
+
+    const fn kind(&self, operator: Operator) -> usize {
+        match operator {
+            Operator::Combine if !self.shared => 1,
+            Operator::Dispatch | Operator::Combine => 0,
+        }
+    }
+
+    fn next_of(&self, kind: usize) -> Partition {
+        self.next.get(kind).copied().unwrap_or(Partition::P0)
+    }
+
+    fn use_of(&self, kind: usize, partition: Partition) -> Use {
+        let uses = self.uses.get(kind).and_then(|uses| uses.get(partition.index() as usize));
+        uses.copied().unwrap_or(Use::Begun)
+    }
+
+    fn set(&mut self, kind: usize, partition: Partition, now: Use) {
+        if let Some(last) = self.uses.get_mut(kind).and_then(|uses| uses.get_mut(partition.index() as usize))
+        {
+            *last = now;
+        }
+    }
+
+    fn hold(&mut self, partition: Partition, now: bool) {
+        if let Some(held) = self.held.get_mut(partition.index() as usize) {
+            *held = now;
+        }
+    }
+
+    /// Returns whether rows lie in the area of a dispatch of this partition. Only direct placement may have one area for both.
+    fn area_is_held(&self, partition: Partition) -> bool {
+        let is_one = self.receive.areas() == 1;
+        self.is_held(partition) || is_one && self.is_held(partition.flipped())
+    }
+
+    fn is_held(&self, partition: Partition) -> bool {
+        self.held.get(partition.index() as usize) == Some(&true)
+    }
+
+    /// Returns the older one of two dispatches whose rows are kept: the next dispatch would use its partition.
+    fn oldest(&self) -> Partition {
+        let next = self.next_of(0);
+        if self.has_rows(next) { next } else { next.flipped() }
+    }
+
+    /// Returns whether the rows of a dispatch have been received, and lie in the window.
+    fn has_rows(&self, partition: Partition) -> bool {
+        self.is_held(partition) && self.use_of(0, partition) != Use::Begun
+    }
+}

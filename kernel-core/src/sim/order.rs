@@ -1,0 +1,294 @@
+//! Orders of operators and halves, as text: `DDCC`, `Ds1 Cs0 Dr1 Cr0`.
+//!
+//! `D` is a dispatch and `C` a combine; `s` is its sending half and `r` the rest. Without numbers, the operators of a kind, and their halves,
+//! are of the batches 0, 1, 2, ... in order. With numbers the text is the body of a loop: each time round, every number grows by the
+//! number of dispatches in the body, and what the first and the last batches lack is taken before and after.
+
+use crate::protocol::Operator;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A part of an operator that a rank takes in one go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Half {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Until everything is sent.
+    Send,
+    /// The rest.
+    Receive,
+}
+
+/// An operator of a round, or one of its halves: a dispatch and the combine of its rows make one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Planned {
+    /// Which of the two operators.
+    pub operator: Operator,
+    /// Of which round.
+    pub round: usize,
+    /// How much of it.
+    pub half: Half,
+}
+
+impl Planned {
+    /// A whole operator.
+    #[must_use]
+    pub const fn whole(operator: Operator, round: usize) -> Self {
+        Self { operator, round, half: Half::Whole }
+    }
+
+    /// Whether it is a dispatch.
+    #[must_use]
+    pub fn is_dispatch(&self) -> bool {
+        self.operator == Operator::Dispatch
+    }
+
+    /// Whether the operator begins with it.
+    #[must_use]
+    pub fn begins(&self) -> bool {
+        self.half != Half::Receive
+    }
+
+    /// Whether the operator ends with it.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        self.half != Half::Send
+    }
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let half = match self.half {
+            Half::Whole => "",
+            Half::Send => "sending half of ",
+            Half::Receive => "receiving half of ",
+        };
+        write!(f, "{half}{} {}", self.operator.name(), self.round)
+    }
+}
+
+/// The order in which a rank takes operators and halves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    body: Vec<Planned>,
+    /// Batches that one time round begins.
+    batches: usize,
+    is_numbered: bool,
+}
+
+impl Order {
+    /// Reads an order. Spaces and commas are allowed between operators.
+    ///
+    /// # Errors
+    /// Another letter; a number that some operators have and others lack; or an operator or half that comes twice, or before what must precede it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut body = Vec::new();
+        let mut numbers = Vec::new();
+        let mut rest = text.char_indices().peekable();
+        // Operators of each kind and half so far.
+        let mut counts = [[0; 2]; 2];
+        while let Some((at, letter)) = rest.next() {
+            let operator = match letter {
+                ' ' | ',' => continue,
+                'D' => Operator::Dispatch,
+                'C' => Operator::Combine,
+                other => return Err(format!("{other:?} at position {at}: must be D or C")),
+            };
+            let half = match rest.peek() {
+                Some((_, 's')) => Half::Send,
+                Some((_, 'r')) => Half::Receive,
+                _ => Half::Whole,
+            };
+            if half != Half::Whole {
+                rest.next();
+            }
+            let mut digits = String::new();
+            while let Some((_, digit)) = rest.next_if(|(_, digit)| digit.is_ascii_digit()) {
+                digits.push(digit);
+            }
+            let [begun, ended] = &mut counts[operator as usize];
+            let count = if half == Half::Receive { &mut *ended } else { &mut *begun };
+            let counted = *count;
+            *count += 1;
+            if half == Half::Whole {
+                *ended += 1;
+            }
+            let number = match digits.as_str() {
+                "" => None,
+                digits => Some(digits.parse::<u16>().map_err(|_| format!("{digits}: too large a number"))?),
+            };
+            numbers.push(number);
+            let round = number.map_or(counted, usize::from);
+            body.push(Planned { operator, round, half });
+        }
+        let is_numbered = numbers.first().is_some_and(Option::is_some);
+        if numbers.iter().any(|number| number.is_some() != is_numbered) {
+            return Err("must number all operators or none".into());
+        }
+        let order = Self { batches: counts[Operator::Dispatch as usize][0], body, is_numbered };
+        if is_numbered {
+            order.check_loop(counts)?;
+        }
+        check(&order.times(if is_numbered { 1 + order.last() } else { 1 }))?;
+        Ok(order)
+    }
+
+    /// A loop takes each half of a batch once, so it has as many of each.
+    fn check_loop(&self, [[sent, received], [returned, summed]]: [[usize; 2]; 2]) -> Result<(), String> {
+        if [received, returned, summed].iter().any(|&count| count != sent) {
+            return Err(format!(
+                "{sent} of D or Ds, {received} of D or Dr, {returned} of C or Cs, {summed} of C or Cr: must be as many of each"
+            ));
+        }
+        Ok(())
+    }
+
+    fn last(&self) -> usize {
+        self.body.iter().map(|planned| planned.round).max().unwrap_or(0)
+    }
+
+    /// Batches that one time round begins.
+    #[must_use]
+    pub const fn batches(&self) -> usize {
+        self.batches
+    }
+
+    /// Whether it names halves.
+    #[must_use]
+    pub fn has_halves(&self) -> bool {
+        self.body.iter().any(|planned| planned.half != Half::Whole)
+    }
+
+    /// The order, `times` over, in full.
+    #[must_use]
+    pub fn times(&self, times: usize) -> Vec<Planned> {
+        let again = |i| {
+            self.body
+                .iter()
+                .map(move |planned| Planned { round: planned.round + i * self.batches, ..*planned })
+        };
+        let taken: Vec<Planned> = (0..times).flat_map(again).collect();
+        if !self.is_numbered {
+            return taken;
+        }
+        let last = taken.iter().map(|planned| planned.round).max().unwrap_or(0);
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for round in 0..=last {
+            let parts = parts_of(round, |part| taken.contains(part));
+            let (lacking, first_taken) = (
+                parts.iter().filter(|part| !taken.contains(part)),
+                parts.iter().position(|part| taken.contains(part)),
+            );
+            for part in lacking {
+                let place = parts.iter().position(|other| other == part);
+                if place < first_taken { before.push(*part) } else { after.push(*part) }
+            }
+        }
+        before.into_iter().chain(taken).chain(after).collect()
+    }
+}
+
+/// The parts that a batch consists of: halves where a half is taken, else whole operators.
+fn parts_of(round: usize, is_taken: impl Fn(&Planned) -> bool) -> Vec<Planned> {
+    let of = |operator| {
+        let halves = [Half::Send, Half::Receive].map(|half| Planned { operator, round, half });
+        if halves.iter().any(&is_taken) {
+            halves.to_vec()
+        } else {
+            [Planned::whole(operator, round)].to_vec()
+        }
+    };
+    [of(Operator::Dispatch), of(Operator::Combine)].concat()
+}
+
+/// Refuses an operator or half that is taken twice, or before what must precede it.
+fn check(taken: &[Planned]) -> Result<(), String> {
+    for (i, planned) in taken.iter().enumerate() {
+        let Planned { operator, round, .. } = *planned;
+        let before = &taken[..i];
+        let has = |operator, is_one: fn(&Planned) -> bool| {
+            before.iter().any(|other| other.operator == operator && other.round == round && is_one(other))
+        };
+        if planned.begins() && has(operator, Planned::begins)
+            || planned.ends() && has(operator, Planned::ends)
+        {
+            return Err(format!("{planned} comes twice"));
+        }
+        if planned.half == Half::Receive && !has(operator, Planned::begins) {
+            return Err(format!("{planned} has no sending half before it"));
+        }
+        if operator == Operator::Combine && planned.begins() && !has(Operator::Dispatch, Planned::ends) {
+            return Err(format!("{planned} has no dispatch to combine"));
+        }
+    }
+    Ok(())
+}
+
+/// The operators that letters such as `DDCC` mean, `times` over: a C combines the oldest dispatch that is not yet
+/// combined.
+///
+/// # Panics
+/// The letters are no [order](Order).
+#[must_use]
+pub fn schedule(letters: &str, times: usize) -> Vec<Planned> {
+    match Order::parse(letters) {
+        Ok(order) => order.times(times),
+        Err(why) => panic!("{letters}: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn shown(text: &str, times: usize) -> Vec<String> {
+        let short = |planned: &Planned| {
+            let half = ["", "s", "r"][planned.half as usize];
+            format!("{}{half}{}", if planned.is_dispatch() { "D" } else { "C" }, planned.round)
+        };
+        Order::parse(text).unwrap().times(times).iter().map(short).collect()
+    }
+
+    #[test]
+    fn operators_without_numbers_are_of_the_batches_in_order() {
+        assert_eq!(shown("DDCC", 1), ["D0", "D1", "C0", "C1"]);
+        assert_eq!(shown("DC", 2), ["D0", "C0", "D1", "C1"]);
+        assert_eq!(shown("Ds Dr, CsCr", 1), ["Ds0", "Dr0", "Cs0", "Cr0"]);
+        assert_eq!(shown("DsDsDrDrCC", 1), ["Ds0", "Ds1", "Dr0", "Dr1", "C0", "C1"]);
+        assert_eq!(shown("D", 1), ["D0"]);
+        assert_eq!(schedule("", 3), vec![]);
+    }
+
+    #[test]
+    fn a_loop_gets_what_its_first_and_last_batches_lack() {
+        let before = ["D0"];
+        let twice = ["Ds1", "Cs0", "Dr1", "Cr0", "Ds2", "Cs1", "Dr2", "Cr1"];
+        let after = ["C2"];
+        assert_eq!(shown("Ds1 Cs0 Dr1 Cr0", 2), [&before[..], &twice, &after].concat());
+        assert_eq!(shown("D1 C0", 1), ["D0", "D1", "C0", "C1"]);
+        assert_eq!(shown("D0 C0", 2), ["D0", "C0", "D1", "C1"]);
+    }
+
+    #[test]
+    fn what_is_no_order_is_refused() {
+        for (text, why) in [
+            ("DX", "'X' at position 1: must be D or C"),
+            ("d", "'d' at position 0: must be D or C"),
+            ("C", "combine 0 has no dispatch to combine"),
+            ("DCC", "combine 1 has no dispatch to combine"),
+            ("DrDs", "receiving half of dispatch 0 has no sending half before it"),
+            ("DsCs", "sending half of combine 0 has no dispatch to combine"),
+            ("Ds0 Dr", "must number all operators or none"),
+            ("D0 D0 C0 C0", "dispatch 0 comes twice"),
+            ("D1 C0 C0", "1 of D or Ds, 1 of D or Dr, 2 of C or Cs, 2 of C or Cr: must be as many of each"),
+            ("D0 C1", "combine 1 has no dispatch to combine"),
+            ("D99999999 C0", "99999999: too large a number"),
+        ] {
+            assert_eq!(Order::parse(text).unwrap_err(), why, "{text}");
+        }
+    }
+}
