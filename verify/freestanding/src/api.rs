@@ -34,8 +34,8 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, CombineInputs, Context, Env, Fingerprints, Flags, Machine, Operator, Ran,
-    Rank, Receive, Scratch, a2, a3, a3_v2, direct, hierarchy, received,
+    self, Agent, AgentEnv, Choices, CombineInputs, Context, Env, Fingerprints, Flags, Gates, Machine,
+    Operator, Ran, Rank, Receive, Scratch, Ticket, a2, a3, a3_v2, direct, hierarchy, received,
 };
 use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
@@ -421,8 +421,16 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
                 let mut cx = Context { core, fabric, inputs, combine_inputs: &CombineInputs::NONE, scratch };
                 keep(Machine::run(&mut machine, &mut cx, any()));
                 keep(Machine::awaits(&mut machine, &mut cx, &mut keep));
+                keep((Machine::send(&mut machine, &mut cx, any()), Machine::has_sent(&machine, cx.core)));
+                keep(Machine::resume(&mut machine, cx.core, &*cx.fabric));
             }
         }
+    }
+    let mut gates = Gates::new(shape, &Choices::default());
+    if let Ok(ticket) = Gates::begin(&mut gates, black_box(Operator::Dispatch), None) {
+        keep(Ticket::operator(ticket));
+        Gates::end(&mut gates, ticket);
+        keep(Gates::begin(&mut gates, black_box(Operator::Combine), Some(ticket)));
     }
     keep(Ran::failed(ProtocolError::OtherMachine));
     let counts = black_box(&[0; 16][..]);
