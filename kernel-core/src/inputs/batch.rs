@@ -38,7 +38,7 @@ impl Inputs<'_> {
 #[cfg(test)]
 mod tests {
     use crate::inputs::{InputError, Inputs, Mask};
-    use crate::testing::domain::{Domain, PAIR};
+    use crate::testing::domain::{Dice, Domain, PAIR};
     use crate::units::RankId;
     use core::ops::ControlFlow;
 
@@ -72,5 +72,34 @@ mod tests {
         ] {
             assert_eq!(refused(of, combined), [InputError::OtherBatch]);
         }
+    }
+
+    #[test]
+    fn any_change_of_the_active_pairs_is_refused_and_no_other() {
+        let shape = Domain { e: 8, k: 2, h: 4, bs: 3, ..PAIR }.shape();
+        let (rank, mut dice, x) = (RankId(0), Dice(3), [0; 24]);
+        let (mut same, mut others) = (0, 0);
+        for _ in 0..10_000 {
+            let ids: [i32; 6] = core::array::from_fn(|_| dice.below(8) as i32);
+            let mask: [bool; 6] = core::array::from_fn(|_| dice.below(4) > 0);
+            let (mut other_ids, mut other_mask) = (ids, mask);
+            let at = dice.below(6) as usize;
+            match dice.below(3) {
+                0 => other_ids[at] = dice.below(8) as i32,
+                1 => other_mask[at] = !other_mask[at],
+                _ => other_ids.swap(at, dice.below(6) as usize),
+            }
+            let of = |ids: &[i32; 6], mask: &[bool; 6]| {
+                let given = Inputs { x: &x, expert_ids: ids, expert_scales: &[0.5; 6], ..Inputs::default() };
+                Inputs { mask: Mask::Pairs(mask), ..given }.batch(&shape, rank)
+            };
+            let active = |ids: &[i32; 6], mask: &[bool; 6]| -> alloc::vec::Vec<_> {
+                (0..6).filter(|&i| mask[i]).map(|i| (i, ids[i])).collect()
+            };
+            let is_same = active(&ids, &mask) == active(&other_ids, &other_mask);
+            assert_eq!(of(&ids, &mask) == of(&other_ids, &other_mask), is_same, "{ids:?} {mask:?}");
+            if is_same { same += 1 } else { others += 1 }
+        }
+        assert!(same > 500 && others > 5000, "{same} the same, {others} others");
     }
 }

@@ -93,10 +93,15 @@ fn leaves_out_a_combine(planned: &Planned) -> bool {
     planned.round == 3 && planned.operator == Operator::Combine
 }
 
-/// Returns how runs of many seeds ended: by a refused call, a wait, something else.
-fn endings(case: &Case, skips: fn(&Planned) -> bool, counts: bool) -> [u32; 3] {
+/// Returns the number of seeds for each case: with `.ci/prove` ten thousand over all, else a few that stand for them.
+pub(super) fn seeds() -> u64 {
+    if std::env::var_os("VERIEP_THOROUGH").is_some() { 10_000_u64.div_ceil(cases().len() as u64) } else { 12 }
+}
+
+/// Returns how runs of so many seeds ended: by a refused call, a wait, something else.
+fn endings(case: &Case, skips: fn(&Planned) -> bool, counts: bool, seeds: u64) -> [u64; 3] {
     let mut endings = [0; 3];
-    for seed in 0..12 {
+    for seed in 0..seeds {
         let ending = match case.run_without(seed, skips, counts) {
             Err(Failure::Core(_, _, ProtocolError::OtherCall { .. })) => 0,
             Err(Failure::Hang(_)) => 1,
@@ -123,10 +128,10 @@ fn groups_that_check_calls_agree_with_the_oracle() {
 fn a_rank_that_leaves_out_a_call_is_never_handed_other_rows() {
     for case in cases() {
         let what = format!("{}, {} cores", case.name, case.config.aiv_num);
-        assert_eq!(endings(&case, leaves_out_a_round, false), [12, 0, 0], "{what}");
+        assert_eq!(endings(&case, leaves_out_a_round, false, seeds()), [seeds(), 0, 0], "{what}");
         // The others await its rows, and it awaits their next dispatch: each names the other.
-        let [refused, hangs, others] = endings(&case, leaves_out_a_combine, false);
-        assert_eq!((refused + hangs, others), (12, 0), "{what}: {refused} refused, {hangs} hang");
+        let [refused, hangs, others] = endings(&case, leaves_out_a_combine, false, seeds());
+        assert_eq!((refused + hangs, others), (seeds(), 0), "{what}: {refused} refused, {hangs} hang");
     }
 }
 
@@ -136,8 +141,8 @@ fn without_numbers_a_left_out_round_is_not_seen() {
         .iter()
         .filter(|case| {
             let unchecked = Case { choices: Choices { checked: false, ..case.choices }, ..**case };
-            endings(&unchecked, leaves_out_a_round, false)[2] == 12
-                && endings(case, leaves_out_a_round, true)[2] == 12
+            endings(&unchecked, leaves_out_a_round, false, 12)[2] == 12
+                && endings(case, leaves_out_a_round, true, 12)[2] == 12
         })
         .map(|case| format!("{} {}", case.name, case.config.aiv_num))
         .collect();

@@ -1,6 +1,6 @@
 //! Operators in two halves, in every protocol, over memory as late as the contract allows.
 
-use super::calls::{Case, cases};
+use super::calls::{Case, cases, seeds};
 use crate::fabric::ProtocolError;
 use crate::protocol::{Choices, Gates, Operator, Receive, Ticket};
 use crate::shape::{Product, Protocol, Shape};
@@ -95,7 +95,7 @@ fn the_usual_overlap_is_right_where_gates_allow_it() {
             Some(other) => panic!("{what}: {other:?}"),
             None => allowed.push(case.name),
         }
-        for seed in 0..12 {
+        for seed in 0..seeds() {
             assert_eq!(run(&case, &order, seed), Ok(()), "{what}, seed {seed}");
         }
     }
@@ -166,7 +166,7 @@ fn any_order_that_gates_allow_is_right() {
     let mut dice = Dice(7);
     let (mut right, mut refusals) = (0, 0);
     for case in with_two_areas() {
-        for seed in 0..if cfg!(miri) { 1 } else { 60 } {
+        for seed in 0..5 * seeds() {
             let order = any_order(&mut dice, 5, 2);
             if refused(&case, &order).is_some() {
                 refusals += 1;
