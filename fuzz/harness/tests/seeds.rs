@@ -121,6 +121,8 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
     let in_place = receive(Receive::InPlace);
     let agents = Choices { stage: Stage::Two, ..all };
     let shared = |numbers: Numbers| Numbers { shared_experts: 2, replicas: 1, ..numbers };
+    // Two rounds, after which the next dispatch uses partition 0 again.
+    let checked = |numbers: Numbers| Numbers { rounds: 129, ..numbers };
     // Two servers of two ranks.
     let near = |numbers: Numbers| Numbers { shared_experts: 1, ..numbers };
     let special = |numbers: Numbers| Numbers { specials: 0b01_10_01, ..numbers };
@@ -158,6 +160,8 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
             shared(numbers(FullmeshV1, in_place, &[F::Elastic, F::CommQuant, F::Masked])),
         ),
         ("direct", numbers(FullmeshV1, receive(areas(1)), &[])),
+        // Found by fuzzing: the last dispatch was told from the whole selector, which also holds the last calls.
+        ("direct_numbered", checked(numbers(FullmeshV1, receive(areas(1)), &[]))),
         (
             "direct_shared_quantised",
             shared(numbers(FullmeshV1, receive(areas(1)), &[F::Quantised, F::Masked, F::RmsNorm])),

@@ -257,6 +257,33 @@ fn a_shared_expert_takes_only_rows_of_its_own_column() {
     }
 }
 
+/// Cores of a shared expert's rank split rows, and a share may begin within a slot.
+#[test]
+fn a_core_whose_share_begins_within_a_slot_refuses_a_token_below_its_rows_index() {
+    for (token, is_refused) in [(0, true), (2, true), (3, false)] {
+        let shape = Domain { r: 2, e: 1, s: 1, rs: 1, bs: 4, cores: 3, ..PAIR }.shape();
+        let ranks = (0..2).map(RankId);
+        let tensors = ranks.map(|rank| Tensors::new(&shape, rank, vec![0; 4], OwnedMask::None)).collect();
+        let mut group = Group::new(&shape, tensors);
+        group.begin_dispatch();
+        let cores = group.cores();
+        for i in (0..cores).cycle().take(400 * cores) {
+            if i != 1 || group.phase(1) != "CopyOut" {
+                group.step(i).unwrap();
+            }
+        }
+        assert_eq!(group.phase(1), "CopyOut");
+        // Of eight rows, four of each source, core 1 copies three: the last one of rank 0 comes first.
+        let home = Home { rank: RANK, local_expert: 0 };
+        let at = triple_of(&shape, dispatch_record(&shape, P0, home, RankId(0), 3));
+        let triple = Triple { source: RankId(0), token: Token(token), k: 1 };
+        group.memory.poke(RANK, at, &triple.to_bytes());
+        let seen = [0, token as i32, 1];
+        let expected = is_refused.then_some(ProtocolError::Triple { row: 3, seen });
+        assert_eq!(group.step(1).err(), expected, "token {token}");
+    }
+}
+
 #[test]
 fn a_replica_takes_no_rows_of_a_source_that_sends_to_another() {
     // Two replicas of one shared expert: ranks 0 and 1; rank 1 keeps its tokens, rank 2 sends to rank 0.
