@@ -8,8 +8,8 @@
 //! its operator N ends  ->  it begins a gate  ->  that gate ends  ->  it may begin the operator that uses N's partition again
 //! ```
 //!
-//! Dispatch is a gate, on A2 combine too. A dispatch that begins before the one before it has been received is none for that one: its flag
-//! leaves this rank while the former rows are still unread here.
+//! Dispatch is a gate, on A2 combine too. A dispatch that begins before the one before it has been received would be none for that one,
+//! since its flag leaves while the former rows are still unread here. So it is refused.
 
 use super::kit::given;
 use super::{Choices, Operator, Receive};
@@ -19,6 +19,7 @@ use crate::shape::{Product, Shape};
 
 const UNREAD: ProtocolError = given("an operator begins while other ranks may still read its partition");
 const ROWS_IN_USE: ProtocolError = given("a dispatch begins while the rows of its area are in use");
+const NOT_RECEIVED: ProtocolError = given("a dispatch begins before the one before it has been received");
 const NOT_ALONE: ProtocolError = given("an operator begins on A2 before the one before has ended");
 const NO_ROWS: ProtocolError = given("a combine begins whose dispatch has not been received");
 
@@ -99,6 +100,11 @@ impl Gates {
             (Operator::Combine, Some(ticket)) => ticket.partition,
             (Operator::Combine, None) => self.oldest(),
         };
+        // Its flags would leave before this rank has read the former rows, so it would be no gate for them, and no later dispatch could begin.
+        // With direct placement it would also clear words that are still awaited.
+        if operator == Operator::Dispatch && self.use_of(0, partition.flipped()) == Use::Begun {
+            return Err(NOT_RECEIVED);
+        }
         if operator == Operator::Dispatch && self.area_is_held(partition) {
             return Err(ROWS_IN_USE);
         }

@@ -46,6 +46,8 @@ pub struct Cluster<'a, S, C> {
     /// Whether cores begin an operator without waiting for the others of their rank, but a combine for its experts: for a
     /// twin.
     pub joinless: bool,
+    /// Whether cores go on with an operator without reading again at which barrier they are: for a twin.
+    pub stale: bool,
     /// The most effects of any step so far.
     pub most_effects: usize,
     /// Steps so far that changed something.
@@ -105,6 +107,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             one_by_one: |_| true,
             checked: true,
             joinless: false,
+            stale: false,
             most_effects: 0,
             steps: 0,
         }
@@ -246,14 +249,16 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     /// # Panics
     /// The schedule has no sending half before.
     fn resume(&mut self, i: usize, core: CoreId, planned: Planned) -> Result<(), ProtocolError> {
-        let shape = self.shape;
+        let (shape, stale) = (self.shape, self.stale);
         let Member { number, cores, .. } = &mut self.members[i];
         let Core { env, machine, words, row, open, .. } = &mut cores[core.index()];
         let is_one = |open: &Open| Planned { half: Half::Receive, ..open.sent } == planned;
         let found = open.iter().position(is_one).unwrap_or_else(|| panic!("{planned}: nothing is open"));
         let mut resumed = open.swap_remove(found);
         let env = env.as_ref().expect("a core that has sent");
-        resumed.machine.resume(env.on(shape)?, &self.memory.fabric(*number, core, 0))?;
+        if !stale {
+            resumed.machine.resume(env.on(shape)?, &self.memory.fabric(*number, core, 0))?;
+        }
         (*words, *row) = (resumed.words, resumed.row);
         *machine = Some(resumed.machine);
         Ok(())
