@@ -33,6 +33,7 @@ fn waits() -> Vec<Wait> {
         of(Flag::Record, &[61]),
         Wait::IDLE,
         of(Flag::Nic, &[]),
+        Wait::ROOM,
         of(Flag::Combine, &[64, 65]),
     ]
 }
@@ -68,6 +69,7 @@ fn errors() -> Vec<E> {
         E::Record { source, record: 61, field: "pairs", seen: 99 },
         E::Fault(Fault::new(RANK, at, 73)),
         E::Fault(Fault::new(RANK, at, 73).with_code(-74)),
+        E::Fault(Fault::busy(RANK, at, 73)),
         E::OtherMachine,
         E::Given("what"),
         E::Internal("what for"),

@@ -164,8 +164,8 @@ pub struct Missing {
     /// `dispatch` or `combine`; `join` of a group that never met.
     pub operator: &'static str,
     /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `relayed_count`, `token_flag`, `block_flag`,
-    /// `counts`, `grant`, `token_flags`, `results`, `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
-    /// `record`; of `join` `process`; of a rank that is far ahead of another `call`.
+    /// `counts`, `grant`, `token_flags`, `results`, `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `room`, `agent_idle`,
+    /// `entered`, `rows_done` or `record`; of `join` `process`; of a rank that is far ahead of another `call`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]

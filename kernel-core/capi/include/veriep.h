@@ -410,6 +410,11 @@
 #define VERIEP_TERM_MIX 2
 
 /**
+ * The answer of a function of `veriep_fabric` that has no room for an effect now, and has done nothing.
+ */
+#define VERIEP_BUSY -2147483647
+
+/**
  * The core waits for another value of the word at a place.
  */
 #define VERIEP_AWAITS_WORD 0
@@ -425,7 +430,7 @@
 #define VERIEP_AWAITS_QUIET 2
 
 /**
- * The agent waits until the network interface takes another task.
+ * The agent waits until the network interface takes another task, or the core until the memory has room for an effect.
  */
 #define VERIEP_AWAITS_ROOM 3
 
@@ -881,6 +886,9 @@ typedef struct veriep_rows {
  * The memory of all ranks as one core sees it, as a table of functions. Each is given `context` first and answers 0, or a
  * code of its own other than 0 for what the memory does not hold. Those at the end may be null. None of them blocks.
  *
+ * `put`, `publish`, `store`, `write`, `deliver` and `send` may answer `VERIEP_BUSY` and do nothing: there is no room now. The
+ * step is then `VERIEP_PENDING`, and a later one asks again for what is left.
+ *
  * `to` names a rank of the domain that the region belongs to: an EP rank, or for the TP regions a number in the TP domain.
  */
 typedef struct veriep_fabric {
@@ -1017,7 +1025,9 @@ typedef struct veriep_mapped {
    */
   void *cache_context;
   /**
-   * Optional: makes what this core wrote there visible to others, before it tells them.
+   * Optional: makes what this core wrote there visible to others, before it tells them. **It must write back only bytes that
+   * this core has changed**: words of other ranks and cores may stand in the same line, and are lost where a whole line is
+   * written.
    */
   void (*clean)(void *context, const void *address, size_t len);
   /**

@@ -2,7 +2,7 @@
 
 use crate::given::read;
 use crate::types::veriep_choices;
-use kernel_core::fabric::Capabilities;
+use kernel_core::fabric::{Capabilities, Fault};
 use kernel_core::layout::state::{Operator, STATE_BYTES};
 use kernel_core::layout::tp::TP_STATE_BYTES;
 use kernel_core::place::{Region, Tensor};
@@ -189,13 +189,16 @@ pub const VERIEP_TERM_BLOCKS: u32 = 1;
 /// `alphas[0] * rows[0] + alphas[1] * rows[1]`, each product and the sum rounded in float, times the weight.
 pub const VERIEP_TERM_MIX: u32 = 2;
 
+/// The answer of a function of `veriep_fabric` that has no room for an effect now, and has done nothing.
+pub const VERIEP_BUSY: i32 = -2147483647;
+
 /// The core waits for another value of the word at a place.
 pub const VERIEP_AWAITS_WORD: u32 = 0;
 /// The core waits for a change in so many bytes at a place.
 pub const VERIEP_AWAITS_BYTES: u32 = 1;
 /// The core waits until `quiet` answers yes.
 pub const VERIEP_AWAITS_QUIET: u32 = 2;
-/// The agent waits until the network interface takes another task.
+/// The agent waits until the network interface takes another task, or the core until the memory has room for an effect.
 pub const VERIEP_AWAITS_ROOM: u32 = 3;
 
 /// No rank, no partition, all cores.
@@ -279,6 +282,7 @@ pub(crate) const fn region(region: Region) -> u32 {
 
 const _: () = {
     assert!(VERIEP_STATE_BYTES == STATE_BYTES && VERIEP_STATE_BYTES == TP_STATE_BYTES);
+    assert!(VERIEP_BUSY == Fault::BUSY);
     assert!(VERIEP_TENSORS == Tensor::ALL.len());
     assert!(VERIEP_FINGERPRINTS * 8 == size_of::<Fingerprints>());
     assert!(

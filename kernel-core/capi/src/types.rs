@@ -288,6 +288,9 @@ pub struct veriep_operands {
 /// The memory of all ranks as one core sees it, as a table of functions. Each is given `context` first and answers 0, or a
 /// code of its own other than 0 for what the memory does not hold. Those at the end may be null. None of them blocks.
 ///
+/// `put`, `publish`, `store`, `write`, `deliver` and `send` may answer `VERIEP_BUSY` and do nothing: there is no room now. The
+/// step is then `VERIEP_PENDING`, and a later one asks again for what is left.
+///
 /// `to` names a rank of the domain that the region belongs to: an EP rank, or for the TP regions a number in the TP domain.
 #[repr(C)]
 pub struct veriep_fabric {
@@ -413,7 +416,9 @@ pub struct veriep_mapped {
     pub outputs: [veriep_segment; VERIEP_TENSORS],
     /// Handed to both of the following.
     pub cache_context: *mut c_void,
-    /// Optional: makes what this core wrote there visible to others, before it tells them.
+    /// Optional: makes what this core wrote there visible to others, before it tells them. **It must write back only bytes that
+    /// this core has changed**: words of other ranks and cores may stand in the same line, and are lost where a whole line is
+    /// written.
     pub clean: Option<unsafe extern "C" fn(context: *mut c_void, address: *const c_void, len: usize)>,
     /// Optional: forgets what this core has kept from there, before it reads what others wrote.
     pub invalidate: Option<unsafe extern "C" fn(context: *mut c_void, address: *const c_void, len: usize)>,

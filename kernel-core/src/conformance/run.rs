@@ -61,7 +61,11 @@ impl Run {
     /// The program cannot go on.
     pub fn step(&mut self, actor: &mut Actor<'_>) -> Result<Step, Failure> {
         let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
-        match self.does(op, actor).map_err(|why| self.failed(why))? {
+        let done = match self.does(op, actor) {
+            Err(Why::Refused(fault)) if fault.is_busy() => Done::Not,
+            done => done.map_err(|why| self.failed(why))?,
+        };
+        match done {
             Done::Not => return Ok(Step::Waits),
             Done::Partly => self.done += 1,
             Done::Then(skipped) => (self.next, self.done) = (self.next + 1 + skipped, 0),

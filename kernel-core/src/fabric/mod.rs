@@ -31,6 +31,10 @@
 //!    before. In the layouts words of two ranks are 8 bytes apart or more, and rows and tables begin at any multiple of 4, even
 //!    where another one ends. Messages and transfers land once, too.
 //!
+//! 9. **An effect may be refused for lack of room**, by [`Fault::busy`]: a put, publish, store, write, deliver or send, and no
+//!    other call. Then nothing has happened. If the effect is asked for again and again, it is taken some time, even if no
+//!    core does anything else.
+//!
 //! On A2 batched writes carry rows from rank to rank; [`nic`] is the interface of the agent that issues them.
 //!
 //! 7. **Near and far.** On A2 ranks of one server are near, and rules 1 to 6 apply to them. To a far rank, one of another
@@ -46,6 +50,7 @@
 //! A value from the fabric is untrusted: the machines check its range before they use it.
 
 pub mod coherent;
+pub mod completions;
 mod error;
 pub mod middleware;
 pub mod nic;
@@ -106,17 +111,36 @@ impl Fault {
         Self { rank, at, len, code: 0 }
     }
 
+    /// The code of an effect that was not taken for lack of room.
+    pub const BUSY: i32 = -i32::MAX;
+
     /// Sets a backend's own code.
     #[must_use]
     pub const fn with_code(self, code: i32) -> Self {
         Self { code, ..self }
+    }
+
+    /// Creates the answer to an effect of `len` bytes for which there is no room now (rule 9). Nothing has happened.
+    #[must_use]
+    pub const fn busy(rank: RankId, at: Place, len: u64) -> Self {
+        Self::new(rank, at, len).with_code(Self::BUSY)
+    }
+
+    /// Returns whether nothing is wrong but that there was no room for an effect.
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        self.code == Self::BUSY
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no access to {} bytes at {} of rank {}", self.len, self.at, self.rank)?;
-        if self.code == 0 { Ok(()) } else { write!(f, ": the backend says {}", self.code) }
+        match self.code {
+            0 => Ok(()),
+            Self::BUSY => f.write_str(": there is no room"),
+            code => write!(f, ": the backend says {code}"),
+        }
     }
 }
 

@@ -43,6 +43,8 @@ named! {
     Flag {
         /// The effects of this core have not all landed.
         Quiet = "own_writes",
+        /// The fabric has no room for the next effect of this core.
+        Room = "room",
         /// Another core of this rank has not arrived at the core barrier.
         Core = "core_barrier",
         /// The dispatch flag of a source rank for a local expert of this rank.
@@ -114,7 +116,7 @@ impl Flag {
     pub const fn details(self) -> &'static [Detail] {
         use Detail::{Block, Core, K, LocalExpert, Rank, Record, Rows, RowsOf, Token};
         match self {
-            Self::Quiet | Self::Idle => &[],
+            Self::Quiet | Self::Room | Self::Idle => &[],
             Self::Core => &[Core],
             Self::Dispatch | Self::Count | Self::Token => &[Rank, LocalExpert],
             Self::Counts | Self::Grant | Self::Tokens | Self::Results => &[Rank],
@@ -132,6 +134,8 @@ impl Flag {
 impl Wait {
     /// The wait for a core's own writes to land.
     pub const QUIET: Self = Self::new(Flag::Quiet, RankId(0), &[]);
+    /// The wait for room for an effect.
+    pub const ROOM: Self = Self::new(Flag::Room, RankId(0), &[]);
     /// The wait of an agent for its doorbell.
     pub const IDLE: Self = Self::new(Flag::Idle, RankId(0), &[]);
 
@@ -175,7 +179,7 @@ impl Wait {
     pub const fn source(&self) -> Option<RankId> {
         match self.flag {
             // The peer of an agent's task owes nothing.
-            Flag::Quiet | Flag::Core | Flag::Idle | Flag::Nic => None,
+            Flag::Quiet | Flag::Room | Flag::Core | Flag::Idle | Flag::Nic => None,
             _ => Some(self.rank),
         }
     }
@@ -199,6 +203,7 @@ impl fmt::Display for Wait {
         let Self { flag, rank, index: [a, b, c] } = *self;
         match flag {
             Flag::Quiet => f.write_str("own writes have not landed"),
+            Flag::Room => f.write_str("the memory has no room for the next effect"),
             Flag::Core => write!(f, "core {a} has not come to the core barrier"),
             Flag::Dispatch => write!(f, "missing: dispatch flag of rank {rank} for local expert {a}"),
             Flag::Count => write!(f, "missing: count of rank {rank} for local expert {a}"),

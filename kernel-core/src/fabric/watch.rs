@@ -4,6 +4,7 @@ use super::middleware::Middleware;
 use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault};
 use crate::place::Place;
+use crate::units::RankId;
 use core::cell::Cell;
 use core::fmt;
 
@@ -17,7 +18,7 @@ pub enum Awaited {
     Bytes(Place, u64),
     /// [`quiet`](Fabric::quiet) returns true.
     Quiet,
-    /// The interface has [room](Post::Busy) for another transfer.
+    /// The interface has [room](Post::Busy) for another transfer, or the fabric for an [effect](Fault::is_busy).
     Room,
 }
 
@@ -40,6 +41,17 @@ impl<'w, F: ?Sized> Watch<'w, F> {
     }
 }
 
+impl<F: Fabric + ?Sized> Watch<'_, F> {
+    /// Makes a call that has an effect.
+    fn effect(&mut self, call: impl FnOnce(&mut F) -> Result<(), Fault>) -> Result<(), Fault> {
+        let done = call(self.inner);
+        if done.is_err_and(|fault| fault.is_busy()) {
+            self.tell(Awaited::Room);
+        }
+        done
+    }
+}
+
 impl<F: ?Sized> fmt::Debug for Watch<'_, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Watch")
@@ -48,6 +60,30 @@ impl<F: ?Sized> fmt::Debug for Watch<'_, F> {
 
 impl<F: Fabric + ?Sized> Middleware for Watch<'_, F> {
     crate::around! { inner: F, its capabilities }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.effect(|inner| inner.put(to, at, row, tail))
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.effect(|inner| inner.publish(to, at, word))
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.effect(|inner| inner.send(to, at, message))
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.effect(|inner| inner.store(at, word))
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.effect(|inner| inner.write(at, bytes))
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.effect(|inner| inner.deliver(output, from, len))
+    }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         self.tell(Awaited::Quiet);

@@ -49,6 +49,7 @@ mod handshake;
 #[cfg(feature = "hierarchy")]
 pub mod hierarchy;
 mod machine;
+pub mod outstanding;
 mod rank;
 pub mod received;
 mod run;

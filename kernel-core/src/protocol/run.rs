@@ -43,10 +43,18 @@ impl Ran {
     }
 }
 
+/// Makes of an effect for which the fabric had no room a wait.
+pub(super) fn pending_if_busy(step: Result<Progress>) -> Result<Progress> {
+    match step {
+        Err(ProtocolError::Fault(fault)) if fault.is_busy() => Ok(Progress::Pending(Wait::ROOM)),
+        other => other,
+    }
+}
+
 /// A step's outcome as a run of one step.
 impl From<Result<Progress>> for Ran {
     fn from(step: Result<Progress>) -> Self {
-        let (steps, end) = match step {
+        let (steps, end) = match pending_if_busy(step) {
             Ok(Progress::Stepped) => (1, Ok(Run::Budget)),
             Ok(Progress::Pending(wait)) => (0, Ok(Run::Waiting(wait))),
             Ok(Progress::Done) => (0, Ok(Run::Done)),

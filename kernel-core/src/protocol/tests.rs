@@ -1,5 +1,6 @@
 //! Every machine's step is a function of what it observed, and a pending step reports all that could let it move.
 
+mod busy;
 mod calls;
 mod halves;
 
@@ -88,7 +89,7 @@ impl Landing {
 }
 
 /// An answer that a step received, or an effect that it had.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Word(Place, u64),
     Bytes(Option<RankId>, Place, Vec<u8>),
@@ -268,6 +269,17 @@ struct Scene {
 
 type Group<'a> = Cluster<'a, Dense, Noted>;
 
+/// Returns the number of rows for which a member's experts owe results: with a TP domain those of both peers.
+fn rows<C: Chooser>(cluster: &Cluster<'_, Dense, C>, i: usize, round: usize) -> usize {
+    let counts = |tensor| cluster.output(i, round, tensor).as_chunks().0;
+    let sums = ep_recv_counts_bytes(cluster.shape, cluster.members[i].ep) as usize / 4;
+    let last = match cluster.shape.tp_world_size() {
+        1 => counts(Tensor::EpRecvCounts)[..sums].iter().rev().take(1),
+        _ => counts(Tensor::TpRecvCounts).iter().rev().take(2),
+    };
+    last.map(|&count| u32::from_le_bytes(count) as usize).sum()
+}
+
 impl World<Dense, Noted> for Scene {
     fn inputs(&self, member: RankId, _: usize) -> Inputs<'_> {
         self.tensors[member.index()].inputs()
@@ -275,16 +287,7 @@ impl World<Dense, Noted> for Scene {
 
     fn ended(&mut self, cluster: &mut Group<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         if planned.operator == Operator::Dispatch {
-            // With a TP domain there are results for the rows of both peers.
-            let counts = |tensor| cluster.output(i, planned.round, tensor).as_chunks().0;
-            let sums = ep_recv_counts_bytes(cluster.shape, cluster.members[i].ep) as usize / 4;
-            let rows: u32 = match cluster.shape.tp_world_size() {
-                1 => counts(Tensor::EpRecvCounts)[..sums].iter().rev().take(1),
-                _ => counts(Tensor::TpRecvCounts).iter().rev().take(2),
-            }
-            .map(|&count| u32::from_le_bytes(count))
-            .sum();
-            let y = alloc::vec![0; rows as usize * cluster.shape.row_bytes() as usize];
+            let y = alloc::vec![0; rows(cluster, i, planned.round) * cluster.shape.row_bytes() as usize];
             cluster.members[i].returned[planned.round] = cluster.returned(i, planned.round, y);
         }
         Ok(())
@@ -541,6 +544,9 @@ fn every_declared_transition_is_taken() {
         for shape in shapes_for_all_phases() {
             for choices in Choices::all(&shape) {
                 (0..3).for_each(|seed| run(&shape, choices, seed));
+                for every in [2, 3, 7] {
+                    busy::run(&shape, choices, every);
+                }
             }
         }
     });

@@ -108,8 +108,9 @@ pub fn arrive<F: Fabric + ?Sized>(
     epoch: &mut u32,
     sum: ShareSum,
 ) -> Result<(), ProtocolError> {
-    *epoch = (*epoch + 1) % EPOCHS;
-    fabric.publish(rank, core_word(core, *epoch), word(*epoch, sum))?;
+    let next = (*epoch + 1) % EPOCHS;
+    fabric.publish(rank, core_word(core, next), word(next, sum))?;
+    *epoch = next;
     Ok(())
 }
 

@@ -581,6 +581,9 @@ fn messages() {
     say(&black_box(Place::state(at.into())));
     say(&black_box(NotFinite { element: at }));
     say(&black_box(Fault::new(rank, Place::state(0), at.into()).with_code(at.cast_signed())));
+    let busy = black_box(Fault::busy(rank, Place::state(0), at.into()));
+    say(&busy);
+    black_box(busy.is_busy());
     for id in [&rank as &dyn core::fmt::Display, &core, &ExpertId(at), &Token(at)] {
         say(id);
     }

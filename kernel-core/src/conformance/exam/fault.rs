@@ -1,5 +1,6 @@
 //! Parameters of the memory: a [`Pace`] within the contract, and a [`Fault`] that breaks it.
 
+use crate::fabric::Capabilities;
 use crate::place::Region;
 
 /// The kind of an effect.
@@ -48,6 +49,8 @@ pub(super) struct Pace {
     pub(super) denials: u32,
     /// Every so many posts an agent is told that there is no room; 0 is never.
     pub(super) busy: u64,
+    /// Every so many effects of a core find no room; 0 is never.
+    pub(super) full: u64,
 }
 
 /// A put, or a piece of one, that a flag does not wait for.
@@ -197,10 +200,22 @@ pub(super) struct Animal {
     pub(super) name: &'static str,
     pub(super) pace: Pace,
     pub(super) fault: Option<Fault>,
+    /// Whether cores publish behind completions.
+    pub(super) completions: bool,
 }
 
 impl Animal {
+    /// Returns whether it has these calls that are optional.
+    pub(super) const fn has(&self, calls: Capabilities) -> bool {
+        !(self.completions && calls.contains(Capabilities::SEND))
+    }
+
     pub(super) const fn is_right(&self) -> bool {
-        matches!(self.fault, None | Some(Fault::Stale { looks: Looks::All, .. }))
+        match self.fault {
+            None | Some(Fault::Stale { looks: Looks::All, .. }) => true,
+            // Their quiet waits for all.
+            Some(Fault::Loose(_, When::Quiet | When::Steps(_))) => self.completions,
+            Some(_) => false,
+        }
     }
 }

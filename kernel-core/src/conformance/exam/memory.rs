@@ -111,6 +111,8 @@ pub(super) struct Zoo {
     caches: BTreeMap<Actor, Cache>,
     remembered: BTreeMap<(RankId, Place), Vec<u8>>,
     posts: u64,
+    /// The effects for which each core has asked.
+    asked: BTreeMap<Actor, u64>,
 }
 
 /// A time that never comes by itself.
@@ -140,6 +142,7 @@ impl Zoo {
             caches: BTreeMap::new(),
             remembered: BTreeMap::new(),
             posts: 0,
+            asked: BTreeMap::new(),
         }
     }
 
@@ -164,6 +167,14 @@ impl Zoo {
             Late::Forced => 0,
         };
         self.now + 1 + steps
+    }
+
+    /// Returns whether there is room for the next effect of a core.
+    pub(super) fn has_room(&mut self, core: Actor) -> bool {
+        let asked = self.asked.entry(core).or_default();
+        *asked += 1;
+        let full = self.animal.pace.full;
+        full == 0 || !asked.is_multiple_of(full)
     }
 
     fn count(&mut self, actor: Actor, kind: Kind) -> u64 {

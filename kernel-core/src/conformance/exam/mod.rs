@@ -73,13 +73,18 @@ impl Exam {
     }
 
     fn fails(&self, animal: &'static Animal, seeds: u64) -> impl Iterator<Item = usize> {
-        let failing = move |at: &usize| fails(&self.questions[*at], animal, seeds);
+        let failing = move |at: &usize| {
+            let question = &self.questions[*at];
+            animal.has(question.litmus.calls()) && fails(question, animal, seeds)
+        };
         (0..self.questions.len()).filter(failing)
     }
 
     fn wrong(&self, animal: &'static Animal, seeds: u64) -> impl Iterator<Item = usize> {
-        let goes_wrong =
-            move |at: &usize| (0..seeds).any(|seed| play(&self.setups[*at], animal, seed).is_err());
+        let goes_wrong = move |at: &usize| {
+            let setup = &self.setups[*at];
+            animal.has(setup.needs()) && (0..seeds).any(|seed| play(setup, animal, seed).is_err())
+        };
         (0..self.setups.len()).filter(goes_wrong)
     }
 

@@ -4,8 +4,9 @@ use super::fault::Animal;
 use super::memory::{Behind, Idle, Zoo};
 use super::view::{ZooFabric, ZooNic};
 use crate::conformance::{Actor as Acts, Extent, Litmus, Op, ROW_MAX, Run, Step, Who};
-use crate::fabric::Fabric;
+use crate::fabric::completions::BehindCompletions;
 use crate::fabric::nic::Nic;
+use crate::fabric::{Capabilities, Fabric};
 use crate::inputs::Inputs;
 use crate::layout::state::STATE_BYTES;
 use crate::protocol::{Choices, Flags, Receive, Stage};
@@ -26,6 +27,13 @@ pub(super) struct Setup {
     pub(super) name: &'static str,
     pub(super) shape: Shape,
     choices: Choices,
+}
+
+impl Setup {
+    /// Returns the optional calls that its machines make.
+    pub(super) fn needs(&self) -> Capabilities {
+        self.choices.needs(&self.shape)
+    }
 }
 
 /// Every protocol in every mode. Rows are longer than a packet of 512 bytes, or of 4096.
@@ -89,7 +97,9 @@ impl World<Dense, Idle> for Zooed {
     }
 
     fn through(&self, core: Actor, inner: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
-        step(&mut ZooFabric { zoo: &self.zoo, inner, core })
+        let completions = self.zoo.borrow().animal.completions;
+        let mut fabric = ZooFabric { zoo: &self.zoo, inner, core };
+        if completions { step(&mut BehindCompletions::new(fabric)) } else { step(&mut fabric) }
     }
 
     fn through_nic(&self, agent: Actor, inner: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
@@ -195,7 +205,11 @@ pub(super) fn held(
                 Who::Core(core) => {
                     let core = Actor { member, core: CoreId(core) };
                     let inner = &mut behind.fabric(member, core.core, 0);
-                    run.step(&mut Acts::Core(&mut ZooFabric { zoo: &zoo, inner, core }))
+                    let mut fabric = ZooFabric { zoo: &zoo, inner, core };
+                    match animal.completions {
+                        false => run.step(&mut Acts::Core(&mut fabric)),
+                        true => run.step(&mut Acts::Core(&mut BehindCompletions::new(fabric))),
+                    }
                 }
                 Who::Agent => {
                     let agent = Actor { member, core: AGENT };

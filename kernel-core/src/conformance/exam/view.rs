@@ -19,10 +19,17 @@ pub(super) struct ZooFabric<'a> {
 }
 
 impl ZooFabric<'_> {
-    fn issues(&self, issue: impl FnOnce(&mut Zoo)) {
+    fn issues(&self, to: RankId, at: Place, len: usize, issue: impl FnOnce(&mut Zoo)) -> Result<(), Refusal> {
+        self.find_room(to, at, len)?;
         let mut zoo = self.zoo.borrow_mut();
         zoo.calls += 1;
         issue(&mut zoo);
+        Ok(())
+    }
+
+    fn find_room(&self, to: RankId, at: Place, len: usize) -> Result<(), Refusal> {
+        let has_room = self.zoo.borrow_mut().has_room(self.core);
+        if has_room { Ok(()) } else { Err(Refusal::busy(to, at, len as u64)) }
     }
 
     fn seen(&self, at: Place, fresh: &[u8], observes: bool) -> Vec<u8> {
@@ -37,21 +44,20 @@ impl Fabric for ZooFabric<'_> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Refusal> {
-        self.issues(|zoo| zoo.put(self.core, zoo.member(self.core, to, at), at, row, tail));
-        Ok(())
+        let len = row.len() + tail.len();
+        self.issues(to, at, len, |zoo| zoo.put(self.core, zoo.member(self.core, to, at), at, row, tail))
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Refusal> {
-        self.issues(|zoo| {
+        self.issues(to, at, 8, |zoo| {
             let member = zoo.member(self.core, to, at);
             zoo.word(self.core, member, at, Kind::Publish, &word.to_le_bytes());
-        });
-        Ok(())
+        })
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Refusal> {
-        self.issues(|zoo| zoo.send(self.core, zoo.member(self.core, to, at), at, message));
-        Ok(())
+        let send = |zoo: &mut Zoo| zoo.send(self.core, zoo.member(self.core, to, at), at, message);
+        self.issues(to, at, message.len(), send)
     }
 
     fn quiet(&mut self) -> Result<bool, Refusal> {
@@ -70,8 +76,8 @@ impl Fabric for ZooFabric<'_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Refusal> {
-        self.issues(|zoo| zoo.word(self.core, self.core.member, at, Kind::Store, &word.to_le_bytes()));
-        Ok(())
+        let own = self.core.member;
+        self.issues(own, at, 8, |zoo| zoo.word(self.core, own, at, Kind::Store, &word.to_le_bytes()))
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Refusal> {
@@ -84,14 +90,16 @@ impl Fabric for ZooFabric<'_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Refusal> {
+        let own = self.core.member;
         if matches!(at.region, Region::Output(_)) {
+            self.find_room(own, at, bytes.len())?;
             return self.inner.write(at, bytes);
         }
-        self.issues(|zoo| zoo.word(self.core, self.core.member, at, Kind::Write, bytes));
-        Ok(())
+        self.issues(own, at, bytes.len(), |zoo| zoo.word(self.core, own, at, Kind::Write, bytes))
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Refusal> {
+        self.find_room(self.core.member, output, len as usize)?;
         let bytes = self.bytes(from, len)?.to_vec();
         self.inner.write(output, &bytes)
     }

@@ -13,6 +13,7 @@ const SOME: Pace = Pace {
     order: Order::Any,
     denials: 0,
     busy: 0,
+    full: 0,
 };
 /// Everything lands before the next step.
 const QUICK: Pace = Pace { rows: Late::UpTo(0), words: Late::UpTo(0), stores: Late::UpTo(0), ..SOME };
@@ -25,11 +26,11 @@ const WORDS: Pace = Pace { words: Late::UpTo(80), ..QUICK };
 const STORES: Pace = Pace { stores: Late::UpTo(80), ..QUICK };
 
 const fn right(name: &'static str, pace: Pace) -> Animal {
-    Animal { name, pace, fault: None }
+    Animal { name, pace, fault: None, completions: false }
 }
 
 const fn wrong(name: &'static str, pace: Pace, fault: Fault) -> Animal {
-    Animal { name, pace, fault: Some(fault) }
+    Animal { name, pace, fault: Some(fault), completions: false }
 }
 
 /// A flag does not wait for such puts, which come some steps later.
@@ -40,6 +41,11 @@ const fn loose(name: &'static str, which: Which) -> Animal {
 /// The same until the next quiet.
 const fn until_quiet(name: &'static str, which: Which) -> Animal {
     wrong(name, QUICK, Loose(which, When::Quiet))
+}
+
+/// A network without order, over which cores publish behind completions.
+const fn behind_completions(name: &'static str, pace: Pace, which: Which, when: When) -> Animal {
+    Animal { completions: true, ..wrong(name, pace, Loose(which, when)) }
 }
 
 /// Unusual memories that keep the contract.
@@ -79,11 +85,22 @@ pub(super) const RIGHT: &[Animal] = &[
         Pace { pieces: 24, order: Order::Backwards, denials: 7, busy: 3, ..SOME },
     ),
     right("agents find every second post without room", Pace { busy: 2, ..SOME }),
+    right("cores find no room for every second effect", Pace { full: 2, ..SOME }),
+    right("cores find no room for every fifth effect, and rows are slow", Pace { full: 5, ..ROWS }),
     Animal {
         name: "a cache that every observe empties",
         pace: SOME,
         fault: Some(Stale { line: 64, ahead: 1, reads: u64::MAX / 2, looks: Looks::All }),
+        completions: false,
     },
+    behind_completions("no order but by completions", QUICK, Which::All, When::Quiet),
+    behind_completions("no order but by completions, and rows are slow", ROWS, Which::All, When::Steps(80)),
+    behind_completions(
+        "two queue pairs, and publishes behind completions",
+        SOME,
+        Which::Nth(2),
+        When::Steps(24),
+    ),
 ];
 
 /// Memories that break the contract.

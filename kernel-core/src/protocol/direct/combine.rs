@@ -18,7 +18,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::CombineInputs;
 use crate::protocol::kit::sum::Output;
-use crate::protocol::kit::{Context, Outcome, await_pairs, await_run, entry, given, sum};
+use crate::protocol::kit::{Context, Outcome, await_pairs, await_run, entry, given, sum, was_taken};
 use crate::shape::Shape;
 use crate::sync::barrier::{self, Meeting};
 use crate::sync::flag;
@@ -123,12 +123,15 @@ impl Combine {
         if now.is_empty() {
             return self.go(Phase::Await { token: Token(cx.core.work.tokens.start), k: 0 });
         }
-        let to = now.end;
+        let end = now.end;
         for rank in now {
             let at = results_ready(self.turn.partition, cx.core.rank);
-            cx.fabric.publish(RankId(rank), at, self.turn.tags.with(flag::ARRIVED))?;
+            let effect = cx.fabric.publish(RankId(rank), at, self.turn.tags.with(flag::ARRIVED));
+            if !was_taken(rank > to, effect)? {
+                return self.go(Phase::Ready { to: rank });
+            }
         }
-        self.go(Phase::Ready { to })
+        self.go(Phase::Ready { to: end })
     }
 
     /// Returns the wait for the results of `source`, unless they are ready.
@@ -161,11 +164,11 @@ impl Combine {
             return self.go(Phase::Done);
         }
         let reached = await_run(run.start, run.map(RankId), |source| {
-            let wait = self.missing(cx.fabric, source)?;
-            if wait.is_none() {
-                cx.fabric.store(results_ready(self.turn.partition, source), 0)?;
+            if let Some(wait) = self.missing(cx.fabric, source)? {
+                return Ok(Some(wait));
             }
-            Ok(wait)
+            let effect = cx.fabric.store(results_ready(self.turn.partition, source), 0);
+            Ok(if was_taken(source.0 > first, effect)? { None } else { Some(Wait::ROOM) })
         })?;
         reached.then(|source| self.go(Phase::Clear { source }))
     }

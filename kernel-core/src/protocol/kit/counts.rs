@@ -3,7 +3,7 @@
 
 use super::part::Round;
 use super::tables::{CHUNK, write_words};
-use super::{Context, Core, Reached, SHORT_WORDS, await_run, internal, take};
+use super::{Context, Core, Reached, SHORT_WORDS, await_run, internal, take, was_taken};
 use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
 use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, selector, token_flag};
 use crate::place::Place;
@@ -62,30 +62,38 @@ impl Signal {
         for (destination, word) in now.clone().zip(words) {
             let home = route::destination_home(core.shape, destination);
             let at = self.at(core.shape, turn.partition, home.local_expert, core.rank);
-            fabric.publish(home.rank, at, turn.tags.with(word))?;
+            let effect = fabric.publish(home.rank, at, turn.tags.with(word));
+            if !was_taken(destination > first, effect)? {
+                return Ok(destination);
+            }
         }
         Ok(now.end)
     }
 
-    /// Awaits and clears the words of the first of `own` slots. `missing` gets the place of a slot's word, and returns the
-    /// wait for it if it has not arrived.
+    /// Awaits and clears the words of the first of `own` slots. `read` gets the place of a slot's word, and returns what it
+    /// says, or the wait for it; `note` gets what it says once the word is cleared.
     #[inline]
-    fn take<F: Fabric + ?Sized>(
+    fn take<F: Fabric + ?Sized, W>(
         self,
         core: Core<'_>,
         fabric: &mut F,
         partition: Partition,
         own: &Range<u32>,
-        mut missing: impl FnMut(&F, Place, Slot) -> Result<Option<Wait>>,
+        read: impl Fn(&F, Place, Slot) -> Result<Result<W, Wait>>,
+        mut note: impl FnMut(Slot, W) -> Result<()>,
     ) -> Result<Reached> {
         let run = core.run_of(own, own.start);
         await_run(run.start, slots_of(core.shape, run), |slot| {
             let at = self.at(core.shape, partition, slot.local_expert, slot.source);
-            let wait = missing(fabric, at, slot)?;
-            if wait.is_none() {
-                fabric.store(at, 0)?;
+            match read(fabric, at, slot)? {
+                Err(wait) => Ok(Some(wait)),
+                Ok(word) => {
+                    if !was_taken(slot.number > own.start, fabric.store(at, 0))? {
+                        return Ok(Some(Wait::ROOM));
+                    }
+                    note(slot, word).map(|()| None)
+                }
             }
-            Ok(wait)
         })
     }
 }
@@ -146,17 +154,19 @@ pub(crate) fn await_counts(
 ) -> Result<Reached> {
     let core = cx.core;
     let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
-    Signal::Count.take(core, cx.fabric, turn.partition, own, |fabric, at, slot| {
-        let Slot { number, local_expert, source } = slot;
+    let read = |fabric: &_, at, Slot { local_expert, source, .. }| {
         let awaited = core.waits_for_count(source, local_expert);
-        let Some(count) = flag::count(fabric, at, turn.tags, awaited)? else { return Ok(Some(awaited)) };
+        let Some(count) = flag::count(fabric, at, turn.tags, awaited)? else { return Ok(Err(awaited)) };
         let max = core.shape.rows_from(source, core.rank);
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }
+        Ok(Ok(count))
+    };
+    Signal::Count.take(core, cx.fabric, turn.partition, own, read, |Slot { number, .. }, count| {
         *count_of(core, counts, number)? = count;
         note(number, count);
-        Ok(None)
+        Ok(())
     })
 }
 
@@ -166,9 +176,11 @@ pub(crate) fn await_token_flags(
     turn: Turn,
     own: &Range<u32>,
 ) -> Result<Reached> {
-    Signal::TokenFlag.take(cx.core, cx.fabric, turn.partition, own, |fabric, at, slot| {
-        flag::missing(fabric, at, turn.tags, Wait::new(Flag::Token, slot.source, &[slot.local_expert]))
-    })
+    let read = |fabric: &_, at, Slot { local_expert, source, .. }| {
+        let awaited = Wait::new(Flag::Token, source, &[local_expert]);
+        Ok(flag::missing(fabric, at, turn.tags, awaited)?.map_or(Ok(()), Err))
+    };
+    Signal::TokenFlag.take(cx.core, cx.fabric, turn.partition, own, read, |_, ()| Ok(()))
 }
 
 /// The scratch words of a core in A3 dispatch.

@@ -6,6 +6,7 @@
 //! | `core.rs`, `context.rs`, `scratch.rs` | a core, its constants and its work; everything that a step is given |
 //! | `part.rs`, `exchange.rs`, `doorbell.rs` | parts with phases of their own: of dispatch, its exchange of counts, and before an agent sends |
 //! | `counts.rs`, `await_run.rs`, `pairs.rs` | words that announce rows; awaiting several of them in one step |
+//! | `effects.rs` | several effects in one step, of which the fabric may have room for some |
 //! | `record.rs` | records to send |
 //! | `rows.rs`, `copy.rs` | received rows in batches; copying their fields, checked |
 //! | `sum.rs` | the outputs of a token once its rows have arrived |
@@ -62,7 +63,7 @@ macro_rules! machine {
                 cx: &mut $crate::protocol::Context<'_, F>,
             ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
                 match cx.core.family {
-                    $($(#[$built])? $crate::protocol::kit::Family::$family => self.advance(cx),)+
+                    $($(#[$built])? $crate::protocol::kit::Family::$family => $crate::protocol::run::pending_if_busy(self.advance(cx)),)+
                     #[allow(unreachable_patterns, reason = "a build may have one family")]
                     _ => Err($crate::fabric::ProtocolError::OtherMachine),
                 }
@@ -84,6 +85,7 @@ mod core;
 mod counts;
 #[cfg(feature = "a2")]
 mod doorbell;
+mod effects;
 mod exchange;
 mod pairs;
 mod part;
@@ -107,6 +109,7 @@ pub(crate) use counts::{
 };
 #[cfg(feature = "a2")]
 pub(crate) use doorbell::DoorbellSequence;
+pub(crate) use effects::was_taken;
 pub(crate) use exchange::Exchange;
 pub(crate) use pairs::{await_pairs, next_pair};
 pub(crate) use part::{Part, Round};

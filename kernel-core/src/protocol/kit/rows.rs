@@ -61,6 +61,18 @@ pub(crate) struct Batch {
     pub(crate) next: Cursor,
 }
 
+impl Batch {
+    /// Leaves out the first `done` rows.
+    pub(crate) fn leave_out(&mut self, done: u32) {
+        for stretch in &mut self.stretches {
+            let cut = done.saturating_sub(stretch.before).min(stretch.len);
+            stretch.index += cut;
+            stretch.len -= cut;
+            stretch.before += cut;
+        }
+    }
+}
+
 /// The slots whose rows a core copies, up to `end`, with their counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots<'c> {

@@ -62,10 +62,11 @@ pub(crate) fn write<F: Fabric + ?Sized>(
             }
             core.vector.narrow(dtype, sums, row);
             cx.fabric.write(outputs::x_out(shape, token), row)?;
+            // Once the write is taken: the next step may be taken more than once.
+            core.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
             Some(Output::Add)
         }
         Output::Add => {
-            core.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
             core.vector.narrow(dtype, sums, row);
             cx.fabric.write(outputs::entry(shape, Tensor::X, token.0), row)?;
             Some(Output::Rstd)

@@ -44,7 +44,7 @@ phases! {
         /// Put the `item`-th row of this core's share at its owner.
         Put { item: u32 } => Put | Publish | Await,
         /// Publish the flag of that row, whose source is `triple`.
-        Publish { item: u32, triple: Triple } => Put,
+        Publish { item: u32, triple: Triple } => Put | Publish | Await,
         /// Await the flags of a token, from column `k` on.
         Await { token: Token, k: u32 } => Await | Clear | Done,
         /// Clear them, from column `k` on.

@@ -4,7 +4,7 @@ use super::{Combine, Phase};
 use crate::fabric::{Fabric, Flag, Wait};
 use crate::layout::state::{combine_slot, combine_status};
 use crate::protocol::kit::sum::Output;
-use crate::protocol::kit::{Context, Outcome, await_pairs, next_pair};
+use crate::protocol::kit::{Context, Outcome, await_pairs, next_pair, was_taken};
 use crate::sync::flag;
 use crate::units::Token;
 
@@ -32,14 +32,17 @@ impl Combine {
         &mut self,
         cx: &mut Context<'_, impl Fabric + ?Sized>,
         token: Token,
-        mut k: u32,
+        first: u32,
     ) -> Outcome {
+        let mut k = first;
         for _ in 0..cx.core.run {
             let Some((next, _)) = next_pair(cx.core, cx.inputs, token, k) else {
                 return self.go(Phase::Write { token, output: Output::Sum });
             };
-            cx.fabric
-                .store(combine_status(self.turn.partition, combine_slot(cx.core.shape, token, next)), 0)?;
+            let at = combine_status(self.turn.partition, combine_slot(cx.core.shape, token, next));
+            if !was_taken(k > first, cx.fabric.store(at, 0))? {
+                break;
+            }
             k = next + 1;
         }
         self.go(Phase::Clear { token, k })

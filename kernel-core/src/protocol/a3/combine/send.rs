@@ -10,7 +10,7 @@ use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::CombineInputs;
 use crate::protocol::a3::tp::{Add, built};
-use crate::protocol::kit::{Context, Outcome, room};
+use crate::protocol::kit::{Context, Outcome, room, was_taken};
 use crate::shape::Shape;
 use crate::sync::flag;
 use crate::sync::selector::select;
@@ -41,7 +41,7 @@ impl Combine {
     ) -> Outcome {
         let mut left = cx.core.run;
         if let Some(triple) = unpublished {
-            self.publish(cx, triple)?;
+            self.publish(cx, triple, false)?;
             left -= 1;
             next += 1;
         }
@@ -50,50 +50,58 @@ impl Combine {
                 return self.go(Phase::Await { token: Token(cx.core.work.tokens.start), k: 0 });
             }
             let row = self.share.start + self.path.item(next);
-            let triple = self.put(cx, row)?;
+            let Some(triple) = self.put(cx, row, left < cx.core.run)? else { break };
             left -= 1;
-            if left == 0 {
+            if left == 0 || !self.publish(cx, triple, true)? {
                 return self.go(Phase::Publish { item: next, triple });
             }
-            self.publish(cx, triple)?;
             left -= 1;
             next += 1;
         }
         self.go(Phase::Put { item: next })
     }
 
-    /// Publishes the flag of a row that has been put.
+    /// Publishes the flag of a row that has been put. Returns whether the fabric has taken it, as [`was_taken`].
     #[inline(always)]
-    fn publish(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, triple: Triple) -> Result<()> {
+    fn publish(
+        &self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        triple: Triple,
+        begun: bool,
+    ) -> Result<bool> {
         let slot = combine_slot(cx.core.shape, triple.token, triple.k);
         let at = combine_status(self.turn.partition, slot);
-        cx.fabric.publish(triple.source, at, self.turn.tags.with(flag::ARRIVED))?;
-        Ok(())
+        was_taken(begun, cx.fabric.publish(triple.source, at, self.turn.tags.with(flag::ARRIVED)))
     }
 
-    /// Puts a row at its owner, and returns its triple.
+    /// Puts a row at its owner, and returns its triple; `None` if the fabric has not taken it, as [`was_taken`].
     #[inline(always)]
-    fn put(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, row: u32) -> Result<Triple> {
+    fn put(
+        &self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        row: u32,
+        begun: bool,
+    ) -> Result<Option<Triple>> {
         let core = cx.core;
         let triple = cx.combine_inputs.triple(core.shape, core.rank, row)?;
         let y = cx.combine_inputs.result(core.shape, row)?;
         let at = combine_row(core.shape, self.turn.partition, triple.token, triple.k);
-        if let Some(partition) = self.lent
+        let effect = if let Some(partition) = self.lent
             && built().is_ok()
         {
             let lent = tp::result(core.shape, core.rank, partition, row);
             let out = room(cx.scratch.row, core.shape.row_bytes())?;
             core.vector.add(core.shape.dtype(), y, cx.fabric.bytes(lent, core.shape.row_bytes())?, out);
-            cx.fabric.put(triple.source, at, out, &[])?;
+            cx.fabric.put(triple.source, at, out, &[])
         } else if core.shape.result_format().scale.is_some() {
             let packed = room(cx.scratch.row, core.shape.result_bytes())?;
             let (data, scales) = result::split_mut(core.shape, packed);
             core.vector.quantise_blocks(core.shape.dtype(), y, data, scales);
-            cx.fabric.put(triple.source, at, packed, &[])?;
+            cx.fabric.put(triple.source, at, packed, &[])
         } else {
-            cx.fabric.put(triple.source, at, y, &[])?;
-        }
-        Ok(triple)
+            cx.fabric.put(triple.source, at, y, &[])
+        };
+        Ok(was_taken(begun, effect)?.then_some(triple))
     }
 }
 

@@ -61,6 +61,10 @@ phases! {
 enum Field {
     Triple,
     Data,
+    /// The data of the rows behind the first `done` of a batch, for which the fabric had no room before.
+    Rest {
+        done: u8,
+    },
     Scale,
     /// TP = 2: the whole record, to the same row of the peer's.
     Peer,
@@ -71,9 +75,9 @@ impl Field {
     const fn next(self, shape: &Shape) -> Option<Self> {
         match self {
             Self::Triple => Some(Self::Data),
-            Self::Data if shape.row_format().scale.is_some() => Some(Self::Scale),
-            Self::Data | Self::Scale if shape.tp_world_size() == 2 => Some(Self::Peer),
-            Self::Data | Self::Scale | Self::Peer => None,
+            Self::Data | Self::Rest { .. } if shape.row_format().scale.is_some() => Some(Self::Scale),
+            Self::Data | Self::Rest { .. } | Self::Scale if shape.tp_world_size() == 2 => Some(Self::Peer),
+            Self::Data | Self::Rest { .. } | Self::Scale | Self::Peer => None,
         }
     }
 }

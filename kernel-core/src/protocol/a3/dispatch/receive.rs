@@ -9,7 +9,7 @@ use crate::place::{Place, Tensor};
 use crate::plan::split;
 use crate::protocol::kit::{
     Batch, Column, Context, Core, Cursor, Exchange, Outcome, ROWS, SHORT_WORDS, Slots, Stretch,
-    await_token_flags, copy_scales, copy_triples, given, rows_within, split_words, write_first,
+    await_token_flags, copy_scales, copy_triples, given, rows_within, split_words, was_taken, write_first,
 };
 use crate::protocol::{Flags, Receive};
 use crate::shape::Shape;
@@ -81,7 +81,8 @@ impl Dispatch {
             return self.copied(core, at.row);
         }
         let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
-        let batch = self.slots_from(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
+        let mut batch =
+            self.slots_from(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
         let Some(first) = batch.stretches.first() else {
             // All slots that may be copied now are empty from here on.
             return match core.choices.flags {
@@ -92,7 +93,14 @@ impl Dispatch {
         match field {
             // The other fields keep the rest of `at`: it is still the start of this batch.
             Field::Triple => at.token = copy_triples(cx, &batch, &self.column(core, triple_of), at)?,
-            Field::Data => self.copy_data(cx, &batch, at.row)?,
+            Field::Data | Field::Rest { .. } => {
+                if let Field::Rest { done } = field {
+                    batch.leave_out(done.into());
+                }
+                if let Some(done) = self.copy_data(cx, &batch, at.row)? {
+                    return self.go(Phase::CopyOut { at, field: Field::Rest { done: done as u8 } });
+                }
+            }
             Field::Scale => copy_scales(cx.fabric, &batch, &self.column(core, scale_of), at.row)?,
             Field::Peer => self.put_at_peer(cx, first, at)?,
         }
@@ -144,12 +152,18 @@ impl Dispatch {
     }
 
     /// Copies the data of a batch to `row` of the outputs and those after it, or writes their places to those entries of the row
-    /// table.
+    /// table. Returns the number of rows before the first one that the fabric has not taken, as [`was_taken`]; `None` if it has
+    /// taken all.
     #[inline(always)]
-    fn copy_data(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, batch: &Batch, row: u32) -> Result<()> {
+    fn copy_data(
+        &self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        batch: &Batch,
+        row: u32,
+    ) -> Result<Option<u32>> {
         match cx.core.choices.receive {
             Receive::Copy => self.deliver(cx, batch, row),
-            Receive::InPlace => self.write_table(cx, batch, row),
+            Receive::InPlace => self.write_table(cx, batch, row).map(|()| None),
             Receive::Direct { .. } | Receive::Overwrite { .. } => {
                 Err(given("direct placement has machines of its own"))
             }
@@ -157,18 +171,27 @@ impl Dispatch {
     }
 
     #[inline(always)]
-    fn deliver(&self, cx: &mut Context<'_, impl Fabric + ?Sized>, batch: &Batch, row: u32) -> Result<()> {
+    fn deliver(
+        &self,
+        cx: &mut Context<'_, impl Fabric + ?Sized>,
+        batch: &Batch,
+        row: u32,
+    ) -> Result<Option<u32>> {
         let shape = cx.core.shape;
+        let mut begun = false;
         for rows in &batch.stretches {
             let mut from = self.records(cx.core, rows);
             let mut to = outputs::expand_x(shape, row + rows.before);
-            for _ in 0..rows.len {
-                cx.fabric.deliver(to, from, shape.payload_bytes())?;
+            for i in 0..rows.len {
+                if !was_taken(begun, cx.fabric.deliver(to, from, shape.payload_bytes()))? {
+                    return Ok(Some(rows.before + i));
+                }
+                begun = true;
                 from.offset += shape.record_pitch();
                 to.offset += shape.payload_bytes();
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     #[inline(always)]

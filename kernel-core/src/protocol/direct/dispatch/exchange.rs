@@ -1,14 +1,14 @@
 //! Counts and grants: each is one table and one word for each ordered pair of ranks.
 
 use super::{CLEARS, Dispatch, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
+use crate::fabric::{Fabric, Fault, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::{Direct, core_sums};
 use crate::place::Place;
 use crate::plan::{route, split};
 use crate::protocol::direct::ranks;
 use crate::protocol::kit::{
     CHUNK, Context, Core, Exchange, Outcome, Part, SHORT_WORDS, await_run, bytes_of, internal, rows_within,
-    slots_of, split_words,
+    slots_of, split_words, was_taken,
 };
 use crate::shape::CORES_MAX;
 use crate::sync::{barrier, flag};
@@ -33,13 +33,16 @@ impl Dispatch {
         if now.is_empty() {
             return self.go(Phase::PublishCounts { next: effects(cx.core, pieces_and_word(cx.core)).start });
         }
-        let (next, partition) = (now.end, self.round.turn.partition.flipped());
+        let (end, partition) = (now.end, self.round.turn.partition.flipped());
         for effect in now {
             let (source, word) = div_rem(effect, CLEARS);
             let word = Direct::ALL.get(word as usize).ok_or(internal("no such word"))?;
-            cx.fabric.store(word.word(cx.core.shape, partition, RankId(source)), 0)?;
+            let at = word.word(cx.core.shape, partition, RankId(source));
+            if !was_taken(effect > next, cx.fabric.store(at, 0))? {
+                return self.go(Phase::Clear { next: effect });
+            }
         }
-        self.go(Phase::Clear { next })
+        self.go(Phase::Clear { next: end })
     }
 
     /// Puts the counts that [`kit::begin`](crate::protocol::kit::begin) computed for the whole rank.
@@ -57,29 +60,27 @@ impl Dispatch {
             sums_of(core, send_status)?.1.fill(0);
             return self.go(Phase::Part(Part::expand_idx(core)));
         }
-        let next = now.end;
+        let end = now.end;
         for effect in now {
             let (to, piece) = div_rem(effect, each);
             let to = RankId(to);
-            if piece + 1 < each {
+            let done = if piece + 1 < each {
                 let first = route::destination_of(core.shape, to, 0) as usize;
                 let own = first..first + core.shape.local_experts(to) as usize;
                 let counts = send_status.get(own).ok_or(SHORT_WORDS)?;
-                put(
-                    cx.fabric,
-                    to,
-                    Direct::Counts.entry(core.shape, partition, core.rank, 0),
-                    (counts, piece),
-                )?;
+                put(cx.fabric, to, Direct::Counts.entry(core.shape, partition, core.rank, 0), (counts, piece))
             } else {
                 cx.fabric.publish(
                     to,
                     Direct::Counts.word(core.shape, partition, core.rank),
                     self.round.turn.tags.with(flag::ARRIVED),
-                )?;
+                )
+            };
+            if !was_taken(effect > next, done)? {
+                return self.go(Phase::PublishCounts { next: effect });
             }
         }
-        self.go(Phase::PublishCounts { next })
+        self.go(Phase::PublishCounts { next: end })
     }
 
     /// Adds up the counts of the own sources, by local expert.
@@ -186,29 +187,27 @@ impl Dispatch {
         }
         let table = split_words(cx.scratch.words, &core.work.sends)?.table;
         let (_, firsts) = sums_of(core, table)?;
-        let next = now.end;
+        let end = now.end;
         for effect in now {
             let (to, piece) = div_rem(effect, each);
             let to = RankId(to);
-            if piece + 1 < each {
-                put(
-                    cx.fabric,
-                    to,
-                    Direct::Grants.entry(core.shape, partition, core.rank, 0),
-                    (firsts, piece),
-                )?;
-                if piece + 2 == each {
-                    self.add_counts(core, cx.fabric, to, firsts)?;
-                }
+            let done = if piece + 1 < each {
+                put(cx.fabric, to, Direct::Grants.entry(core.shape, partition, core.rank, 0), (firsts, piece))
             } else {
                 cx.fabric.publish(
                     to,
                     Direct::Grants.word(core.shape, partition, core.rank),
                     self.round.turn.tags.with(flag::ARRIVED),
-                )?;
+                )
+            };
+            if !was_taken(effect > next, done)? {
+                return self.go(Phase::Grant { next: effect, of_expert });
+            }
+            if piece + 2 == each {
+                self.add_counts(core, cx.fabric, to, firsts)?;
             }
         }
-        self.go(Phase::Grant { next, of_expert })
+        self.go(Phase::Grant { next: end, of_expert })
     }
 
     /// Returns the counts of `source` for each local expert, after a check of all of them. The caller must have seen the word,
@@ -262,10 +261,10 @@ fn put<F: Fabric + ?Sized>(
     to: RankId,
     at: Place,
     (table, piece): (&[u32], u32),
-) -> Result<()> {
+) -> Result<(), Fault> {
     let first = piece * CHUNK;
     let Some(words) = table.get(first as usize..).filter(|words| !words.is_empty()) else { return Ok(()) };
     let (bytes, len) = bytes_of(words.iter().copied().take(CHUNK as usize));
     let at = Place { offset: at.offset + 4 * u64::from(first), ..at };
-    Ok(fabric.put(to, at, bytes.get(..len).unwrap_or_default(), &[])?)
+    fabric.put(to, at, bytes.get(..len).unwrap_or_default(), &[])
 }

@@ -61,7 +61,7 @@ phases! {
         /// Put the rows of the next pairs of this core's share where they were granted, each followed by its scale and triple.
         Send { next: u32 } => Send | SendInfo | SentRows,
         /// Put scale and triple of the row that was put last, for pair `item`.
-        SendInfo { item: u32, info: Info } => Send,
+        SendInfo { item: u32, info: Info } => Send | SendInfo | SentRows,
         /// Write this core's share of `sent_rows`.
         SentRows { index: u32 } => Part | SentRows,
         /// Publish the `TokenFlag`s for the next ranks of this core's share.

@@ -10,7 +10,7 @@ use crate::placement::Home;
 use crate::plan::route::{self, Send, Sends};
 use crate::protocol::direct::ranks;
 use crate::protocol::kit::{
-    self, Context, Core, Outcome, Part, chunk_of, internal, split_words, write_words,
+    self, Context, Core, Outcome, Part, chunk_of, internal, split_words, was_taken, write_words,
 };
 use crate::sync::barrier::Meeting;
 use crate::sync::flag;
@@ -78,14 +78,16 @@ impl Dispatch {
                 kit::payload(cx.core, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
             let info =
                 Info { to, at: parts.info(row), bytes: direct::info_of(scale, kit::triple(cx.core, send)) };
-            cx.fabric.put(to, parts.row(row), payload, &[])?;
+            let effect = cx.fabric.put(to, parts.row(row), payload, &[]);
+            if !was_taken(left < cx.core.run, effect)? {
+                return self.go(Phase::Send { next: item });
+            }
             // The slot is no longer needed; its row is, for `sent_rows`.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
             left -= 1;
-            if left == 0 {
+            if left == 0 || !was_taken(true, cx.fabric.put(info.to, info.at, &info.bytes, &[]))? {
                 return self.go(Phase::SendInfo { item, info });
             }
-            cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
             left -= 1;
             next = item + 1;
         }
@@ -121,11 +123,14 @@ impl Dispatch {
         if now.is_empty() {
             return self.go(Phase::AwaitTokens { slot: cx.core.work.slots.start });
         }
-        let (to, word) =
+        let (end, word) =
             (now.end, Direct::TokenFlags.word(cx.core.shape, self.round.turn.partition, cx.core.rank));
         for rank in now {
-            cx.fabric.publish(RankId(rank), word, self.round.turn.tags.with(flag::ARRIVED))?;
+            let effect = cx.fabric.publish(RankId(rank), word, self.round.turn.tags.with(flag::ARRIVED));
+            if !was_taken(rank > to, effect)? {
+                return self.go(Phase::PublishTokens { to: rank });
+            }
         }
-        self.go(Phase::PublishTokens { to })
+        self.go(Phase::PublishTokens { to: end })
     }
 }
