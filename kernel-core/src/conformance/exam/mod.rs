@@ -9,7 +9,8 @@ mod rounds;
 mod view;
 mod zoo;
 
-use super::{Claim, Litmus, SUITES};
+use super::{Claim, Extent, Litmus, SUITES};
+use crate::layout::state::STATE_BYTES;
 use crate::shape::Shape;
 use crate::testing::golden;
 use alloc::collections::BTreeSet;
@@ -19,7 +20,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use fault::Animal;
-use rounds::{Setup, extents, fresh, held, litmus_shape, play, setups};
+use rounds::{Setup, extents, fresh, held, litmus_shape, play, setups, wide, with_windows};
 
 /// A required program, and the group that it needs.
 struct Question {
@@ -185,6 +186,28 @@ fn the_matrix_is_as_committed() {
         assert!(wrong.is_empty() || !fails.is_empty(), "{} escapes: {wrong:?}", animal.name);
     }
     golden::check("exam.txt", &exam.text(&rows));
+}
+
+/// Windows of 5 GiB, of which little is touched. Programs whose places lie far apart see that they wrap at 4.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn a_window_that_wraps_at_4_gib_fails_the_exam_if_it_is_as_large() {
+    if std::env::var_os("VERIEP_THOROUGH").is_none() {
+        return;
+    }
+    const WINDOW: u64 = 5 << 30;
+    let extent = Extent::new(1032, WINDOW, STATE_BYTES).expect("a legal row");
+    let fails = |animal: &Animal| {
+        let questions = Exam::new().questions.into_iter();
+        let questions = questions
+            .filter(|question| extents(&question.shape, question.litmus).contains(&wide(&question.shape)));
+        let fail = |Question { litmus, shape }: &Question| {
+            !held(litmus, &mut with_windows(shape, WINDOW), animal, extent, 0, 1)
+        };
+        questions.filter(fail).map(|question| question.litmus.name).collect::<Vec<_>>()
+    };
+    assert_eq!(fails(&zoo::RIGHT[0]), [""; 0]);
+    assert_ne!(fails(&zoo::WRAPS_AT_4_GIB), [""; 0]);
 }
 
 /// The zoo is as large as it is said to be, and no two have one name.

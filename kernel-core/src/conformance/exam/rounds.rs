@@ -9,11 +9,12 @@ use crate::fabric::nic::Nic;
 use crate::fabric::{Capabilities, Fabric};
 use crate::inputs::Inputs;
 use crate::layout::state::STATE_BYTES;
+use crate::place::Place;
 use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config, Protocol, Shape};
 use crate::sim::chooser::{AGENT, Actor, Dice};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
-use crate::sim::storage::{Dense, group_sizes};
+use crate::sim::storage::{Dense, Spot, group_sizes};
 use crate::testing::domain::{self, Domain, PAIR, result_row, shape as shape_of};
 use crate::testing::group::{Judge, map_large_vectors, unmasked_rounds};
 use crate::units::{CoreId, RankId};
@@ -73,8 +74,18 @@ const PATIENCE: u64 = 6000;
 
 /// Memory of zeros.
 pub(super) fn fresh(shape: &Shape) -> Behind {
+    with_windows(shape, shape.window_bytes())
+}
+
+/// The same with windows of so many bytes.
+pub(super) fn with_windows(shape: &Shape, bytes: u64) -> Behind {
     map_large_vectors();
-    Behind::new(shape, Dense::new(group_sizes(shape)), Idle)
+    let window = Spot { member: RankId(0), batch: 0, at: Place::window(0) }.region();
+    let sizes = group_sizes(shape).map(|mut sizes| {
+        sizes[window] = bytes;
+        sizes
+    });
+    Behind::new(shape, Dense::new(sizes), Idle)
 }
 
 struct Zooed {
@@ -170,12 +181,16 @@ pub(super) fn litmus_shape(server_ranks: u32) -> Shape {
 /// The extents in which a program is run: as it is, with rows of more than a packet, and with the longest; if it has places far
 /// apart, in a whole window, too.
 pub(super) fn extents(shape: &Shape, litmus: &Litmus) -> Vec<Extent> {
-    let of = |row, window, state| Extent::new(row, window, state).unwrap_or_default();
-    let wide = of(1032, shape.window_bytes(), STATE_BYTES);
+    let of = |row| Extent::new(row, 0, 0).unwrap_or_default();
     let is_apart = |op: &Op| matches!(op, Op::PutApart { .. } | Op::PublishApart { .. });
     let apart = litmus.programs.iter().flat_map(|program| program.ops).any(is_apart);
-    let all = [Extent::default(), of(1032, 0, 0), of(ROW_MAX, 0, 0)];
-    all.into_iter().chain(apart.then_some(wide)).collect()
+    let all = [Extent::default(), of(1032), of(ROW_MAX)];
+    all.into_iter().chain(apart.then_some(wide(shape))).collect()
+}
+
+/// The whole window and state of a shape.
+pub(super) fn wide(shape: &Shape) -> Extent {
+    Extent::new(1032, shape.window_bytes(), STATE_BYTES).unwrap_or_default()
 }
 
 /// Runs a program once, and returns whether its expectations held.

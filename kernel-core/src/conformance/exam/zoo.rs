@@ -103,6 +103,9 @@ pub(super) const RIGHT: &[Animal] = &[
     ),
 ];
 
+pub(super) const WRAPS_AT_4_GIB: Animal =
+    wrong("windows wrap at 4 GiB", QUICK, Wrap(Region::Window, 1 << 32, true));
+
 /// Memories that break the contract.
 pub(super) const WRONG: &[Animal] = &[
     // A network without order, or with several paths.
@@ -218,6 +221,8 @@ pub(super) const WRONG: &[Animal] = &[
     wrong("writers wrap windows at 64 KiB", QUICK, Wrap(Region::Window, 1 << 16, false)),
     wrong("windows wrap at 64 KiB", QUICK, Wrap(Region::Window, 1 << 16, true)),
     wrong("windows wrap at 1 MiB", QUICK, Wrap(Region::Window, 1 << 20, true)),
+    // No window here is as large: a test of its own asks.
+    WRAPS_AT_4_GIB,
     wrong("the state wraps at 64 KiB", QUICK, Wrap(Region::State, 1 << 16, true)),
     wrong("the state wraps at 512 KiB", QUICK, Wrap(Region::State, 1 << 19, true)),
     // Agents and messages.
