@@ -5,7 +5,7 @@ use super::{Choices, Flags};
 use crate::inputs::Inputs;
 use crate::layout::block;
 use crate::placement::Home;
-use crate::plan::{returns, route, split};
+use crate::plan::{route, split};
 use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, Pair, RankId, Token, div_ceil};
 
@@ -33,17 +33,11 @@ impl CoreRows {
         Self { sent: moe + sends.shared.len() as u64, returned: returned.len() as u64 }
     }
 
-    /// Returns its rows with these inputs of all ranks.
+    /// Returns its rows with these inputs of its rank, which has received so many.
     #[must_use]
-    pub fn of<'a>(
-        shape: &'a Shape,
-        rank: RankId,
-        core: CoreId,
-        inputs: impl Fn(RankId) -> Inputs<'a>,
-    ) -> Self {
+    pub fn of(shape: &Shape, rank: RankId, core: CoreId, inputs: &Inputs<'_>, received: u32) -> Self {
         let split::Work { sends, experts, .. } = split::work(shape, rank, core);
-        let own = inputs(rank);
-        let home = |pair| route::home(shape, rank, &own, pair);
+        let home = |pair| route::home(shape, rank, inputs, pair);
         let is_own = |Home { rank, local_expert }: &Home| {
             let destination = route::destination_of(shape, *rank, *local_expert);
             destination
@@ -59,7 +53,6 @@ impl CoreRows {
             _ => sends.moe.filter_map(|i| home(route::moe_pair(shape, i))).count(),
         };
         let shared = sends.shared.filter_map(|i| home(route::shared_pair(shape, i))).count();
-        let received = returns::received(shape, rank, inputs).count() as u32;
         let returned = split::rows(shape, received, core).len() as u64;
         Self { sent: (moe + shared) as u64, returned }
     }
@@ -121,5 +114,17 @@ impl Outstanding {
     #[must_use]
     pub const fn most(self) -> u64 {
         self.before + self.behind
+    }
+
+    /// Returns the most effects that any core of the group can have under way, with any inputs; `None` as for
+    /// [`of`](Self::of).
+    #[must_use]
+    pub fn most_of_any(shape: &Shape, choices: Choices) -> Option<u64> {
+        let ranks = (0..shape.ep_world_size()).map(RankId);
+        let cores = ranks.flat_map(|rank| (0..shape.aiv_num()).map(move |core| (rank, CoreId(core))));
+        let most = cores.map(|(rank, core)| {
+            Self::of(shape, choices, rank, core, CoreRows::most(shape, rank, core)).map(Self::most)
+        });
+        most.max().flatten()
     }
 }

@@ -5,6 +5,7 @@ use crate::fabric::middleware::Middleware;
 use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::inputs::Inputs;
 use crate::place::{Place, Tensor};
+use crate::plan::returns::received;
 use crate::protocol::outstanding::{CoreRows, Outstanding};
 use crate::protocol::{Choices, Operator};
 use crate::shape::{Protocol, Shape};
@@ -222,7 +223,9 @@ fn as_many_effects_are_under_way_as_the_plan_says() {
             for (&Actor { member, core }, asked) in &seen.asked {
                 let of = |rows| Outstanding::of(&shape, choices, member, core, rows);
                 let rows = |round: &Vec<Tensors>| {
-                    CoreRows::of(&shape, member, core, |rank: RankId| round[rank.index()].inputs())
+                    let received =
+                        received(&shape, member, |rank| round[rank.index()].inputs()).count() as u32;
+                    CoreRows::of(&shape, member, core, &round[member.index()].inputs(), received)
                 };
                 let Some(bound) = of(CoreRows::most(&shape, member, core)) else { continue };
                 let [first, second] = [0, 1].map(|at| of(rows(&seen.rounds[at])).unwrap());
@@ -230,6 +233,7 @@ fn as_many_effects_are_under_way_as_the_plan_says() {
                 let what = (choices, member, core, shape.protocol());
                 assert_eq!(asked.most_under_way, want, "{what:?}");
                 assert!(want <= bound.most(), "{what:?}: {want}, {bound:?}");
+                assert!(Outstanding::most_of_any(&shape, choices) >= Some(bound.most()), "{what:?}");
                 some += 1;
             }
         }
