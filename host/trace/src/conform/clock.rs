@@ -65,6 +65,11 @@ impl Actors {
         first..first + self.cores as usize
     }
 
+    /// Whether that is the agent of a rank.
+    pub(super) const fn is_agent(self, actor: usize) -> bool {
+        actor % self.of_rank() == self.cores as usize
+    }
+
     /// The experts of a rank.
     pub(super) const fn experts(self, rank: u32) -> usize {
         self.cores(rank).end + 1

@@ -49,6 +49,8 @@ pub enum Guard {
     Overwritten,
     /// What is overwritten has landed, and its writer knows it.
     Hush,
+    /// A word that is observed can be told from an older one of the same value.
+    Round,
 }
 
 impl Guard {
@@ -66,6 +68,7 @@ impl Guard {
             Self::Carries => "what is there was not put in this operator",
             Self::Overwritten => "what is there is not known to be read",
             Self::Hush => "what was put there is not known to have landed, so it may land on top",
+            Self::Round => "an older word there has the same value, and the core knows of none between them",
         }
     }
 }
@@ -123,6 +126,8 @@ struct Reader<'t> {
     /// Bytes of each region of [`REGIONS`], by rank.
     sizes: Vec<Vec<u64>>,
     arrivals: Arrivals,
+    /// By agent and time of a transfer: who observed its last word, and when. Only then its source has been read.
+    delivered: HashMap<(usize, u32), Vec<(usize, u32)>>,
     /// What all cores of a rank knew at their last end.
     joined: Vec<Clock>,
     /// When the experts of a rank ran on a batch, by their own clock.
@@ -164,6 +169,7 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Conformed, Error> {
         shape,
         actors,
         arrivals: HashMap::new(),
+        delivered: HashMap::new(),
         experts: HashMap::new(),
     };
     for (number, event) in (2..).zip(&trace.events) {
@@ -382,8 +388,19 @@ impl Reader<'_> {
         };
         let experts = self.actors.experts(to);
         for old in self.memory.overlapping(to, event) {
-            let is_same = old.actor == actor && old.doing == piece.doing;
-            if is_same {
+            let knows = |&(reader, tick): &(usize, u32)| match self.actors.is_agent(reader) {
+                // A transfer reads its source when it is delivered, not when it is posted.
+                true => self
+                    .delivered
+                    .get(&(reader, tick))
+                    .is_some_and(|seen| seen.iter().any(|&(who, when)| state.clock.of(who) >= when)),
+                false => state.clock.of(reader) >= tick,
+            };
+            if !old.readers.iter().all(knows) {
+                return Err((Guard::Overwritten, Some(old.line)));
+            }
+            // What a core writes again into its own memory lands in its order. A row that it sends to a slot again may come first.
+            if event.kind == "write" && old.actor == actor && old.doing == piece.doing {
                 continue;
             }
             // Cores read what stands beside a row, and experts the row.
@@ -395,9 +412,6 @@ impl Reader<'_> {
                 false => old.is_read(self.protocol),
             };
             if !is_read && old.is_data(&event.region) {
-                return Err((Guard::Overwritten, Some(old.line)));
-            }
-            if old.readers.iter().any(|&(reader, tick)| state.clock.of(reader) < tick) {
                 return Err((Guard::Overwritten, Some(old.line)));
             }
             if !landed(&self.states, &self.arrivals, old, &state.clock) {
@@ -460,6 +474,10 @@ impl Reader<'_> {
             if is_lost {
                 return Err((Guard::Cleared, Some(word.line)));
             }
+            // Publishes are not ordered, not even to one word. Messages are.
+            if event.kind == "publish" && !landed() && !is_there(&self.states, word, (actor, &state.clock)) {
+                return Err((Guard::Hush, Some(word.line)));
+            }
         }
         let word = Word {
             line: number,
@@ -481,13 +499,17 @@ impl Reader<'_> {
         let state = &self.states[actor];
         let (mut found, mut newer) = (None, None);
         for word in self.memory.words(&key) {
+            let is_known = is_there(&self.states, word, (actor, &state.clock));
             if word.value == value {
-                found = Some(word);
-                break;
+                if found.is_some() && value != 0 {
+                    return Err((Guard::Round, Some(word.line)));
+                }
+                found = found.or(Some(word));
+            } else if is_known && found.is_none() {
+                newer = Some(word.line);
             }
             // Nobody sees an older word than one that is known to be there.
-            if is_there(&self.states, word, (actor, &state.clock)) {
-                newer = Some(word.line);
+            if is_known {
                 break;
             }
         }
@@ -517,6 +539,9 @@ impl Reader<'_> {
         }
         self.states[actor].clock.join(&piece.clock);
         self.arrivals.entry((piece.actor, rank)).or_default().push((piece.tick, actor, now));
+        if piece.kind == "post" && piece.extent.1 == event.offset + 8 {
+            self.delivered.entry((piece.actor, piece.tick)).or_default().push((actor, now));
+        }
         let (task, sent) = (piece.line, Rc::clone(&piece.clock));
         if self.is_cleared_flag(value)
             && let Some(before) = self.memory.flag(&key, (number, task))
