@@ -3,7 +3,8 @@
 use serde::Serialize;
 use veriep_case::experts::Experts;
 use veriep_core::layout::direct;
-use veriep_core::protocol::Receive;
+use veriep_core::protocol::outstanding::Outstanding;
+use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Buffer, Product, Shape, Term};
 use veriep_core::units::RankId;
 
@@ -119,8 +120,8 @@ impl From<&Term> for TermSizes {
     }
 }
 
-/// What follows from a valid configuration, where there is such a thing.
-pub fn sizes(shape: &Shape) -> Vec<(&'static str, Option<u64>)> {
+/// What follows from a valid configuration, with these choices, where there is such a thing.
+pub fn sizes(shape: &Shape, choices: Choices) -> Vec<(&'static str, Option<u64>)> {
     let shared_ranks = shape.shared_expert_rank_num();
     // TP peers gather each other's rows.
     let rows_max = |rank| shape.rows_max(RankId(rank)) * u64::from(shape.tp_world_size());
@@ -136,6 +137,8 @@ pub fn sizes(shape: &Shape) -> Vec<(&'static str, Option<u64>)> {
             ("record_pitch", Some(shape.record_pitch())),
             ("combine_pitch", Some(shape.combine_pitch())),
             ("combine_area_bytes", Some(shape.combine_area())),
+            // Puts and publishes of a core: the queue that a network needs for it.
+            ("outstanding_max", Outstanding::most_of_any(shape, choices)),
         ]);
     }
     sizes

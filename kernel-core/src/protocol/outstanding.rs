@@ -58,7 +58,7 @@ impl CoreRows {
     }
 }
 
-/// Effects of a core between its quiets. Dispatch is quiet once, combine never.
+/// Effects of a core between its quiets, where each dispatch is followed by its combine. Dispatch is quiet once, combine never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outstanding {
     /// From the beginning of a dispatch to its quiet.

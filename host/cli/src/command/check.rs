@@ -14,7 +14,7 @@ use veriep_case::config::Config;
 use veriep_case::error::{Error, Problem};
 use veriep_case::hints;
 use veriep_case::verdict::Judgement;
-use veriep_core::protocol::Receive;
+use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Buffer, Given, Limits, Product};
 use veriep_group::expected::Expected;
 use veriep_plan::sizes::{BufferSizes, Placed, sizes};
@@ -36,6 +36,8 @@ struct Checked {
     sizes: Option<BTreeMap<&'static str, Option<u64>>>,
     #[serde(flatten)]
     layer: Layer,
+    #[serde(skip)]
+    choices: Choices,
     #[serde(skip)]
     judged: Judged,
     #[serde(skip)]
@@ -291,12 +293,12 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
     config.port_offset = mode.port_offset;
     let core = config.as_core(given);
     let (release, algorithm) = (config.release(), config.algorithm());
-    let (shape, error) = match hints::accepted(&config, given, Limits::Product, &file) {
-        Ok(shape) => {
-            let error = mode.mode().receiving(&shape, receive).err();
-            (Some(shape), error)
-        }
-        Err(error) => (None, Some(error)),
+    let (shape, choices, error) = match hints::accepted(&config, given, Limits::Product, &file) {
+        Ok(shape) => match mode.mode().receiving(&shape, receive) {
+            Ok(choices) => (Some(shape), choices, None),
+            Err(error) => (Some(shape), Choices::default(), Some(error)),
+        },
+        Err(error) => (None, Choices::default(), Some(error)),
     };
     // Only our layout has port offsets: with one the question is whether we can run it.
     let asks_for_ours = mode.port_offset != 0;
@@ -326,7 +328,8 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         notes,
         buffer,
         placed,
-        sizes: shape.as_ref().map(|shape| sizes(shape).into_iter().collect()),
+        sizes: shape.as_ref().map(|shape| sizes(shape, choices).into_iter().collect()),
+        choices,
         layer: Layer { file, config, shape, elastic_info: None },
         judged: Judged::Configuration,
         open: (!by_default.is_empty()).then_some(Open::BreaksByDefault),
@@ -367,7 +370,7 @@ fn table(checked: &Checked) -> String {
     ];
     rows.extend(size_rows(&checked.buffer));
     rows.extend(checked.placed.iter().map(placed_row));
-    let sizes = checked.layer.shape.iter().flat_map(sizes);
+    let sizes = checked.layer.shape.iter().flat_map(|shape| sizes(shape, checked.choices));
     rows.extend(sizes.filter_map(|(name, size)| Some((name, size?.to_string()))));
     // First, since a short table ends early.
     let limits = checked.own_limits.iter().map(|problem| format!("not run here: {}\n\n", problem.message));

@@ -7,6 +7,7 @@ use serde::Serialize;
 use veriep_core::plan::incast::Incast;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::shared::SharedSplit;
+use veriep_core::protocol::outstanding::{CoreRows, Outstanding};
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
@@ -27,6 +28,8 @@ pub struct Summary {
     pub combine: Option<Vec<Receiver>>,
     pub incast: Vec<OfOrder>,
     pub shared_experts: Vec<SharedExperts>,
+    /// Of the core that has most under way; null on A2, with a TP domain, and where experts are not known.
+    pub outstanding: Option<CoreOutstanding>,
     pub ports: Option<ports::Ports>,
 }
 
@@ -45,6 +48,18 @@ pub struct Numbers {
     pub max: u32,
     pub mean: f64,
     pub receivers: f64,
+}
+
+/// The puts and publishes of a core that may not have landed, if every round is this one: the queue that it needs.
+#[derive(Debug, Serialize)]
+pub struct CoreOutstanding {
+    pub rank: u32,
+    pub core: u32,
+    /// From the beginning of dispatch to its quiet.
+    pub before_quiet: u64,
+    /// From there to the end of combine.
+    pub behind_quiet: u64,
+    pub most: u64,
 }
 
 /// The incast of an operator under an order.
@@ -103,8 +118,27 @@ pub fn of(traffic: &Traffic, asked: Asked) -> Summary {
         combine,
         incast,
         shared_experts: if receive.is_direct() { vec![] } else { shared_experts(traffic) },
+        outstanding: if traffic.known { outstanding(traffic) } else { None },
         ports: (!receive.is_direct()).then(ports),
     }
+}
+
+/// The core that has most under way.
+fn outstanding(traffic: &Traffic) -> Option<CoreOutstanding> {
+    let (shape, choices) = (&traffic.shape, traffic.choices);
+    let of_rank = |rank: RankId| {
+        let received = traffic.received(rank).len() as u32;
+        let (ep, inputs) = (traffic.ep(rank), traffic.inputs(rank));
+        traffic.cores().filter_map(move |core| {
+            let rows = CoreRows::of(shape, ep, core, &inputs, received);
+            let seen = Outstanding::of(shape, choices, ep, core, rows)?;
+            let Outstanding { before, behind } = seen;
+            let (before_quiet, behind_quiet, most) = (before, behind, seen.most());
+            Some(CoreOutstanding { rank: traffic.name(rank), core: core.0, before_quiet, behind_quiet, most })
+        })
+    };
+    // Of several that have the same, the first.
+    traffic.all_ranks().flat_map(of_rank).reduce(|most, next| if next.most > most.most { next } else { most })
 }
 
 /// By rank: of how many ranks, how many rows and bytes.

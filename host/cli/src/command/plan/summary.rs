@@ -15,6 +15,12 @@ pub(super) fn table(head: &Head, of: &OfAll, summary: &Summary) -> String {
         ("port offset", summary.port_offset.to_string()),
     ]);
     let mut parts = vec![about];
+    if let Some(CoreOutstanding { rank, core, before_quiet, behind_quiet, most }) = &summary.outstanding {
+        parts.push(format!(
+            "outstanding: at most {most} puts and publishes of a core (rank {rank} core {core}): {before_quiet} before dispatch \
+             is quiet, {behind_quiet} behind it"
+        ));
+    }
     let both = [
         ("received in dispatch", Some(&summary.dispatch)),
         ("received in combine", summary.combine.as_ref()),
