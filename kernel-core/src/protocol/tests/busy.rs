@@ -44,7 +44,7 @@ struct Busy<'a, F: ?Sized> {
 impl<F: ?Sized> Busy<'_, F> {
     fn ask(&mut self, verb: &'static str, to: RankId, at: Place, bytes: Vec<u8>) -> Result<(), Fault> {
         self.core.asked += 1;
-        assert!(self.core.asked < ASKED_MAX, "a core asks for ever: {verb} at {at}");
+        assert!(self.core.asked < ASKED_MAX, "a core asks without end: {verb} at {at}");
         if self.every > 0 && self.core.asked.is_multiple_of(self.every) {
             return Err(Fault::busy(to, at, bytes.len() as u64));
         }
