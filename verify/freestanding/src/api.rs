@@ -33,6 +33,7 @@ use veriep_core::plan::port::{self, Bits20To9, Load, PORTS};
 use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
+use veriep_core::protocol::outstanding::{CoreRows, Outstanding};
 use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, CombineInputs, Context, Env, Fingerprints, Flags, Gates, Machine,
     Operator, Ran, Rank, Receive, Scratch, Ticket, a2, a3, a3_v2, direct, hierarchy, received,
@@ -405,6 +406,11 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         keep((choices.receive.suits(shape), choices.needs(shape), Flags::name(choices.flags)));
         choices.receive.excluded_by(shape).for_each(keep);
         keep(Choices::check(choices, shape, fabric.capabilities()));
+        let rows = [CoreRows::most(shape, rank, core), CoreRows::of(shape, rank, core, inputs, any())];
+        for rows in rows {
+            keep(Outstanding::of(shape, choices, rank, core, rows).map(Outstanding::most));
+        }
+        keep(Outstanding::most_of_any(shape, choices));
         let Ok(mut env) = Env::new(shape, rank, core, choices, fabric.capabilities(), Portable) else {
             continue;
         };
