@@ -119,8 +119,8 @@ struct Scene<'p> {
     expected: Option<Expected<'p>>,
     clock: Rc<Clock>,
     costs: &'p Costs,
-    /// The last dispatch that a core has planned.
-    planned: RefCell<ByActor<usize>>,
+    /// The last operator that a core has begun: its round, and which it is.
+    begun: RefCell<ByActor<(usize, Operator)>>,
     /// A row, if rows are not kept.
     zeros: Vec<u8>,
     /// By operator, then rank.
@@ -192,11 +192,12 @@ impl World<Mapped, Timed> for Scene<'_> {
 
     fn steps(&self, core: Actor, planned: Planned, phase: &'static str) {
         let shape = &self.plan.case.shape;
-        let planned_for = &mut *self.planned.borrow_mut();
-        // A core makes its plan in its first step.
-        if planned.is_dispatch() && planned_for.of(core).replace(planned.round) != Some(planned.round) {
+        let operator = (planned.round, planned.operator);
+        if self.begun.borrow_mut().of(core).replace(operator) != Some(operator) {
+            self.clock.add(ps(self.costs.start_ns));
+            // A core makes its plan in its first step.
             let pairs = u64::from(shape.bs(core.member) * shape.k());
-            self.clock.add(pairs * ps(self.costs.pair_ns));
+            self.clock.add(if planned.is_dispatch() { pairs * ps(self.costs.pair_ns) } else { 0 });
         }
         if let Some(log) = &self.clock.log {
             log.steps(core, planned, phase);
@@ -278,7 +279,7 @@ pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) ->
         expected: rows.then(|| Expected::of(case)),
         clock,
         costs: &cluster.costs,
-        planned: RefCell::default(),
+        begun: RefCell::default(),
         zeros: vec![0; if rows { 0 } else { shape.row_bytes() as usize }],
         began: zeros(),
         took: zeros(),

@@ -159,14 +159,28 @@ struct Shared {
 struct Groups {
     ranks: u32,
     latency: Ps,
+    /// Of a port, for what leaves or enters a group.
+    rate: u64,
     /// Where the links of its groups begin among the shared ones.
     first: u32,
     groups: u32,
 }
 
+impl Groups {
+    const fn is_crossed_by(&self, flow: &Flow) -> bool {
+        flow.from / self.ranks != flow.to / self.ranks
+    }
+}
+
+/// How fast a port sends and receives a flow: as the slowest of the tiers that it crosses.
+fn port_rate(tiers: &[Groups], own: u64, flow: &Flow) -> u64 {
+    tiers.iter().filter(|tier| tier.is_crossed_by(flow)).map(|tier| tier.rate).fold(own, u64::min)
+}
+
 /// All links.
 #[derive(Debug)]
 pub struct Network {
+    /// Of a port.
     rate: u64,
     latency: Ps,
     near_rate: u64,
@@ -205,18 +219,20 @@ impl Network {
         let ports = if links.port_by == PortBy::Even { 1 } else { links.ports };
         let together = if links.port_by == PortBy::Even { links.ports } else { 1 };
         let of_rank = mbs(links.port_gbs * f64::from(links.ports));
+        let port_rate = |gbs: f64| mbs(gbs * f64::from(together));
         let mut shared = Vec::new();
         let group = |tier: &Tier| {
             let groups = ranks.div_ceil(tier.ranks);
             let first = shared.len() as u32;
             let rate = (of_rank as f64 * f64::from(tier.ranks) / tier.oversubscription).max(1.0) as u64;
             shared.extend((0..2 * groups).map(|_| Shared { rate, queue: VecDeque::new() }));
-            Groups { ranks: tier.ranks, latency: ps(tier.ns), first, groups }
+            let port_gbs = if tier.port_gbs == 0.0 { links.port_gbs } else { tier.port_gbs };
+            Groups { ranks: tier.ranks, latency: ps(tier.ns), rate: port_rate(port_gbs), first, groups }
         };
         let tiers = tiers.iter().map(group).collect();
         let all = ranks * ports;
         Self {
-            rate: mbs(links.port_gbs * f64::from(together)),
+            rate: port_rate(links.port_gbs),
             latency: ps(links.port_ns),
             near_rate: mbs(links.near_gbs),
             near_latency: ps(links.near_ns),
@@ -388,7 +404,7 @@ impl Network {
                 (false, Egress::Fair) => out.turns.push_back(turn),
                 (false, Egress::Fifo) => out.turns.push_front(turn),
             }
-            let takes = transfer(bytes, self.rate);
+            let takes = transfer(bytes, port_rate(&self.tiers, self.rate, flow));
             (out.until, out.waiting) = (now + takes, out.waiting - bytes);
             let carried = &mut out.carried[usize::from(flow.operator)];
             carried.bytes += bytes;
@@ -412,8 +428,9 @@ impl Network {
     /// A chunk goes on to the next link that it shares with others: out of its groups from the smallest on, then into those of
     /// its receiver.
     fn arrives_at(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let Flow { from, to, .. } = self.flows[chunk.flow as usize];
-        let crossed = || self.tiers.iter().filter(|tier| from / tier.ranks != to / tier.ranks);
+        let flow = self.flows[chunk.flow as usize];
+        let Flow { from, to, .. } = flow;
+        let crossed = || self.tiers.iter().filter(|tier| tier.is_crossed_by(&flow));
         let out = crossed().map(|tier| (tier.first + from / tier.ranks, tier.latency));
         let into = crossed().map(|tier| (tier.first + tier.groups + to / tier.ranks, tier.latency));
         // The filters are of slices, so they can be walked from behind.
@@ -429,10 +446,11 @@ impl Network {
 
     /// The head of a chunk will be at the port of its receiver at time `at`, no earlier than that of any before it.
     fn comes(&mut self, chunk: Chunk, at: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let Flow { to, port, .. } = self.flows[chunk.flow as usize];
-        let into = &mut self.into[(to * self.ports + port) as usize];
+        let flow = &self.flows[chunk.flow as usize];
+        let into = &mut self.into[(flow.to * self.ports + flow.port) as usize];
         into.heads.push_back((at, chunk));
-        into.until = into.until.max(at) + transfer(chunk.bytes.into(), self.rate);
+        let takes = transfer(chunk.bytes.into(), port_rate(&self.tiers, self.rate, flow));
+        into.until = into.until.max(at) + takes;
         later(into.until, Event::Received(chunk));
     }
 
@@ -445,7 +463,7 @@ impl Network {
             into.is_here(&self.flows[head.flow as usize], head);
         }
         let bytes = u64::from(chunk.bytes);
-        let takes = transfer(bytes, self.rate);
+        let takes = transfer(bytes, port_rate(&self.tiers, self.rate, &flow));
         into.waiting -= bytes;
         into.expected -= bytes;
         let carried = &mut into.carried[usize::from(flow.operator)];

@@ -18,7 +18,8 @@ const LARGEST: f64 = 1e9;
 /// The keys of `[links]` and of `[costs]` that a result hangs on.
 const LINKS: [&str; 9] =
     ["ports", "port_gbs", "port_ns", "near_gbs", "near_ns", "egress", "chunk", "buffer", "port_by"];
-const COSTS: [&str; 14] = [
+const COSTS: [&str; 16] = [
+    "start_ns",
     "step_ns",
     "word_ns",
     "effect_ns",
@@ -29,6 +30,7 @@ const COSTS: [&str; 14] = [
     "poll_ns",
     "agent_poll_ns",
     "pair_ns",
+    "quant_gbs",
     "vector_gbs",
     "launch_ns",
     "peer_ns",
@@ -38,8 +40,8 @@ const COSTS: [&str; 14] = [
 /// The keys of all tables.
 const TABLES: [(&str, &[&str], &[&str]); 3] = [
     ("links", &LINKS, &["source", "measured", "derived", "fitted_to"]),
-    ("costs", &COSTS, &["source", "measured", "derived"]),
-    ("tier", &["ranks", "ns", "oversubscription"], &["source"]),
+    ("costs", &COSTS, &["source", "measured", "derived", "fitted"]),
+    ("tier", &["ranks", "ns", "oversubscription", "port_gbs"], &["source"]),
 ];
 
 /// How a core copies a row from one place to another.
@@ -111,6 +113,9 @@ pub struct Tier {
     pub ns: f64,
     /// How many times faster the ports of a group are, all together, than its link.
     pub oversubscription: f64,
+    /// Gigabytes a second of a port, for what leaves or enters a group; 0 for those of all links.
+    #[serde(default)]
+    pub port_gbs: f64,
 }
 
 /// What lies between the ranks.
@@ -153,8 +158,13 @@ pub struct Costs {
     pub source: String,
     /// The keys whose numbers a source has measured.
     pub measured: Vec<String>,
-    /// The keys whose numbers follow from those that sources name. What is in neither list is assumed.
+    /// The keys whose numbers follow from those that sources name.
     pub derived: Vec<String>,
+    /// The keys whose numbers were chosen so that measured times come out. What is in none of the lists is assumed.
+    #[serde(default)]
+    pub fitted: Vec<String>,
+    /// What an operator takes besides its steps: to begin on all cores, to find its windows, and to end.
+    pub start_ns: f64,
     /// A step of a core, in nanoseconds.
     pub step_ns: f64,
     /// A word that a core reads.
@@ -171,7 +181,9 @@ pub struct Costs {
     pub agent_poll_ns: f64,
     /// What a core's plan of dispatch takes for each token and expert of it: 5 accesses by a walk, 2 by a table (seed 004).
     pub pair_ns: f64,
-    /// Gigabytes a second of rows that a vector unit quantises or sums; 0 for no time.
+    /// Gigabytes a second of rows, as they are sent, that a vector unit quantises; 0 for no time.
+    pub quant_gbs: f64,
+    /// Gigabytes a second of rows that a vector unit sums; 0 for no time.
     pub vector_gbs: f64,
     /// A launch by the host, which the operators do not need, but what they took the place of does.
     pub launch_ns: f64,
@@ -211,6 +223,15 @@ fn unknown_key(file: &toml::Table) -> Option<String> {
     })
 }
 
+/// Gives a file of version 0.1.0 the keys that it did not know: operators began at once, and one rate was that of all vector work.
+fn complete(file: &mut toml::Table) {
+    let Some(costs) = file.get_mut("costs").and_then(toml::Value::as_table_mut) else { return };
+    costs.entry("start_ns").or_insert(toml::Value::Float(0.0));
+    if let Some(vector) = costs.get("vector_gbs").cloned() {
+        costs.entry("quant_gbs").or_insert(vector);
+    }
+}
+
 /// Returns the message for the first rate or time, of links and then of costs, that is out of range.
 fn out_of_range(file: &toml::Table) -> Option<String> {
     let links = LINKS.iter().map(|&key| (key, &file["links"][key]));
@@ -218,7 +239,7 @@ fn out_of_range(file: &toml::Table) -> Option<String> {
     links.chain(costs).find_map(|(key, value)| {
         let least = match key.rsplit_once('_')? {
             // A vector unit that takes no time has a rate of 0.
-            (_, "ns") | ("vector", "gbs") => 0.0,
+            (_, "ns") | ("quant" | "vector", "gbs") => 0.0,
             (_, "gbs") => 0.001,
             _ => return None,
         };
@@ -244,6 +265,7 @@ impl Cluster {
         let fail = |what: &str| Error::file(Path::new(name), what.trim_end().replace('\n', ", "));
         let mut table: toml::Table = toml::from_str(&text).map_err(|error| fail(error.message()))?;
         unknown_key(&table).map_or(Ok(()), |what| Err(fail(&what)))?;
+        complete(&mut table);
         for (section, option, given) in [("links", "--link", links), ("costs", "--cost", costs)] {
             for assignment in given {
                 let fail = |what: &str| Error::Request(format!("{option} {assignment}: {what}"));
@@ -277,17 +299,17 @@ impl Cluster {
     /// Where the number of each key comes from.
     pub fn marks(&self) -> Vec<(String, &'static str)> {
         let Self { links, costs, .. } = self;
-        let of = |keys: &[&str], measured: &[String], derived: &[String]| {
-            let is_in = |list: &[String], key: &str| list.iter().any(|named| named == key);
-            let mark = |key: &str| match (is_in(measured, key), is_in(derived, key)) {
-                (true, _) => "measured",
-                (_, true) => "derived",
-                _ => "assumed",
+        let none = Vec::new();
+        let of = |keys: &[&str], [measured, derived, fitted]: [&Vec<String>; 3]| {
+            let lists = [("measured", measured), ("derived", derived), ("fitted", fitted)];
+            let mark = |key: &str| {
+                let has = lists.iter().find(|(_, list)| list.iter().any(|named| named == key));
+                has.map_or("assumed", |&(mark, _)| mark)
             };
             keys.iter().map(|&key| (key.to_owned(), mark(key))).collect::<Vec<_>>()
         };
-        let mut marks = of(&LINKS, &links.measured, &links.derived);
-        marks.extend(of(&COSTS, &costs.measured, &costs.derived));
+        let mut marks = of(&LINKS, [&links.measured, &links.derived, &none]);
+        marks.extend(of(&COSTS, [&costs.measured, &costs.derived, &costs.fitted]));
         marks
     }
 
@@ -320,16 +342,15 @@ impl Cluster {
                 links.ports
             ));
         }
-        let lists = [
-            (&LINKS[..], [&links.measured, &links.derived]),
-            (&COSTS[..], [&costs.measured, &costs.derived]),
-        ];
-        for (keys, [measured, derived]) in lists {
-            if let Some(key) = measured.iter().chain(derived).find(|key| !keys.contains(&key.as_str())) {
-                return Err(format!("measured, derived: {key}: must be one of {}", keys.join(", ")));
+        let of_links = links.measured.iter().chain(&links.derived);
+        let of_costs = costs.measured.iter().chain(&costs.derived).chain(&costs.fitted);
+        let lists: [(&[&str], Vec<_>); 2] = [(&LINKS, of_links.collect()), (&COSTS, of_costs.collect())];
+        for (keys, named) in lists {
+            if let Some(key) = named.into_iter().find(|key| !keys.contains(&key.as_str())) {
+                return Err(format!("measured, derived, fitted: {key}: must be one of {}", keys.join(", ")));
             }
         }
-        for Tier { ranks, ns, oversubscription, .. } in tier {
+        for Tier { ranks, ns, oversubscription, port_gbs, .. } in tier {
             if *ranks == 0 {
                 return Err("tier.ranks = 0: must be at least 1".to_owned());
             }
@@ -338,6 +359,9 @@ impl Cluster {
             }
             if !(0.001..=1000.0).contains(oversubscription) {
                 return Err(format!("tier.oversubscription = {oversubscription}: must be in [0.001, 1000]"));
+            }
+            if *port_gbs != 0.0 && !(0.001..=LARGEST).contains(port_gbs) {
+                return Err(format!("tier.port_gbs = {port_gbs}: must be in [0.001, {LARGEST}], or 0"));
             }
         }
         Ok(())

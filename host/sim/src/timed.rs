@@ -10,7 +10,7 @@ use std::sync::Arc;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Awaited, Fabric, Fault, Wait};
-use veriep_core::place::Place;
+use veriep_core::place::{Place, Region};
 use veriep_core::plan::port::{self, Bits20To9};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::even_owner;
@@ -467,7 +467,7 @@ pub struct Priced<'f, F: ?Sized> {
     pub actor: Actor,
     /// Where the time passes.
     pub clock: &'f Clock,
-    /// Which rows are work for a vector unit: those that have an effect, and those that are read.
+    /// Which rows are work for a vector unit: those that are sent, and those that are read.
     pub vector: [bool; 2],
     /// What a call costs.
     pub costs: &'f Costs,
@@ -489,7 +489,6 @@ impl<F: ?Sized> Priced<'_, F> {
     fn has_effect(&self, bytes: u64) {
         self.clock.add(ps(self.costs.effect_ns));
         self.copies(bytes);
-        self.works(0, bytes);
     }
 
     /// A core copies bytes from one place to another.
@@ -498,10 +497,11 @@ impl<F: ?Sized> Priced<'_, F> {
         (1..self.costs.copies.passes()).for_each(|_| self.copies(bytes));
     }
 
-    /// A vector unit works on bytes that have an effect (0) or are read (1), if they are a row of that kind.
+    /// A vector unit quantises bytes that are sent (0) or sums those that are read (1), if they are a row of that kind.
     fn works(&self, way: usize, bytes: u64) {
+        let gbs = [self.costs.quant_gbs, self.costs.vector_gbs][way];
         if self.vector[way] && bytes >= ROW_MIN {
-            self.clock.add(transfer(bytes, mbs(self.costs.vector_gbs)));
+            self.clock.add(transfer(bytes, mbs(gbs)));
         }
     }
 }
@@ -511,6 +511,7 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.carries((row.len() + tail.len()) as u64);
+        self.works(0, (row.len() + tail.len()) as u64);
         self.sends(to, at, (row.len() + tail.len()) as u64);
         self.inner.put(to, at, row, tail)
     }
@@ -565,6 +566,10 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.has_effect(bytes.len() as u64);
+        // An agent sends what is written there.
+        if at.region == Region::WindowOut {
+            self.works(0, bytes.len() as u64);
+        }
         self.inner.write(at, bytes)
     }
 

@@ -45,6 +45,7 @@ mod run;
 #[cfg(feature = "schedule")]
 mod schedule;
 mod simulate;
+mod simulate_measured;
 mod snapshots;
 mod terminal;
 mod tp;

@@ -84,15 +84,27 @@ fn a_full_buffer_stops_senders_and_what_is_behind_the_head_of_their_line() {
 
 #[test]
 fn groups_share_a_link_to_the_others() {
-    let tier = |oversubscription| [Tier { source: String::new(), ranks: 2, ns: 100.0, oversubscription }];
     let both = |oversubscription| {
-        let mut network = Network::new(&links(&[]), &tier(oversubscription), 4, 0);
+        let tier = Tier { source: String::new(), ranks: 2, ns: 100.0, oversubscription, port_gbs: 0.0 };
+        let mut network = Network::new(&links(&[]), &[tier], 4, 0);
         over(&mut network, &[(0, 0, 2, 500), (0, 1, 3, 500), (0, 0, 1, 500)])
     };
     // Out of the group and into the other at 10 GB/s, one after the other; inside the group nothing changes.
     assert_eq!(both(2.0), [700 + 150 + 150 + 50, 700 + 150 + 50 + 150 + 50, 50 + 700 + 50]);
     // At half of that.
     assert_eq!(both(4.0)[..2], [700 + 200 + 200 + 50, 700 + 200 + 100 + 200 + 50]);
+}
+
+#[test]
+fn ports_are_slower_for_what_leaves_a_group() {
+    let tier =
+        |ranks, gbs| Tier { source: String::new(), ranks, ns: 0.0, oversubscription: 0.001, port_gbs: gbs };
+    let of = |tiers: &[Tier], to| over(&mut Network::new(&links(&[]), tiers, 4, 0), &[(0, 0, to, 500)])[0];
+    // A seventh of these rates is a port's; what groups share takes no time.
+    let [half, fifth] = [(2, 5.0 / 7.0), (2, 2.0 / 7.0)].map(|(ranks, gbs)| tier(ranks, gbs));
+    assert_eq!(of(core::slice::from_ref(&half), 1), 700 + 50);
+    assert_eq!(of(core::slice::from_ref(&half), 2), 700 + 100);
+    assert_eq!(of(&[tier(1, 0.0), half, fifth], 2), 700 + 250);
 }
 
 #[test]
