@@ -8,11 +8,13 @@
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 
 pub mod a2_window_model;
+pub mod argument;
 pub mod defects;
 pub mod explorer;
 #[cfg(feature = "loom")]
 pub mod loom;
 pub mod order;
+pub mod orders;
 pub mod report;
 pub mod schedule;
 pub mod smt;

@@ -77,6 +77,8 @@ pub struct Order {
     /// Batches that one time round begins.
     batches: usize,
     is_numbered: bool,
+    /// Whether one time round has as many of each part.
+    is_balanced: bool,
 }
 
 impl Order {
@@ -85,6 +87,16 @@ impl Order {
     /// # Errors
     /// Another letter; a number that some operators have and others lack; or an operator or half that comes twice, or before what must precede it.
     pub fn parse(text: &str) -> Result<Self, String> {
+        let order = Self::read(text)?;
+        order.check()?;
+        Ok(order)
+    }
+
+    /// Reads an order that may have parts before others that must precede them: a rank that takes it waits for itself.
+    ///
+    /// # Errors
+    /// The same but for that, and for parts that come twice.
+    pub fn read(text: &str) -> Result<Self, String> {
         let mut body = Vec::new();
         let mut numbers = Vec::new();
         let mut rest = text.char_indices().peekable();
@@ -118,7 +130,7 @@ impl Order {
             }
             let number = match digits.as_str() {
                 "" => None,
-                digits => Some(digits.parse::<u16>().map_err(|_| format!("{digits}: too large a number"))?),
+                digits => Some(digits.parse::<u8>().map_err(|_| format!("{digits}: too large a number"))?),
             };
             numbers.push(number);
             let round = number.map_or(counted, usize::from);
@@ -128,26 +140,49 @@ impl Order {
         if numbers.iter().any(|number| number.is_some() != is_numbered) {
             return Err("must number all operators or none".into());
         }
-        let order = Self { batches: counts[Operator::Dispatch as usize][0], body, is_numbered };
-        if is_numbered {
-            order.check_loop(counts)?;
-        }
-        check(&order.times(if is_numbered { 1 + order.last() } else { 1 }))?;
-        Ok(order)
-    }
-
-    /// A loop takes each half of a batch once, so it has as many of each.
-    fn check_loop(&self, [[sent, received], [returned, summed]]: [[usize; 2]; 2]) -> Result<(), String> {
-        if [received, returned, summed].iter().any(|&count| count != sent) {
+        let [[sent, received], [returned, summed]] = counts;
+        let is_balanced = [received, returned, summed].iter().all(|&count| count == sent);
+        if is_numbered && !is_balanced {
             return Err(format!(
                 "{sent} of D or Ds, {received} of D or Dr, {returned} of C or Cs, {summed} of C or Cr: must be as many of each"
             ));
         }
-        Ok(())
+        Ok(Self { body, batches: sent, is_numbered, is_balanced })
+    }
+
+    /// Judges whether a rank can take every part when it comes to it.
+    ///
+    /// # Errors
+    /// A part comes twice, or before what must precede it.
+    pub fn check(&self) -> Result<(), String> {
+        check(&self.times(self.settled()))
     }
 
     fn last(&self) -> usize {
         self.body.iter().map(|planned| planned.round).max().unwrap_or(0)
+    }
+
+    /// The times round after which the first batches lack nothing any more.
+    fn settled(&self) -> usize {
+        if self.is_numbered { 1 + self.last() } else { 1 }
+    }
+
+    /// The parts of one time round.
+    #[must_use]
+    pub fn body(&self) -> &[Planned] {
+        &self.body
+    }
+
+    /// What is taken before the first time round, however many times follow.
+    #[must_use]
+    pub fn before(&self) -> Vec<Planned> {
+        self.around(&self.repeated(self.settled())).0
+    }
+
+    /// Whether one time round has as many of each part, so that it can be repeated.
+    #[must_use]
+    pub const fn is_balanced(&self) -> bool {
+        self.is_balanced
     }
 
     /// Batches that one time round begins.
@@ -165,17 +200,28 @@ impl Order {
     /// The order, `times` over, in full.
     #[must_use]
     pub fn times(&self, times: usize) -> Vec<Planned> {
+        let taken = self.repeated(times);
+        let (before, after) = self.around(&taken);
+        before.into_iter().chain(taken).chain(after).collect()
+    }
+
+    /// The body, `times` over.
+    fn repeated(&self, times: usize) -> Vec<Planned> {
         let again = |i| {
             self.body
                 .iter()
                 .map(move |planned| Planned { round: planned.round + i * self.batches, ..*planned })
         };
-        let taken: Vec<Planned> = (0..times).flat_map(again).collect();
+        (0..times).flat_map(again).collect()
+    }
+
+    /// What the batches lack of which something is taken, or which lie between: before that and after.
+    fn around(&self, taken: &[Planned]) -> (Vec<Planned>, Vec<Planned>) {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
         if !self.is_numbered {
-            return taken;
+            return (before, after);
         }
         let last = taken.iter().map(|planned| planned.round).max().unwrap_or(0);
-        let (mut before, mut after) = (Vec::new(), Vec::new());
         for round in 0..=last {
             let parts = parts_of(round, |part| taken.contains(part));
             let (lacking, first_taken) = (
@@ -187,7 +233,7 @@ impl Order {
                 if place < first_taken { before.push(*part) } else { after.push(*part) }
             }
         }
-        before.into_iter().chain(taken).chain(after).collect()
+        (before, after)
     }
 }
 
@@ -271,6 +317,26 @@ mod tests {
         assert_eq!(shown("Ds1 Cs0 Dr1 Cr0", 2), [&before[..], &twice, &after].concat());
         assert_eq!(shown("D1 C0", 1), ["D0", "D1", "C0", "C1"]);
         assert_eq!(shown("D0 C0", 2), ["D0", "C0", "D1", "C1"]);
+    }
+
+    #[test]
+    fn what_comes_before_a_loop_is_the_same_however_often_it_is_taken() {
+        for text in ["Ds1 Cs0 Dr1 Cr0", "D2 C0", "D0 C0", "DDCC", "Ds2 Cs1 Dr2 Cr0"] {
+            let order = Order::parse(text).unwrap();
+            for times in [order.settled(), order.settled() + 3] {
+                let taken = [order.before(), order.repeated(times)].concat();
+                assert_eq!(order.times(times)[..taken.len()], taken, "{text}");
+            }
+        }
+        assert_eq!(Order::parse("D2 C0").unwrap().before().len(), 2);
+    }
+
+    #[test]
+    fn an_order_that_waits_for_itself_can_be_read() {
+        let order = Order::read("CD").unwrap();
+        assert!(order.is_balanced() && !order.has_halves());
+        assert_eq!(order.check().unwrap_err(), "combine 0 has no dispatch to combine");
+        assert!(!Order::read("D").unwrap().is_balanced());
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod verdict;
 
 mod a2;
 mod agreement;
+mod argument;
 mod blocks;
 mod domains;
 mod flags;
