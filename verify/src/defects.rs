@@ -99,6 +99,8 @@ defects! {
     CleansNext: explorer [LostFlag], loom No, sim [];
     /// The driver lets a core start before the other cores of its rank have ended.
     NoJoin: explorer [Diverged, OwnNotLanded, Refused, Unrefined], loom Fails, sim [];
+    /// A core that goes on with an operator takes its barrier to be where it left it; needs halves and two cores.
+    StaleEpoch: explorer [Diverged], loom No, sim [];
     /// A grant is never cleared; needs direct placement.
     NoGrantClear: explorer [LostFlag, Unrefined], loom No, sim [];
     /// The word that results lie ready is never cleared; needs direct placement.

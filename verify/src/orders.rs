@@ -78,7 +78,7 @@ impl Orders {
     /// The most operators that a rank has sent and not received when it begins or goes on with another one.
     pub fn most_open(&self) -> usize {
         let of = |order: &Order| {
-            let taken = order.times(2 + spread(order));
+            let taken = settled(order);
             let mut open: Vec<(Operator, usize)> = Vec::new();
             let mut most = 0;
             for planned in &taken {
@@ -97,7 +97,7 @@ impl Orders {
     /// Whether the operators of each kind begin in the order of their batches.
     pub fn are_in_order(&self) -> bool {
         let of = |order: &Order| {
-            let taken = order.times(2 + spread(order));
+            let taken = settled(order);
             [Operator::Dispatch, Operator::Combine].iter().all(|&operator| {
                 let rounds: Vec<_> = begun(&taken, operator).map(|planned| planned.round).collect();
                 rounds.is_sorted()
@@ -110,7 +110,7 @@ impl Orders {
     pub fn depth(&self) -> u32 {
         let of = |order: &Order| {
             let (mut now, mut most) = (0_u32, 0);
-            for planned in order.times(2 + spread(order)) {
+            for planned in settled(order) {
                 match planned.operator {
                     Operator::Dispatch if planned.begins() => now += 1,
                     Operator::Combine if planned.ends() => now = now.saturating_sub(1),
@@ -122,6 +122,11 @@ impl Orders {
         };
         self.iter().map(of).max().unwrap_or(0)
     }
+}
+
+/// An order, taken so often that it goes on in the same way, or once if it cannot be repeated.
+fn settled(order: &Order) -> Vec<Planned> {
+    order.times(if order.is_balanced() { 2 + spread(order) } else { 1 })
 }
 
 /// How many times round a batch can lie apart in an order.

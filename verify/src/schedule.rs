@@ -1,8 +1,11 @@
-//! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
+//! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows, and beside that by the
+//! argument of gates.
 
 use crate::a2_window_model;
+use crate::argument::{Argued, Rules, argue};
 use crate::explorer::{self, Model};
 pub use crate::explorer::{Line, Product, Taken, Timeline, Traffic, Witness};
+use crate::orders::Orders;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::Shape;
 
@@ -29,7 +32,9 @@ pub struct Question {
     /// Whose protocol.
     pub product: Product,
     pub subject: Subject,
-    /// The operators that every rank runs, D and C, as many C as D unless they run once.
+    /// The orders of the ranks, which can be repeated unless they run once.
+    pub orders: Orders,
+    /// The same as text.
     pub operators: String,
     /// Ranks of a server (hierarchy).
     pub server_ranks: u32,
@@ -51,6 +56,13 @@ pub struct Question {
 pub struct Answer {
     /// No bad state was found.
     pub safe: bool,
+    /// Whether there is a search of such orders; else nothing was searched.
+    pub searched: bool,
+    /// Whether ranks wait for each other without end: what is bad in the counterexample, or what the argument says of orders that are not
+    /// searched.
+    pub deadlock: bool,
+    /// What the argument of gates says.
+    pub argued: Argued,
     pub states: usize,
     /// Different traffic matrices met.
     pub traffic_matrices: usize,
@@ -76,8 +88,43 @@ const ACROSS: [&[&[i32]]; 2] = [&[&[1, 2, 0]], &[&[3, 2, 1, 0]]];
 /// A witness sees the calls of the machines on the way into trouble.
 pub fn answer(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     match question.subject {
+        _ if !is_searched(question) => unsearched(question),
         Subject::Machines => of_machines(question, witness),
-        Subject::Windows => of_halves(question),
+        Subject::Windows => of_windows(question),
+    }
+}
+
+/// Whether there is a search of a question's orders. The model of the windows takes one operator after the other.
+fn is_searched(question: &Question) -> bool {
+    let Question { product, receive, orders, .. } = question;
+    let is_one = question.subject == Subject::Machines || orders.is_one();
+    is_one && explorer::searches(*product, *receive, orders)
+}
+
+fn argued(question: &Question) -> Argued {
+    let rules = match question.product {
+        Product::A3 => Rules::a3(question.receive),
+        Product::A2 => Rules::a2(false),
+        Product::Hierarchy => Rules::a2(true),
+    };
+    argue(rules, &question.orders, question.ranks as usize, question.partitions, question.rounds)
+}
+
+/// What there is to say without a search: that ranks wait for each other, or nothing.
+fn unsearched(question: &Question) -> Answer {
+    let argued = argued(question);
+    Answer {
+        safe: argued.waits.is_empty(),
+        searched: false,
+        deadlock: !argued.waits.is_empty(),
+        argued,
+        states: 0,
+        traffic_matrices: 0,
+        traffic: Traffic::All,
+        complete: false,
+        counterexample: Vec::new(),
+        timeline: None,
+        shape: None,
     }
 }
 
@@ -111,6 +158,9 @@ fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     });
     Answer {
         safe: report.counterexample.is_none(),
+        searched: true,
+        deadlock: report.counterexample.as_ref().is_some_and(|timeline| timeline.violation.is_wait()),
+        argued: argued(question),
         states: report.states,
         traffic_matrices: report.traffic_matrices,
         traffic: model.traffic,
@@ -121,13 +171,21 @@ fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     }
 }
 
-fn of_halves(question: &Question) -> Answer {
-    let operators = question.rounds.map(|rounds| rounds * question.operators.len() as u32);
+fn of_windows(question: &Question) -> Answer {
+    // A half of an operator is none.
+    let begun = |rounds: u32| {
+        let taken = question.orders.of(0).times(rounds as usize);
+        taken.iter().filter(|part| part.begins()).count() as u32
+    };
+    let operators = question.rounds.map(begun);
     let [halves, _] = question.partitions;
     let Question { ranks, states_max, stop, .. } = *question;
     let report = a2_window_model::explore(ranks as usize, halves, operators, states_max, stop);
     Answer {
         safe: report.counterexample.is_none(),
+        searched: true,
+        deadlock: false,
+        argued: argued(question),
         states: report.states,
         // Every rank sends every peer a window, whatever is in it.
         traffic_matrices: 1,

@@ -347,7 +347,7 @@ pub enum ModelArg {
 
 #[derive(Args, Debug)]
 pub struct ScheduleArgs {
-    /// Order of operators, as D and C; a C combines the oldest D that has no C of its own.
+    /// Order of operators, as D and C, or Ds, Dr, Cs, Cr for sending and receiving halves, as in "Ds1 Cs0 Dr1 Cr0"; one for each rank behind |.
     #[arg(value_name = "SEQ")]
     pub operators: String,
     /// Product whose protocol is searched.

@@ -70,6 +70,9 @@ impl fmt::Display for Planned {
     }
 }
 
+/// Most parts of an order's text: checking it takes time in the square of that.
+const PARTS_MAX: usize = 4096;
+
 /// The order in which a rank takes operators and halves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
@@ -132,6 +135,9 @@ impl Order {
                 "" => None,
                 digits => Some(digits.parse::<u8>().map_err(|_| format!("{digits}: too large a number"))?),
             };
+            if body.len() == PARTS_MAX {
+                return Err(format!("must have at most {PARTS_MAX} operators and halves"));
+            }
             numbers.push(number);
             let round = number.map_or(counted, usize::from);
             body.push(Planned { operator, round, half });
@@ -164,7 +170,7 @@ impl Order {
 
     /// The times round after which the first batches lack nothing any more.
     fn settled(&self) -> usize {
-        if self.is_numbered { 1 + self.last() } else { 1 }
+        if self.is_numbered { (1 + self.last()).div_ceil(self.batches.max(1)) } else { 1 }
     }
 
     /// The parts of one time round.
@@ -353,6 +359,7 @@ mod tests {
             ("D1 C0 C0", "1 of D or Ds, 1 of D or Dr, 2 of C or Cs, 2 of C or Cr: must be as many of each"),
             ("D0 C1", "combine 1 has no dispatch to combine"),
             ("D99999999 C0", "99999999: too large a number"),
+            (&"D".repeat(PARTS_MAX + 1), "must have at most 4096 operators and halves"),
         ] {
             assert_eq!(Order::parse(text).unwrap_err(), why, "{text}");
         }

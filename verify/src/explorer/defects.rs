@@ -11,6 +11,11 @@ impl Defect {
         self != Self::NoJoin
     }
 
+    /// Whether a core reads its barrier word again when it goes on with an operator.
+    pub(super) fn resumes(self) -> bool {
+        self != Self::StaleEpoch
+    }
+
     /// Whether a core that waits makes a step of it.
     pub(super) fn polls(self) -> bool {
         matches!(self, Self::PollsByStepping | Self::TakesBack)

@@ -42,6 +42,7 @@ mod moves;
 mod numbers;
 mod oracle;
 mod phase;
+mod plan;
 mod protocol;
 mod refine;
 mod search;
@@ -64,6 +65,7 @@ use crate::order::Order;
 use moves::Known;
 use search::search;
 use setup::Setup;
+pub(crate) use setup::searches;
 use std::collections::BTreeSet;
 use veriep_core::protocol::Receive;
 
@@ -100,11 +102,13 @@ pub(crate) fn explore_before(model: &Model, witness: Option<&dyn Witness>) -> Re
     let shape = model.shape();
     let setup = &Setup::new(model, &shape, witness);
     if model.refined {
+        assert!(setup.is_whole(), "the theorem's model has no halves: {model:?}");
         let other = model.choices.receive == Receive::InPlace || model.units.is_none();
         let other = other || model.tp || model.elastic || model.shared_ranks > 0;
         assert!(!other, "the theorem's model has no such group: {model:?}");
     }
     match model.product {
+        _ if !setup.is_searchable() => panic!("no such orders of this protocol: {model:?}"),
         Product::A3 => search(Known::new(setup, a3::Scene::new(setup))),
         Product::A2 => {
             let endless = model.memory == Memory::WeakExplicit && model.units.is_none();

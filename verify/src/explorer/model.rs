@@ -1,9 +1,11 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
 use crate::defects::Defect;
+use crate::orders::{Orders, begun};
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::protocol::{Choices, Flags, Operator, Receive, Stage};
 use veriep_core::shape::{BatchSizes, Config, Elastic, Limits, Protocol, Shape};
+use veriep_core::sim::order::Order;
 
 /// Whose protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ pub struct Model {
     pub in_runs: bool,
     /// Blocks of a record, 1 to 3, with fullmesh_v2; 0 in the plain layout.
     pub blocks: u32,
-    /// The operators of a unit, D and C; units repeat.
+    /// The orders of the ranks, as text; units, their time round, repeat.
     pub schedule: String,
     /// Units to run; `None` for ever.
     pub units: Option<u32>,
@@ -209,12 +211,34 @@ impl Model {
     /// Whether an operator N + 2 occurs: one that uses a partition again which operator N used, of either kind. A2's
     /// operators share one sequence of partitions.
     pub fn reuses_partitions(&self) -> bool {
-        let operators = |letter| self.schedule.chars().filter(|&other| other == letter).count() as u32;
+        let operators = |operator, units| {
+            let of = |order: &Order| begun(&order.times(units as usize), operator).count() as u32;
+            self.orders().iter().map(of).max().unwrap_or(0)
+        };
         let [dispatch, combine] = self.partitions;
-        self.units.is_none_or(|units| match self.product {
-            Product::A3 => units * operators('D') > dispatch && units * operators('C') > combine,
-            Product::A2 | Product::Hierarchy => units * self.schedule.len() as u32 > dispatch,
+        self.units.is_none_or(|units| {
+            let [dispatches, combines] =
+                [Operator::Dispatch, Operator::Combine].map(|each| operators(each, units));
+            match self.product {
+                Product::A3 => dispatches > dispatch && combines > combine,
+                Product::A2 | Product::Hierarchy => dispatches + combines > dispatch,
+            }
         })
+    }
+
+    /// The orders of its ranks.
+    ///
+    /// # Panics
+    /// The text is no [`Orders`], or of another number of ranks.
+    pub fn orders(&self) -> Orders {
+        let orders = Orders::parse(&self.schedule).unwrap_or_else(|why| panic!("{}: {why}", self.schedule));
+        assert!(
+            orders.is_one() || orders.len() == self.ranks as usize,
+            "{}: {} ranks",
+            self.schedule,
+            self.ranks
+        );
+        orders
     }
 
     /// What a search of this model is about, as cells of a table: protocol, ranks and cores, operators, memory, traffic, whether
@@ -261,11 +285,12 @@ impl Model {
             Memory::WeakExplicit => "weak, every landing a move",
             Memory::Weak => "weak",
         };
-        let traffic = self.traffic.name();
+        // A bar would end the cell.
+        let (traffic, orders) = (self.traffic.name(), self.schedule.replace('|', " and "));
         let reuse = if self.reuses_partitions() { "yes" } else { "no" };
         format!(
-            "{protocol}{partitions} | {} x {} | {} {times}{size} | {memory} | {traffic} | {reuse} | {:?}",
-            self.ranks, self.cores, self.schedule, self.defect
+            "{protocol}{partitions} | {} x {} | {orders} {times}{size} | {memory} | {traffic} | {reuse} | {:?}",
+            self.ranks, self.cores, self.defect
         )
     }
 

@@ -5,7 +5,7 @@ use super::numbers::Numbers;
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Explored, Outcome, Protocol, View, who};
-use super::setup::{Choice, Setup};
+use super::setup::{Choice, OPEN, Setup};
 use super::state::{Core, Local, Round, State, StateOf, Story};
 use super::step::{Account, Findings, Search, Standing, Step, StepOf};
 use super::story::{Line, Told, Who};
@@ -18,6 +18,7 @@ use std::rc::Rc;
 use veriep_core::fabric::Progress;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Operator, Scratch};
+use veriep_core::sim::order::Half;
 use veriep_core::units::{CoreId, RankId};
 
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +136,7 @@ impl<'a, P: Explored> Known<'a, P> {
         for core in (0..state.cores.len()).filter(|&core| state.cores[core].local != 0).collect::<Vec<_>>() {
             let (came, _) = self.step(&mut state.clone(), core, &Ask::default(), None);
             if let (Ok(Progress::Pending(wait)), Some(story)) = (came, &mut state.story) {
-                let who = who(self.setup, core, state.cores[core].op);
+                let who = who(self.setup, core, self.setup.part_at(core, state.cores[core].op).planned);
                 story.events.push(Line { who, did: vec![Told::of(wait.to_string())] });
             }
         }
@@ -192,13 +193,13 @@ impl<'a, P: Explored> Known<'a, P> {
     }
 
     fn may_begin(&self, state: &StateOf<P>, core: usize) -> bool {
-        let op = state.cores[core].op;
-        if self.setup.ended(op) {
+        let (of, op) = (core / self.cores(), state.cores[core].op);
+        if self.setup.ended(of, op) {
             return false;
         }
-        let first = core / self.cores() * self.cores();
+        let first = of * self.cores();
         let rank = &state.cores[first..][..self.cores()];
-        if core != first && self.setup.has_experts(op) {
+        if core != first && self.setup.has_experts(self.setup.part(of, op)) {
             // They run on the first core.
             let phase = &self.locals.get(rank[0].local).phase;
             if rank[0].op <= op && !(rank[0].op == op && matches!(phase, Phase::Runs(_))) {
@@ -212,14 +213,19 @@ impl<'a, P: Explored> Known<'a, P> {
     /// Begins a core's next operator; with it, traffic may be chosen.
     fn begin(&mut self, state: &StateOf<P>, core: usize) -> Vec<Box<StateOf<P>>> {
         let (setup, rank, op) = (self.setup, core / self.cores(), state.cores[core].op);
-        let (operator, batch, _) = setup.operator(op);
+        let part = setup.part(rank, op);
+        let batch = part.batch();
         let mut state = self.copy(state);
         state.note_begin(setup, rank, op);
         // Experts run as late as may be.
-        let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
-        let phase = if experts { Phase::Experts { moves: 0 } } else { setup.begin(core, operator) };
+        let experts = setup.has_experts(part) && core.is_multiple_of(self.cores());
         let idle = Local::clone(self.locals.get(0));
-        state.cores[core].local = self.locals.number(&Local { phase, ..idle });
+        let local = match part.planned.half {
+            Half::Receive => self.resumed(&mut state, core, part.place),
+            _ if experts => Local { phase: Phase::Experts { moves: 0 }, ..idle },
+            _ => Local { phase: setup.begin(core, part.operator()), ..idle },
+        };
+        state.cores[core].local = self.locals.number(&local);
         let choices = state.round(batch).choices.clone();
         if choices[rank].is_some() {
             return vec![state];
@@ -265,6 +271,31 @@ impl<'a, P: Explored> Known<'a, P> {
         setup.choices(rank as u32).into_iter().filter(allowed).map(one).collect()
     }
 
+    /// Takes the machine of a core that began as number `place` of those set aside.
+    fn resumed(&self, state: &mut StateOf<P>, core: usize, place: usize) -> Local {
+        let open = &mut state.cores[core].open;
+        let mut local = Local::clone(self.locals.get(open[place]));
+        open[place..].rotate_left(1);
+        open[OPEN - 1] = 0;
+        if let Phase::Sent { machine, written } = local.phase {
+            state.written[core / self.cores()] += written;
+            local.phase = Phase::Resumes(machine);
+        }
+        local
+    }
+
+    /// Sets the machine of a core aside that has sent, with what its rank has `written`.
+    fn set_aside(&mut self, state: &mut StateOf<P>, core: usize, written: u32) {
+        let Core { local, mut open, .. } = state.cores[core].clone();
+        let mut local = Local::clone(self.locals.get(local));
+        if let Phase::Runs(machine) = local.phase {
+            local.phase = Phase::Sent { machine, written };
+        }
+        let free = open.iter().position(|&open| open == 0).unwrap_or(OPEN - 1);
+        open[free] = self.locals.number(&local);
+        state.cores[core].open = open;
+    }
+
     /// Steps a core's machine once. Words that count operators are read as so much further on as `ahead` says.
     pub(super) fn step(
         &mut self,
@@ -273,11 +304,11 @@ impl<'a, P: Explored> Known<'a, P> {
         ask: &Ask,
         ahead: Option<Vec<u32>>,
     ) -> (Outcome, StepOf<P>) {
-        let (setup, operators) = (self.setup, state.operators());
+        let (setup, operators) = (self.setup, self.setup.numbers(state.parts()));
         let (rank, number) = (core / self.cores(), core % self.cores());
         let Core { local, op, .. } = state.cores[core];
-        let (operator, batch, nth) = setup.operator(op);
-        let round = Rc::clone(state.round(batch));
+        let part = setup.part(rank, op);
+        let round = Rc::clone(state.round(part.batch()));
         let known = Rc::clone(self.locals.get(local));
         let Local { phase, words, row } = &mut self.local;
         phase.clone_from(&known.phase);
@@ -289,9 +320,9 @@ impl<'a, P: Explored> Known<'a, P> {
         let at = Standing {
             rank: RankId(rank as u32),
             core: CoreId(number as u32),
-            op,
-            operator,
-            nth,
+            op: part.number,
+            operator: part.operator(),
+            nth: part.nth,
             operators,
             round: Rc::clone(&round),
             withdrawn: state.withdrawn(),
@@ -304,7 +335,7 @@ impl<'a, P: Explored> Known<'a, P> {
         let inputs = round.tensors[rank].inputs();
         let mut run = |view: &mut dyn View| {
             let scratch = Scratch { words, row };
-            setup.step(core, phase, view, &inputs, expected, scratch)
+            setup.step(core, phase, view, &inputs, expected, scratch, part.planned.half)
         };
         let calls = setup.witness().map_or(0, Witness::calls);
         let own = &mut state.cores[core].own;
@@ -322,10 +353,10 @@ impl<'a, P: Explored> Known<'a, P> {
         }
         state.written[rank] += step.found.written;
         if let (Some(did), false) = (step.account.told(), stays) {
-            state.tell(who(setup, core, op), &did);
+            state.tell(who(setup, core, part.planned), &did);
         }
         let ended = matches!(came, Ok(Progress::Done));
-        self.protocol.note(state, setup.actor(core), op, calls, ended);
+        self.protocol.note(state, setup.actor(core), part, calls, ended);
         (came, step)
     }
 
@@ -379,17 +410,25 @@ impl<'a, P: Explored> Known<'a, P> {
     /// Ends a core's operator; the last core of the rank answers for its outputs.
     fn end(&mut self, state: &mut StateOf<P>, core: usize) -> Result<(), Violation> {
         let (rank, op) = (core / self.cores(), state.cores[core].op);
-        let (operator, batch, _) = self.setup.operator(op);
+        let part = self.setup.part(rank, op);
         if state.story.is_some() {
-            state.tell(who(self.setup, core, op), &[Told::of("ends")]);
+            let ends = if part.planned.ends() { "ends" } else { "has sent" };
+            state.tell(who(self.setup, core, part.planned), &[Told::of(ends)]);
         }
-        let Core { own, .. } = state.cores[core].clone();
-        state.cores[core] = Core { local: 0, op: op + 1, polled: false, own };
-        if state.operators()[rank] <= op {
+        let beside = &state.cores[rank * self.cores()..][..self.cores()];
+        let is_last = beside.iter().filter(|other| other.op <= op).count() == 1;
+        let seen = if is_last { core::mem::take(&mut state.written[rank]) } else { 0 };
+        if !part.planned.ends() {
+            self.set_aside(state, core, seen);
+        }
+        let Core { own, open, .. } = state.cores[core].clone();
+        state.cores[core] = Core { local: 0, op: op + 1, open, polled: false, own };
+        if !is_last || !part.planned.ends() {
             return Ok(());
         }
-        let seen = core::mem::take(&mut state.written[rank]);
-        let expected = state.round(batch).expected.as_ref().map_or(0, |all| bytes_of(&all[rank], operator));
+        let operator = part.operator();
+        let expected =
+            state.round(part.batch()).expected.as_ref().map_or(0, |all| bytes_of(&all[rank], operator));
         let rank_id = RankId(rank as u32);
         // Without the join a core of the next operator may have written already.
         if seen != expected && self.setup.model.defect.joins() {
@@ -397,7 +436,7 @@ impl<'a, P: Explored> Known<'a, P> {
         }
         state.note_end(self.setup, rank, op);
         state.refines()?;
-        self.protocol.ended(state, rank, op).map_or(Ok(()), Err)?;
+        self.protocol.ended(state, rank, part.number).map_or(Ok(()), Err)?;
         state.retire(self.setup);
         state.forget_facts(self.setup);
         state.refines()

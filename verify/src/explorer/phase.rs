@@ -7,7 +7,8 @@ use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
-use veriep_core::protocol::{CombineInputs, Context, Machine, Operator, Scratch};
+use veriep_core::protocol::{CombineInputs, Context, Machine, Operator, Run, Scratch};
+use veriep_core::sim::order::Half;
 
 /// How far a core is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +22,14 @@ pub(super) enum Phase {
     },
     /// Works on an operator.
     Runs(Machine),
+    /// Has sent, and is set aside.
+    Sent {
+        machine: Machine,
+        /// Output bytes that its rank has written until then; 0 of all cores but the last.
+        written: u32,
+    },
+    /// Is about to go on with an operator that it has sent.
+    Resumes(Machine),
 }
 
 impl Setup<'_> {
@@ -38,9 +47,11 @@ impl Setup<'_> {
         inputs: &Inputs<'_>,
         expected: Option<&Expected>,
         scratch: Scratch<'_>,
+        half: Half,
     ) -> Outcome {
+        let (shape, env) = (self.shape, &self.envs[core]);
         let machine = match phase {
-            Phase::Between => return Ok(Progress::Stepped),
+            Phase::Between | Phase::Sent { .. } => return Ok(Progress::Stepped),
             Phase::Experts { moves } => {
                 let came = view.experts(*moves)?;
                 match came {
@@ -50,15 +61,29 @@ impl Setup<'_> {
                 }
                 return Ok(Progress::Stepped);
             }
+            Phase::Resumes(machine) => {
+                if self.model.defect.resumes() {
+                    machine.resume(env.on(shape)?, &*view)?;
+                }
+                *phase = Phase::Runs(machine.clone());
+                return Ok(Progress::Stepped);
+            }
             Phase::Runs(machine) => machine,
         };
         let combine_inputs = &expected.map(Expected::combine_inputs).unwrap_or_default();
-        let (shape, env) = (self.shape, &self.envs[core]);
         let left = self.left.as_ref().filter(|_| self.model.defect.maps_ids());
         let mut run = |fabric: &mut dyn Fabric| {
             let fabric = &mut RankRemap { inner: Lent(fabric), left };
             let scratch = Scratch { words: &mut *scratch.words, row: &mut *scratch.row };
-            machine.step(&mut Context { core: env.on(shape)?, fabric, inputs, combine_inputs, scratch })
+            let cx = &mut Context { core: env.on(shape)?, fabric, inputs, combine_inputs, scratch };
+            match half {
+                Half::Send => machine.send(cx, 1).end.map(|end| match end {
+                    Run::Done => Progress::Done,
+                    Run::Waiting(wait) => Progress::Pending(wait),
+                    Run::Budget => Progress::Stepped,
+                }),
+                Half::Whole | Half::Receive => machine.step(cx),
+            }
         };
         match self.witness() {
             Some(witness) => witness.through(self.actor(core), view, &mut run),

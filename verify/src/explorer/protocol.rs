@@ -1,6 +1,7 @@
 //! Differences between protocols: what their cores share and how a step sees it; what need not be searched; how it is told.
 
 use super::liveness::Mover;
+use super::plan::Part;
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
 use super::step::StepOf;
@@ -12,6 +13,7 @@ use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
 use veriep_core::layout::state::DISPATCH_SELECTORS;
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::Actor;
+use veriep_core::sim::cluster::Planned;
 
 /// Most ranks of a model.
 pub(super) const RANKS: usize = 4;
@@ -143,16 +145,16 @@ pub(super) trait Tell: Protocol {
     /// An event in words, before it happens.
     fn describe(&self, state: &StateOf<Self>, event: Self::Event) -> Line;
 
-    /// Gives a place and a word of operator `op` the names that they have in a run.
-    fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32);
+    /// Gives a place and a word of an operator the names that they have in a run.
+    fn rename(&self, at: &mut Place, word: &mut Option<u64>, part: Part);
 
-    /// Adds a step in operator `op` to the story, if a witness keeps calls: its calls are those from number `first` on, and
-    /// `ended` says whether it has ended the operator.
-    fn note(&self, state: &mut StateOf<Self>, actor: Actor, op: u32, first: usize, ended: bool) {
+    /// Adds a step in a part to the story, if a witness keeps calls: its calls are those from number `first` on, and
+    /// `ended` says whether it has ended the part.
+    fn note(&self, state: &mut StateOf<Self>, actor: Actor, part: Part, first: usize, ended: bool) {
         let (Some(witness), Some(story)) = (self.setup().witness(), &mut state.story) else { return };
         let calls = first..witness.calls();
-        witness.rename(calls.clone(), &mut |at, word| self.rename(at, word, op));
-        story.taken.push(Taken { actor, planned: self.setup().named(op), calls, ended });
+        witness.rename(calls.clone(), &mut |at, word| self.rename(at, word, part));
+        story.taken.push(Taken { actor, planned: part.planned, calls, ended });
     }
 }
 
@@ -162,10 +164,10 @@ pub(super) trait Explored: Reduce + Tell {}
 impl<P: Reduce + Tell> Explored for P {}
 
 /// A core of the group in words, before what it does.
-pub(super) fn who(setup: &Setup<'_>, core: usize, op: u32) -> Who {
+pub(super) fn who(setup: &Setup<'_>, core: usize, planned: Planned) -> Who {
     let cores = setup.model.cores;
     let (rank, core) = (core as u32 / cores, core as u32 % cores);
     let named = if cores > 1 { format!(" core {core}") } else { String::new() };
-    let words = format!("rank {rank}{named}, {}: ", setup.named(op));
+    let words = format!("rank {rank}{named}, {planned}: ");
     Who { words, rank: Some(rank), core: Some(core) }
 }

@@ -202,7 +202,7 @@ impl<M, O: Clone + Default> State<M, O> {
                 .flat_map(|token| (0..setup.model.k).map(move |k| (token, k)));
             pairs.filter(|&(token, k)| is_it(Token(token), k)).count() as u32
         };
-        let operators = setup.model.units.unwrap_or(0) * setup.unit.len() as u32;
+        let operators = setup.operators();
         let of = |n: u32, rank: usize| -> Vec<Option<Expected>> {
             let is_open = |slot: usize| {
                 let fact = (rank, slot, n);

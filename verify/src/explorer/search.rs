@@ -112,7 +112,8 @@ pub(super) fn search<P: Explored>(mut known: Known<'_, P>) -> Report {
             }
         }
         ended = ended_in(&state);
-        let is_over = state.cores.iter().all(|core| setup.ended(core.op));
+        let is_over =
+            state.cores.iter().enumerate().all(|(core, of)| setup.ended(setup.rank_of_core(core), of.op));
         graph.next_state(is_over);
         if !is_over && found.is_empty() {
             let origin = Origin { parent: id, what: None, branch: 0 };

@@ -1,15 +1,18 @@
 //! A model with everything that does not change while it is explored.
 
 use super::model::{Model, Product, Traffic};
+use super::plan::{Part, Plan};
+use super::protocol::RANKS;
 use super::witness::Witness;
 use crate::order::Order;
+use crate::orders::Orders;
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use veriep_core::fabric::Capabilities;
-use veriep_core::protocol::{Env, Operator, scratch_bytes, scratch_words};
+use veriep_core::protocol::{Env, Operator, Receive, scratch_bytes, scratch_words};
 use veriep_core::shape::{Elastic, RowElement, Shape};
 use veriep_core::sim::Actor;
-use veriep_core::sim::cluster::{Planned, schedule};
+use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, RankId, div_rem};
 use veriep_core::vector::Portable;
 
@@ -25,8 +28,11 @@ pub(super) struct Setup<'a> {
     pub(super) left: Option<Elastic>,
     /// By core of the group, rank-major.
     pub(super) envs: Vec<Env<Portable>>,
-    /// Operators of a unit. Of each kind, number `n` is that of batch `n`.
-    pub(super) unit: Vec<Planned>,
+    /// What each rank takes, or all of them.
+    plans: Vec<Plan>,
+    taken: Orders,
+    /// Whether no operator is taken in halves.
+    is_whole: bool,
     /// Their letters, where a model of all schedules asks for them.
     pub(super) word: &'static str,
     /// Batches of a unit.
@@ -49,8 +55,9 @@ pub(super) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     pub(super) fn new(model: &'a Model, shape: &'a Shape, witness: Option<&'a dyn Witness>) -> Self {
-        let unit = schedule(&model.schedule, 1);
-        let batches = model.schedule.matches('D').count() as u32;
+        let orders = model.orders();
+        let plans: Vec<_> = orders.iter().map(|order| Plan::new(order, model.units)).collect();
+        let batches = orders.of(0).batches() as u32;
         let envs = (0..model.ranks).flat_map(|rank| {
             (0..model.cores)
                 .map(move |core| {
@@ -63,12 +70,12 @@ impl<'a> Setup<'a> {
         });
         let tags = match model.product {
             // A rank is at most two units ahead of another; leftovers are two partitions old.
-            Product::A3 if depth(&model.schedule) == 1 => 4,
+            Product::A3 if orders.depth() == 1 => 4,
             Product::A3 => 8,
             // A rank is at most one operator ahead, and leftovers are forgotten.
             Product::A2 | Product::Hierarchy => batches.max(2),
         };
-        let ([dispatch, combine], operators) = (model.partitions, unit.len() as u32);
+        let ([dispatch, combine], operators) = (model.partitions, plans[0].in_unit());
         // Tags, the machines' partitions and the model's; on A3 both sequences of partitions, and epochs, which a core reads.
         let repeats = |units: &u32| match model.product {
             Product::A3 => [tags, dispatch, combine, 4].iter().all(|&each| units.is_multiple_of(each)),
@@ -82,7 +89,9 @@ impl<'a> Setup<'a> {
             shape,
             left: model.domain().1,
             envs: envs.collect(),
-            unit,
+            plans,
+            is_whole: !orders.has_halves(),
+            taken: orders,
             word: if model.refined { model.schedule.clone().leak() } else { "" },
             batches,
             tags,
@@ -114,6 +123,16 @@ impl<'a> Setup<'a> {
     pub(super) fn actor(&self, core: usize) -> Actor {
         let (rank, core) = div_rem(core as u32, self.model.cores);
         Actor { member: RankId(rank), core: CoreId(core) }
+    }
+
+    /// The rank of core number `core` of the group.
+    pub(super) fn rank_of_core(&self, core: usize) -> usize {
+        core / self.model.cores as usize
+    }
+
+    /// Part number `at` of the rank of core number `core` of the group.
+    pub(super) fn part_at(&self, core: usize, at: u32) -> Part {
+        self.part(self.rank_of_core(core), at)
     }
 
     /// All cores of the rank of core number `core`, as bits.
@@ -164,42 +183,93 @@ impl<'a> Setup<'a> {
         })
     }
 
-    /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
-    pub(super) fn operator(&self, op: u32) -> (Operator, u32, u32) {
-        let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
-        let Planned { operator, round, .. } = self.unit[at];
-        let per_unit = self.unit.iter().filter(|planned| planned.operator == operator).count() as u32;
-        (operator, unit * self.batches + round as u32, unit * per_unit + round as u32)
+    /// Whether no operator is taken in halves.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// Whether the search has such orders. A core sets few operators aside; experts that read rows in the window combine them in
+    /// the order in which they came; on A2 operators are numbered as if all ranks took the same, one after the other.
+    pub(super) fn is_searchable(&self) -> bool {
+        searches(self.model.product, self.model.choices.receive, &self.taken)
+    }
+
+    fn plan(&self, rank: usize) -> &Plan {
+        self.plans.get(rank).unwrap_or(&self.plans[0])
+    }
+
+    /// Part number `at` of a rank, which has one.
+    pub(super) fn part(&self, rank: usize, at: u32) -> Part {
+        self.plan(rank).part(at).unwrap_or_else(|| unreachable!("rank {rank} has no part {at}"))
+    }
+
+    /// The first part of operator `number`, if all ranks take the same.
+    pub(super) fn part_of(&self, number: u32) -> Part {
+        self.plan(0).operator(number).unwrap_or_else(|| unreachable!("there is no operator {number}"))
+    }
+
+    /// The operator `number` if all ranks take the same: kind, batch, number among its kind, all from the beginning.
+    pub(super) fn operator(&self, number: u32) -> (Operator, u32, u32) {
+        let part = self.part_of(number);
+        (part.operator(), part.batch(), part.nth)
     }
 
     /// An operator as it is told.
-    pub(super) fn named(&self, op: u32) -> Planned {
-        let (operator, batch, _) = self.operator(op);
-        Planned::whole(operator, batch as usize)
+    pub(super) fn named(&self, number: u32) -> Planned {
+        self.part_of(number).named()
     }
 
-    /// Whether experts are a step of the rank before this operator: they read rows where they lie.
-    pub(super) fn has_experts(&self, op: u32) -> bool {
-        self.model.choices.receive.keeps_rows() && self.operator(op).0 == Operator::Combine
+    /// By rank: the number of the operator that it is in, from the numbers of parts.
+    pub(super) fn numbers(&self, mut parts: [u32; RANKS]) -> [u32; RANKS] {
+        if !self.is_whole() {
+            for (rank, at) in parts.iter_mut().enumerate().take(self.model.ranks as usize) {
+                let plan = self.plan(rank);
+                *at = plan.part(*at).map_or(plan.operators(), |part| part.number);
+            }
+        }
+        parts
     }
 
-    /// Whether operator `op` is behind the last one.
-    pub(super) fn ended(&self, op: u32) -> bool {
-        self.model.units.is_some_and(|units| op >= units * self.unit.len() as u32)
+    /// Whether experts are a step of a rank before this part: they read rows where they lie.
+    pub(super) fn has_experts(&self, part: Part) -> bool {
+        self.model.choices.receive.keeps_rows()
+            && part.operator() == Operator::Combine
+            && part.planned.begins()
     }
 
-    /// The first operator of a batch's unit.
-    pub(super) fn unit_of(&self, op: u32) -> u32 {
-        op / self.unit.len() as u32
+    /// Whether part number `at` of a rank is behind the last one.
+    pub(super) fn ended(&self, rank: usize, at: u32) -> bool {
+        self.plan(rank).ended(at)
+    }
+
+    /// All operators of a group that ends.
+    pub(super) fn operators(&self) -> u32 {
+        self.plan(0).operators()
+    }
+
+    /// The time round of a part.
+    pub(super) fn unit_of(&self, rank: usize, at: u32) -> u32 {
+        self.plan(rank).unit_of(at)
+    }
+
+    /// The first part of a time round, and the number of its operator if all ranks take the same.
+    pub(super) fn unit(&self, rank: usize, times: u32) -> (u32, u32) {
+        let at = self.plan(rank).unit(times);
+        (at, if self.is_whole() { at } else { self.plan(rank).part(at).map_or(0, |part| part.number) })
+    }
+
+    /// All batches before this one have been combined by a rank before part number `at`.
+    pub(super) fn over(&self, rank: usize, at: u32) -> u32 {
+        self.plan(rank).over(at)
     }
 }
 
-/// Most batches in flight at once.
-fn depth(schedule: &str) -> u32 {
-    let (mut now, mut most) = (0_u32, 0);
-    for letter in schedule.chars() {
-        now = if letter == 'D' { now + 1 } else { now.saturating_sub(1) };
-        most = most.max(now);
-    }
-    most
+/// Operators that a core can have set aside at once.
+pub(super) const OPEN: usize = 4;
+
+/// Whether searches of a protocol have such orders.
+pub(crate) fn searches(product: Product, receive: Receive, orders: &Orders) -> bool {
+    let in_turn = orders.are_in_order() || !receive.keeps_rows();
+    let alone = product == Product::A3 || orders.is_one() && !orders.overlaps();
+    in_turn && alone && orders.most_open() < OPEN && !orders.has_self_wait()
 }

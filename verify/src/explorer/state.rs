@@ -4,14 +4,13 @@ use super::oracle::{Expected, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Protocol, RANKS, Reduce};
 use super::refine::Beside;
-use super::setup::{Choice, Setup};
+use super::setup::{Choice, OPEN, Setup};
 use super::story::{Line, Told, Who};
 use super::violation::Violation;
 use super::witness::Taken;
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use veriep_core::protocol::Operator;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// What is told once, however many there are.
@@ -30,8 +29,10 @@ pub(super) struct Local {
 pub(super) struct Core<O> {
     /// The number of what its machine holds, which is 0 between operators.
     pub(super) local: u32,
-    /// Operators begun or about to begin, from the beginning.
+    /// Parts begun or about to begin, from the beginning.
     pub(super) op: u32,
+    /// What its machines hold that have sent and do not go on yet, in the order in which they began; then 0.
+    pub(super) open: [u32; OPEN],
     /// Changes where a defect steps instead of waiting.
     pub(super) polled: bool,
     /// What the memory keeps of it.
@@ -104,7 +105,7 @@ pub(super) type StateOf<P> = State<<P as Protocol>::Memory, <P as Protocol>::Own
 
 impl<M, O: Clone + Default> State<M, O> {
     pub(super) fn new(setup: &Setup<'_>, memory: M, told: bool) -> Self {
-        let core = Core { local: 0, op: 0, polled: false, own: O::default() };
+        let core = Core { local: 0, op: 0, open: [0; OPEN], polled: false, own: O::default() };
         Self {
             cores: vec![core; setup.envs.len()],
             memory,
@@ -131,8 +132,8 @@ impl<M, O: Clone + Default> State<M, O> {
         self.beside.as_mut().map_or(Ok(()), |beside| beside.verdict())
     }
 
-    /// By rank: the operator that it is in. It has ended one when all of its cores have.
-    pub(super) fn operators(&self) -> [u32; RANKS] {
+    /// By rank: the part that it is in. It has ended one when all of its cores have.
+    pub(super) fn parts(&self) -> [u32; RANKS] {
         let mut operators = [0; RANKS];
         let cores = self.cores.chunks_exact(self.cores.len() / self.written.len());
         for (operator, cores) in operators.iter_mut().zip(cores) {
@@ -147,11 +148,10 @@ impl<M, O: Clone + Default> State<M, O> {
         (0..).zip(cores).fold(0, |ranks, (rank, cores)| ranks | u32::from(cores[0].polled) << rank)
     }
 
-    /// Forgets rounds that all cores have combined; batches are combined in order.
+    /// Forgets rounds that all cores have combined, with those before them.
     pub(super) fn retire(&mut self, setup: &Setup<'_>) {
-        let last = self.cores.iter().map(|core| core.op).min().unwrap_or(0);
-        let combine = (0..last).rev().map(|op| setup.operator(op)).find(|op| op.0 == Operator::Combine);
-        let over = combine.map_or(0, |op| op.1 + 1);
+        let parts = self.parts();
+        let over = (0..self.written.len()).map(|rank| setup.over(rank, parts[rank])).min().unwrap_or(0);
         while self.first_round < over && self.rounds.pop_front().is_some() {
             self.first_round += 1;
         }
@@ -162,17 +162,25 @@ impl<M, O: Clone + Default> State<M, O> {
     where
         P: Reduce<Memory = M, Own = O>,
     {
-        let first_unit = self.cores.iter().map(|core| setup.unit_of(core.op)).min().unwrap_or(0);
-        let first = first_unit * setup.unit.len() as u32;
+        let parts = self.parts();
+        let first_unit =
+            (0..self.written.len()).map(|rank| setup.unit_of(rank, parts[rank])).min().unwrap_or(0);
         bytes.0.clear();
         // A group that ends does not repeat.
         let clock = if setup.model.units.is_some() { first_unit } else { first_unit % setup.period };
         clock.hash(bytes);
-        for core in &self.cores {
-            (core.op - first, core.local, core.polled).hash(bytes);
+        let cores = self.cores.len() / self.written.len();
+        for (rank, cores) in self.cores.chunks_exact(cores).enumerate() {
+            let (first, _) = setup.unit(rank, first_unit);
+            for core in cores {
+                (core.op.wrapping_sub(first), core.local, core.polled).hash(bytes);
+                if !setup.is_whole() {
+                    core.open.hash(bytes);
+                }
+            }
         }
         (self.first_round.wrapping_sub(first_unit * setup.batches), &self.rounds, &self.written).hash(bytes);
-        protocol.fingerprint(self, first, bytes);
+        protocol.fingerprint(self, setup.unit(0, first_unit).1, bytes);
         xxh3_128(&bytes.0)
     }
 

@@ -67,7 +67,10 @@ pub(super) fn tell<P: Explored>(
             tell_traffic(&next, &mut traffic);
             state = Some(next);
         } else if let (Some(Move::Core(core)), Some(state)) = (origin.what, &mut state) {
-            state.tell(who(known.setup, core, state.cores[core].op), &[Told::of("goes on")]);
+            state.tell(
+                who(known.setup, core, known.setup.part_at(core, state.cores[core].op).planned),
+                &[Told::of("goes on")],
+            );
             state.story.iter_mut().for_each(|story| story.steps.push(core));
         }
     }

@@ -134,7 +134,7 @@ pub enum Violation {
 
 impl Violation {
     /// Whether it is that somebody waits in vain.
-    pub(super) const fn is_wait(&self) -> bool {
+    pub(crate) const fn is_wait(&self) -> bool {
         matches!(self, Self::Deadlock | Self::Livelock | Self::Circles)
     }
 }

@@ -48,6 +48,14 @@ fn joint_flags() {
 }
 
 #[test]
+fn halves_with_another_operator_between() {
+    let around = |cores| Model::new(2, "Ds0 D1 Dr0 C0 C1").cores(cores).units(1).traffic(Traffic::NoSelf);
+    let stale = [Defect::StaleEpoch];
+    agree("halves, 1 core, one dispatch around another, to others", &around(1), &stale, &[]);
+    agree("halves, 2 cores, one dispatch around another, to others", &around(2), &[], &stale);
+}
+
+#[test]
 fn rows_in_place() {
     let caught = all(&[OF_DATA, OF_JOINT, &[Defect::LateClear]]);
     agree("in place, 1 core, DC three times", &dc(1, 3).in_place(), &[], &caught);

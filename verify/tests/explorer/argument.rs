@@ -230,6 +230,7 @@ fn open_operators_are_counted() {
         ("Ds0 Ds1 Dr0 Dr1 C0 C1", 1, 2),
         ("Ds0 Ds1 Ds2 Dr0 Dr1 Dr2 C0 C1 C2", 2, 3),
         ("Ds2 Cs1 Dr2 Cr1", 1, 2),
+        ("DDC", 0, 2),
     ] {
         let orders = Orders::parse(text).unwrap();
         assert_eq!((orders.most_open(), orders.depth()), (open, depth), "{text}");

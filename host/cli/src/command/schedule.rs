@@ -7,7 +7,6 @@ use super::record;
 use crate::cli::{ModelArg, ProductArg, STATES_MAX, ScheduleArgs};
 use veriep_case::config::{Bs, Config};
 use veriep_case::error::{Error, shown};
-use veriep_group::driver::schedule::counted;
 use veriep_trace::events::lines::Lines;
 use veriep_trace::events::log::Log;
 
@@ -16,9 +15,12 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::sync::OnceLock;
 use veriep_case::verdict::Judgement;
-use veriep_core::protocol::{Choices, Receive};
+use veriep_core::protocol::{Choices, Operator, Receive};
+use veriep_core::sim::order::Order;
 use veriep_group::interrupt;
 use veriep_trace::events::{Sinks, Unit};
+use veriep_verify::argument::Argued;
+use veriep_verify::orders::Orders;
 use veriep_verify::schedule::{Answer, Product, Question, Subject, Timeline, Traffic, Witness, answer};
 use witness::Calls;
 
@@ -31,6 +33,11 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     if let (Some((option, _)), Subject::Windows) = (files.first(), question.subject) {
         let line = format!("{option}: needs --model machines: windows have no story of cores");
         return Err(Error::Request(line));
+    }
+    if args.events.is_some() && (question.orders.has_halves() || !question.orders.is_one()) {
+        let line =
+            "--events: must be left out: a record is of whole operators, which all ranks take in one order";
+        return Err(Error::Request(line.to_owned()));
     }
     let calls = Calls::default();
     let searching = progress(0, "searching states");
@@ -53,6 +60,15 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
 fn judgement(question: &Question, answer: &Answer) -> Judgement {
     let Question { ranks, operators, .. } = question;
     let bound = bound(question, answer);
+    if answer.deadlock {
+        let waits: Vec<_> = answer.argued.waits.iter().map(ToString::to_string).collect();
+        let line = format!("schedule {operators} on {ranks} ranks comes to a deadlock: {}", waits.join("; "));
+        return Judgement::no(format!("DEADLOCK for {bound}"), Error::Unsafe(line));
+    }
+    if !answer.searched {
+        let why = "no search has such orders";
+        return Judgement::unknown(format!("{operators} for {bound}: {why}"), Vec::new());
+    }
     if !answer.safe {
         let last = answer.counterexample.last().map_or("", String::as_str);
         let line = format!("schedule {operators} on {ranks} ranks is unsafe: {last}");
@@ -148,18 +164,12 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if let Some(why) = refuse_servers(args) {
         return refuse(why);
     }
-    let (dispatched, combined) = match counted(&args.operators) {
-        Ok(counts) => counts,
+    let orders = match Orders::parse(&args.operators) {
+        Ok(orders) => orders,
         Err(why) => return refuse(why),
     };
-    if dispatched == 0 {
-        return refuse("missing: a D".to_owned());
-    }
-    let balanced = dispatched == combined;
-    if !balanced && args.rounds.is_some_and(|rounds| rounds > 1) {
-        return refuse(format!(
-            "{dispatched} D and {combined} C: must have as many C as D to run more than once"
-        ));
+    if let Some(why) = refuse_orders(&orders, args) {
+        return refuse(why);
     }
     let way = args.experts.of(args.receive)?;
     let receive = way.name();
@@ -178,12 +188,48 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     }
     let [first, last] = args.partitions[..] else {
         let each = args.partitions.first().copied().unwrap_or(2);
-        return Ok(ask(args, way, [each, each], balanced));
+        return Ok(ask(args, way, [each, each], orders));
     };
     if args.product == ProductArg::A2 {
         return refuse(format!("--partitions {first},{last}: a2 has one number for both operators"));
     }
-    Ok(ask(args, way, [first, last], balanced))
+    Ok(ask(args, way, [first, last], orders))
+}
+
+/// Most batches that an order may begin in one time round, or have in flight.
+const BATCHES_MAX: usize = 32;
+
+/// What is wrong with orders, but for their text.
+fn refuse_orders(orders: &Orders, args: &ScheduleArgs) -> Option<String> {
+    let Some(each) =
+        orders.iter().map(Order::batches).max().filter(|_| orders.iter().all(|order| order.batches() > 0))
+    else {
+        return Some("missing: a D".to_owned());
+    };
+    let (number, ranks) = (orders.len(), args.ranks);
+    if number > 1 && number != ranks as usize {
+        return Some(format!(
+            "{number} orders for {ranks} ranks: must be one, or one for each rank; --ep {number}"
+        ));
+    }
+    let most = each.max(orders.depth() as usize);
+    if most > BATCHES_MAX {
+        return Some(format!(
+            "{most} batches: must be at most {BATCHES_MAX} in one time round and in flight"
+        ));
+    }
+    if orders.repeat() || args.rounds.is_none_or(|rounds| rounds == 1) {
+        return None;
+    }
+    let [dispatched, combined] = [Operator::Dispatch, Operator::Combine].map(|operator| {
+        let ends = orders.of(0).body().iter().filter(|part| part.operator == operator && part.ends());
+        ends.count()
+    });
+    Some(if orders.is_one() {
+        format!("{dispatched} D and {combined} C: must have as many C as D to run more than once")
+    } else {
+        "must have as many C as D on all ranks to run more than once".to_owned()
+    })
 }
 
 /// What is wrong with what is asked of servers.
@@ -204,7 +250,7 @@ fn refuse_servers(args: &ScheduleArgs) -> Option<String> {
     }
 }
 
-fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], balanced: bool) -> Question {
+fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], orders: Orders) -> Question {
     let product = match (args.product, args.hierarchy) {
         (ProductArg::A3, _) => Product::A3,
         (ProductArg::A2, false) => Product::A2,
@@ -223,7 +269,8 @@ fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], balanced: bool) 
         partitions,
         ranks: args.ranks,
         server_ranks: args.server_ranks.unwrap_or(half),
-        rounds: if balanced { args.rounds } else { Some(1) },
+        rounds: if orders.repeat() { args.rounds } else { Some(1) },
+        orders,
         states_max: args.states as usize,
         stop: count_and_ask,
     }
@@ -244,6 +291,11 @@ fn count_and_ask() -> bool {
 #[derive(Debug, Serialize)]
 struct Searched<'a> {
     ok: bool,
+    /// Whether ranks wait for each other without end.
+    deadlock: bool,
+    /// Whether there is a search of such orders.
+    searched: bool,
+    argument: Argument,
     states: usize,
     traffic_matrices: usize,
     /// The traffic that the search allowed, in the words of CLAIMS.md.
@@ -268,9 +320,57 @@ struct Searched<'a> {
     rounds: Option<u32>,
 }
 
+/// What the argument of gates says.
+#[derive(Debug, Serialize)]
+struct Argument {
+    /// What may be lost with these partitions; null if nothing is.
+    gap: Option<String>,
+    /// The partitions that each region needs.
+    needs: Vec<Need>,
+    /// Who waits for whom in the end.
+    waits: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Need {
+    region: &'static str,
+    /// Null if no number is enough.
+    partitions: Option<u32>,
+}
+
+impl Argument {
+    fn of(argued: &Argued) -> Self {
+        let need = |need: &veriep_verify::argument::Need| Need {
+            region: need.region.name(),
+            partitions: need.partitions,
+        };
+        Self {
+            gap: argued.gap.map(|gap| gap.to_string()),
+            needs: argued.needs.iter().map(need).collect(),
+            waits: argued.waits.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The lines of a report.
+    fn lines(&self) -> Vec<String> {
+        let need = |Need { region, partitions }: &Need| match partitions {
+            Some(partitions) => format!("{region} {partitions}"),
+            None => format!("{region} more than there can be"),
+        };
+        let needs: Vec<_> = self.needs.iter().map(need).collect();
+        let needs = format!("needs    partitions by the argument of gates: {}", needs.join(", "));
+        let gap = self.gap.as_ref().map(|gap| format!("gap      {gap}"));
+        let waits = self.waits.iter().map(|waits| format!("waits    {waits}"));
+        [needs].into_iter().chain(gap).chain(waits).collect()
+    }
+}
+
 fn searched<'a>(question: &'a Question, answer: &'a Answer) -> Searched<'a> {
     Searched {
         ok: answer.safe && answer.complete,
+        deadlock: answer.deadlock,
+        searched: answer.searched,
+        argument: Argument::of(&answer.argued),
         states: answer.states,
         traffic_matrices: answer.traffic_matrices,
         traffic: answer.traffic.name(),
@@ -327,10 +427,12 @@ fn text(question: &Question, answer: &Answer, verbose: bool) -> String {
         "searched {}, {extent}: {searched}, {states} states, {traffic_matrices} traffic matrices",
         question.operators
     );
-    // The lines of the verdict and of what was searched, and perhaps that some are left out.
-    let room = if verbose { counterexample.len() } else { SHORT - 2 };
+    let argued = Argument::of(&answer.argued).lines();
+    let heads: Vec<_> = answer.searched.then_some(head).into_iter().chain(argued).collect();
+    // The lines of the verdict and of the heads, and perhaps that some are left out.
+    let room = if verbose { counterexample.len() } else { SHORT.saturating_sub(1 + heads.len()) };
     let skipped = if counterexample.len() > room { counterexample.len() + 1 - room } else { 0 };
     let more = (skipped > 0).then(|| format!("  ..  {skipped} events before: -v prints them"));
     let events = (1..).zip(counterexample).skip(skipped).map(|(i, line)| format!("{i:>4}  {line}"));
-    [head].into_iter().chain(more).chain(events).collect::<Vec<_>>().join("\n")
+    heads.into_iter().chain(more).chain(events).collect::<Vec<_>>().join("\n")
 }

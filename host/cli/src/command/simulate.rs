@@ -13,8 +13,8 @@ use veriep_case::memory::{memory_bytes, peak_bytes};
 use veriep_case::parallel;
 use veriep_core::shape::Product;
 use veriep_core::sim::chooser::Dice;
+use veriep_core::sim::order::Order;
 use veriep_core::sim::storage::group_sizes;
-use veriep_group::driver::schedule::counted;
 use veriep_group::interrupt;
 use veriep_sim::prices::{Cluster, Ps};
 use veriep_sim::timed::{Paces, WHOLE};
@@ -81,7 +81,7 @@ impl Request {
     fn recorded(&self, args: &SimulateArgs) -> Result<Outcome, Error> {
         let Plan { case, choices, schedule, rounds, .. } = &self.plan;
         // A record counts dispatches, and here a round is a whole schedule.
-        let (dispatches, _) = counted(schedule).map_err(Error::Request)?;
+        let dispatches = Order::parse(schedule).map_err(Error::Request)?.batches();
         let subject = Subject::of(case, Unit::Ps, *choices, (schedule, dispatches * *rounds));
         let log = record::begin(&args.record, &subject)?;
         let outcome = veriep_sim::run(&self.plan, &self.cluster, self.rows, log.clone())?;

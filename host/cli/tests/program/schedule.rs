@@ -162,8 +162,13 @@ fn an_answer_says_whether_machines_or_windows_were_searched() {
 
 #[test]
 fn what_is_not_a_schedule_is_refused() {
-    assert!(fails(2, &["schedule", "DCC"]).contains("C at position 2 has no dispatch"));
+    assert!(fails(2, &["schedule", "DCC"]).contains("combine 1 has no dispatch to combine"));
     assert!(fails(2, &["schedule", "DXC"]).contains("'X' at position 1"));
+    assert!(fails(2, &["schedule", "DC|DX"]).contains("order \"DX\" of rank 1: 'X' at position 1"));
+    assert!(fails(2, &["schedule", "DC|DC|D"]).contains("3 orders for 2 ranks"));
+    assert!(fails(2, &["schedule", &"D".repeat(33)]).contains("33 batches: must be at most 32"));
+    let record = fails(2, &["schedule", "DsDrCsCr", "--events", "target/never.jsonl"]);
+    assert!(record.contains("--events: must be left out"), "{record}");
     assert!(fails(2, &["schedule", ""]).contains("missing: a D"));
     assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("as many C as D"));
     assert!(fails(2, &["schedule", "DC", "--ep", "9"]).contains("--ep"));
@@ -175,6 +180,56 @@ fn what_is_not_a_schedule_is_refused() {
     assert!(servers(&["--hierarchy", "--model", "windows"]).contains("--hierarchy has no such model"));
     assert!(servers(&["--server-ranks", "1"]).contains("without --hierarchy"));
     assert!(servers(&["--hierarchy", "--server-ranks", "2", "--ranks", "3"]).contains("must divide"));
+}
+
+#[test]
+fn halves_are_answered_with_the_partitions_that_they_need() {
+    let both = "Ds0 Ds1 Dr0 Dr1 C0 C1";
+    for (args, safe, needs) in [
+        (&["Ds0 Dr0 Cs0 Cr0"][..], true, &[Some(2), Some(1)][..]),
+        (&["Ds0 Dr0 Cs0 Cr0", "--product", "a2"], true, &[Some(2)]),
+        (&["Ds0 Dr0 Cs0 Cr0", "--product", "a2", "--ep", "3"], true, &[Some(2)]),
+        (&["Ds1 Cs0 Dr1 Cr0", "--rounds", "3"], true, &[Some(2), Some(2)]),
+        (&["Ds1 Cs0 Dr1 Cr0", "--rounds", "2", "--receive", "direct"], true, &[Some(2), Some(2), Some(2)]),
+        (&["Ds1 Cs0 Dr1 Cr0", "--partitions", "2,1"], false, &[Some(2), Some(2)]),
+        (&[both], false, &[Some(4), Some(2)]),
+        (&[both, "--partitions", "4,2", "--rounds", "2"], true, &[Some(4), Some(2)]),
+    ] {
+        let seen = verdict(i32::from(!safe), args);
+        assert_eq!((&seen["ok"], &seen["deadlock"]), (&safe.into(), &false.into()), "{args:?}");
+        assert_eq!(seen["argument"]["gap"].is_null(), safe, "{args:?}");
+        let told = seen["argument"]["needs"].as_array().unwrap().iter();
+        let told: Vec<_> = told.map(|need| need["partitions"].as_u64()).collect();
+        assert_eq!(told, needs, "{args:?}");
+    }
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_named() {
+    for (order, searched, waits) in [
+        (
+            "DCDC|DDCC",
+            true,
+            &["rank 0 waits in combine 0 for rank 1", "rank 1 waits in dispatch 1 for rank 0"][..],
+        ),
+        ("DC|D", true, &["rank 0 waits in combine 0 for rank 1, which has ended its order"]),
+        ("DC|CD", false, &["rank 0 waits in dispatch 0 for rank 1", "rank 1 waits in combine 0 for rank 1"]),
+    ] {
+        let seen = verdict(1, &[order]);
+        assert_eq!((&seen["deadlock"], &seen["searched"]), (&true.into(), &searched.into()), "{order}");
+        assert_eq!(seen["argument"]["waits"], serde_json::json!(waits), "{order}");
+        let line = fails(1, &["schedule", order]);
+        assert!(line.contains("comes to a deadlock: rank 0 waits in "), "{line}");
+    }
+    assert_eq!(verdict(0, &["DC|Ds Dr Cs Cr"])["deadlock"], false);
+}
+
+#[test]
+fn orders_that_no_search_has_are_unknown() {
+    let seen = verdict(4, &["Ds1 Cs0 Dr1 Cr0", "--product", "a2"]);
+    assert_eq!((&seen["verdict"], &seen["searched"]), (&"unknown".into(), &false.into()));
+    assert!(seen["argument"]["gap"].as_str().unwrap().ends_with("on A2 one must end before the next begins"));
+    assert_eq!(seen["argument"]["needs"][0]["partitions"], Value::Null);
 }
 
 #[test]
@@ -191,8 +246,8 @@ fn a_short_report_ends_with_what_goes_wrong() {
     let short = String::from_utf8(veriep(&["schedule", "DDDCCC"]).stdout).unwrap();
     let (whole, short): (Vec<_>, Vec<_>) = (whole.lines().collect(), short.lines().collect());
     assert_eq!(short.len(), 10, "{short:?}");
-    assert_eq!(short[3..], whole[whole.len() - 7..]);
-    assert_eq!(short[2], format!("  ..  {} events before: -v prints them", whole.len() - 10));
+    assert_eq!(short[5..], whole[whole.len() - 5..]);
+    assert_eq!(short[4], format!("  ..  {} events before: -v prints them", whole.len() - 10));
 }
 
 #[test]

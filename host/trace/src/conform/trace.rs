@@ -10,7 +10,7 @@ use veriep_case::dump::REGIONS;
 use veriep_case::error::Error;
 use veriep_core::place::{Region, Tensor};
 use veriep_core::protocol::Receive;
-use veriep_group::driver::schedule::counted;
+use veriep_core::sim::order::Order;
 
 /// The first line of a record. What a field of another name would say is not known, so that none is taken.
 #[derive(Deserialize)]
@@ -316,13 +316,14 @@ impl Options {
     /// There is no such schedule, or there are more operators than can be counted.
     fn operators(&self) -> Result<Option<usize>, String> {
         let Some(schedule) = self.schedule.as_deref() else { return Ok(None) };
-        let (dispatches, _) = counted(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
+        let order = Order::parse(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
+        let dispatches = order.batches();
         if dispatches == 0 {
             return Err(format!("schedule {schedule:?}: must have at least one D"));
         }
         let Some(rounds) = self.rounds else { return Ok(None) };
         let repetitions = usize::try_from(rounds).ok().and_then(|rounds| rounds.checked_div(dispatches));
-        let operators = repetitions.and_then(|repetitions| repetitions.checked_mul(schedule.len()));
+        let operators = repetitions.and_then(|repetitions| repetitions.checked_mul(order.body().len()));
         operators.map(Some).ok_or_else(|| format!("rounds {rounds}: more operators than can be counted"))
     }
 }

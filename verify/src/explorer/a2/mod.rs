@@ -30,6 +30,7 @@ mod view;
 mod words;
 
 use super::liveness::Mover;
+use super::plan::Part;
 use super::protocol::{Outcome, Protocol, Reduce, Run, Tell, who};
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
@@ -96,7 +97,7 @@ impl Scene<'_> {
         };
         let violation = view.step.found.violation.take();
         memory.agents[rank] = agent;
-        self.note(state, actor, op, calls, false);
+        self.note(state, actor, self.setup.part_of(op), calls, false);
         match (violation, progress) {
             (Some(violation), _) => Err(violation),
             (None, Ok(progress)) => Ok(progress == Progress::Stepped),
@@ -160,7 +161,7 @@ impl Protocol for Scene<'_> {
             Event::Arrive(i) => Memory::noted(self, &state.memory.flying[i]),
             _ => Vec::new(),
         };
-        let (at, memory) = (state.operators(), &mut state.memory);
+        let (at, memory) = (self.setup.numbers(state.parts()), &mut state.memory);
         let trouble = match event {
             Event::Agent(_) => None,
             Event::Arrive(i) => memory.arrive(self, i, &at),
@@ -263,12 +264,14 @@ impl Tell for Scene<'_> {
             }
             Event::Land(core, i) => {
                 let Late { spot, start, bytes, op, .. } = &memory.late[core][i];
-                let (len, who) = (bytes.len(), who(setup, core, *op));
+                let (len, who) = (bytes.len(), who(setup, core, setup.named(*op)));
                 (who, format!("{len} bytes of {spot:?}, from byte {start} on, have landed"), None)
             }
-            Event::LandWord(core, _) => {
-                (who(setup, core, state.cores[core].op), "its barrier word has landed".to_owned(), None)
-            }
+            Event::LandWord(core, _) => (
+                who(setup, core, setup.part_at(core, state.cores[core].op).planned),
+                "its barrier word has landed".to_owned(),
+                None,
+            ),
             Event::LandFlip(rank) => {
                 (by("lands: ".to_owned(), rank, Some(0)), format!("bufferChosen of rank {rank}"), Some(rank))
             }
@@ -276,7 +279,7 @@ impl Tell for Scene<'_> {
         Line { who, did: vec![Told { text, memory: to.map(|rank| rank as u32), is_read: false }] }
     }
 
-    fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
+    fn rename(&self, at: &mut Place, _: &mut Option<u64>, part: Part) {
         let window = self.setup.shape.window_bytes() / 2;
         let size = match at.region {
             _ if *at == buffer_chosen(self.setup.shape) => return,
@@ -286,7 +289,7 @@ impl Tell for Scene<'_> {
         };
         // The machines have two halves.
         if self.setup.model.partitions[0] != 2 {
-            *at = self.told(*at, size, op);
+            *at = self.told(*at, size, part.number);
         }
     }
 }

@@ -8,6 +8,7 @@ mod view;
 
 use super::liveness::Mover;
 use super::model::Memory as Landing;
+use super::plan::Part;
 use super::protocol::{Outcome, Protocol, Reduce, Run, Tell, VIRTUAL};
 use super::setup::Setup;
 use super::state::{Bytes, StateOf};
@@ -117,12 +118,11 @@ impl Tell for Scene<'_> {
         Line { who, did: vec![Told { text, memory: Some(effect.issued.to.0), is_read: false }] }
     }
 
-    fn rename(&self, at: &mut Place, _: &mut Option<u64>, op: u32) {
-        let (operator, _, nth) = self.setup.operator(op);
-        let partitions = self.setup.model.partitions[operator as usize];
+    fn rename(&self, at: &mut Place, _: &mut Option<u64>, part: Part) {
+        let partitions = self.setup.model.partitions[part.operator() as usize];
         // The machines have two.
         if let Some(size) = self.partition_bytes(*at).filter(|_| partitions != 2) {
-            at.offset = at.offset % size + u64::from(nth % partitions) * VIRTUAL;
+            at.offset = at.offset % size + u64::from(part.nth % partitions) * VIRTUAL;
         }
     }
 }

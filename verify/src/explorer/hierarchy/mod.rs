@@ -45,6 +45,7 @@ mod view;
 
 use super::liveness::Mover;
 use super::model::Memory as Landing;
+use super::plan::Part;
 use super::protocol::{Outcome, Protocol, Reduce, Run, Tell, VIRTUAL};
 use super::setup::Setup;
 use super::state::{Bytes, Core, StateOf};
@@ -187,7 +188,8 @@ impl Tell for Scene<'_> {
         match event {}
     }
 
-    fn rename(&self, at: &mut Place, word: &mut Option<u64>, op: u32) {
+    fn rename(&self, at: &mut Place, word: &mut Option<u64>, part: Part) {
+        let op = part.number;
         // No word is cleared: here is what the model has forgotten, or nothing yet.
         *word = word.filter(|&word| word != 0);
         let found = self.spot(*at, op);
