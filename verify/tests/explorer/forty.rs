@@ -93,7 +93,7 @@ const TEN: &[Row] = &[
     (A3, "Ds Dr C", 0, Safe, &[2, 1]),
     (A3, "D Cs Cr", 0, Safe, &[2, 1]),
     (A3, "DD Cs Cs Cr Cr", 1, Safe, &[2, 2]),
-    (A3, "D0 D1 C0 C1|D0 D1 C1 C0", 1, Unsafe, &[0, 0]),
+    (A3, "D0 D1 C0 C1|D0 D1 C1 C0", 1, Deadlock, &[0, 0]),
     (A3, "D0 C0 D1 C1|Ds0 Dr0 Cs0 Ds1 Cr0 Dr1 C1", 1, Safe, &[2, 2]),
     (A3, "Ds0 Ds1 Ds2 Dr0 Dr1 Dr2 C0 C1 C2", 1, Unsafe, &[3, 3]),
     (FAR, "Ds Dr Cs Cr", 0, Safe, &[2]),
