@@ -163,7 +163,7 @@ impl fmt::Display for Waits {
 /// What a region has: so many partitions or areas, of dispatch and of combine; A2's are the first number.
 pub type Partitions = [u32; 2];
 
-/// Judges the orders of so many ranks: `rounds` times round, or for ever.
+/// Judges the orders of so many ranks: `rounds` times round, or without end.
 pub fn argue(
     rules: Rules,
     orders: &Orders,
@@ -177,7 +177,7 @@ pub fn argue(
         // The flags of direct placement have the machines' two.
         Region::Dispatch if rules.receive.is_direct() => 2,
         Region::Combine => combine,
-        Region::Areas => rules.receive.areas() as u32,
+        Region::Areas => rules.receive.areas(),
         Region::Dispatch | Region::Halves => dispatch,
     };
     let regions = rules.regions();

@@ -3,7 +3,7 @@
 
 use super::numbers::Numbers;
 use super::oracle::{Expected, Oracle, RankTensors};
-use super::phase::Phase;
+use super::phase::{At, Phase};
 use super::protocol::{Explored, Outcome, Protocol, View, who};
 use super::setup::{Choice, OPEN, Setup};
 use super::state::{Core, Local, Round, State, StateOf, Story};
@@ -335,7 +335,7 @@ impl<'a, P: Explored> Known<'a, P> {
         let inputs = round.tensors[rank].inputs();
         let mut run = |view: &mut dyn View| {
             let scratch = Scratch { words, row };
-            setup.step(core, phase, view, &inputs, expected, scratch, part.planned.half)
+            setup.step(At { core, half: part.planned.half }, phase, view, &inputs, expected, scratch)
         };
         let calls = setup.witness().map_or(0, Witness::calls);
         let own = &mut state.cores[core].own;

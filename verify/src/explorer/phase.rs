@@ -32,23 +32,30 @@ pub(super) enum Phase {
     Resumes(Machine),
 }
 
+/// The core that steps, by its number in the group, and how much of its operator it takes.
+#[derive(Clone, Copy)]
+pub(super) struct At {
+    pub(super) core: usize,
+    pub(super) half: Half,
+}
+
 impl Setup<'_> {
     /// The beginning of an operator of core number `core` of the group.
     pub(super) fn begin(&self, core: usize, operator: Operator) -> Phase {
         Phase::Runs(Machine::begin(operator, &self.envs[core]))
     }
 
-    /// A step of core number `core` of the group, if it is at an operator.
+    /// A step of a core, if it is at an operator.
     pub(super) fn step(
         &self,
-        core: usize,
+        at: At,
         phase: &mut Phase,
         view: &mut dyn View,
         inputs: &Inputs<'_>,
         expected: Option<&Expected>,
         scratch: Scratch<'_>,
-        half: Half,
     ) -> Outcome {
+        let At { core, half } = at;
         let (shape, env) = (self.shape, &self.envs[core]);
         let machine = match phase {
             Phase::Between | Phase::Sent { .. } => return Ok(Progress::Stepped),

@@ -49,7 +49,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Takes an order so many times, or for ever.
+    /// Takes an order so many times, or without end.
     pub(super) fn new(order: &Order, times: Option<u32>) -> Self {
         let (first, body) = match times {
             Some(times) => (order.times(times as usize), Vec::new()),

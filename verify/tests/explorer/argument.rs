@@ -13,7 +13,7 @@ fn orders(text: &str) -> Orders {
     Orders::parse(text).unwrap_or_else(|why| panic!("{text}: {why}"))
 }
 
-/// Argues for ever if the orders repeat.
+/// Argues without end if the orders repeat.
 fn argued(rules: Rules, text: &str, partitions: Partitions) -> Argued {
     let orders = orders(text);
     let rounds = if orders.repeat() { None } else { Some(1) };

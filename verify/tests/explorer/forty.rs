@@ -35,7 +35,7 @@ const fn with(group: Group, dispatch: u32, combine: u32) -> Group {
     Group { partitions: [dispatch, combine], ..group }
 }
 
-/// A group, an order and how often it runs (0: for ever), the answer, and by region the partitions that it needs (0: no number is enough).
+/// A group, an order and how often it runs (0: without end), the answer, and by region the partitions that it needs (0: no number is enough).
 type Row = (Group, &'static str, u32, Answered, &'static [u32]);
 
 const IN_TURN: &str = "Ds0 Dr0 Cs0 Cr0";

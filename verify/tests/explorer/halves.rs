@@ -20,7 +20,7 @@ fn two(order: &str) -> Model {
 }
 
 #[test]
-fn halves_one_after_the_other_are_safe_for_ever() {
+fn halves_one_after_the_other_are_safe_without_end() {
     let halves = || two(IN_TURN);
     for (kind, model) in [
         ("joint flags", halves()),
@@ -39,7 +39,7 @@ fn halves_one_after_the_other_are_safe_for_ever() {
 }
 
 #[test]
-fn the_usual_overlap_is_safe_for_ever() {
+fn the_usual_overlap_is_safe_without_end() {
     let overlap = || two(OVERLAP);
     for (kind, model) in [
         ("joint flags", overlap()),
