@@ -172,7 +172,7 @@ pub(crate) fn copying(
 
 /// The times of a unit by operator, without those to warm up.
 fn samples(times: &Times, unit: &Schedule, warm_up: u32) -> Samples {
-    let of = |dispatch| times.of(unit.operators(), dispatch).skip(warm_up as usize).collect();
+    let of = |dispatch| times.of(unit.operators(), dispatch).into_iter().skip(warm_up as usize).collect();
     Samples { dispatch: of(true), combine: of(false) }
 }
 

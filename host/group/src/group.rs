@@ -12,10 +12,10 @@ use veriep_case::batch::Batch;
 use veriep_case::case::Case;
 use veriep_case::error::{Error, Missing};
 use veriep_case::global_rank;
-use veriep_core::fabric::{Detail, Wait};
-use veriep_core::protocol::Operator;
+use veriep_core::fabric::{Detail, ProtocolError, Wait};
+use veriep_core::protocol::{Gates, Operator};
 use veriep_core::shape::Shape;
-use veriep_core::sim::cluster::Planned;
+use veriep_core::sim::cluster::{Planned, refused_by};
 use veriep_core::units::RankId;
 
 #[derive(Clone, Debug)]
@@ -76,6 +76,27 @@ impl Plan {
     pub fn operators_before(&self, number: usize) -> usize {
         let last = self.last.as_ref().filter(|_| number > self.units);
         number.min(self.units) * self.unit.operators().len() + last.map_or(0, |last| last.operators().len())
+    }
+
+    /// The first operator that the gates of a rank refuse, with its round, if all ranks keep to the plan.
+    #[must_use]
+    pub fn refused(&self, shape: &Shape) -> Option<(Planned, ProtocolError)> {
+        let mut gates = Gates::new(shape, &self.options.choices);
+        let mut begun_with = Vec::new();
+        let mut first_round = 0;
+        for unit in self.schedules() {
+            let is_last = self.last.as_ref() == Some(unit);
+            // From there on it would go as it has gone before.
+            if is_last || !begun_with.contains(&gates) {
+                begun_with.push(gates.clone());
+                if let Some((place, error)) = refused_by(&mut gates, unit.operators()) {
+                    let planned = unit.operators()[place];
+                    return Some((Planned { round: first_round + planned.round, ..planned }, error));
+                }
+            }
+            first_round += unit.batches();
+        }
+        None
     }
 
     fn schedules(&self) -> impl Iterator<Item = &Schedule> {

@@ -17,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::mem::discriminant;
 
-pub use super::order::{Half, Order, Planned, schedule};
+pub use super::order::{Half, Order, Planned, refused_by, schedule};
 pub use super::world::{AgentStep, Answer, Core, CoreStep, Failure, Member, Open, Returned, World};
 
 /// The cores and agents of a group, its memory, and how far each is in the schedule. A rank begins its next operator when

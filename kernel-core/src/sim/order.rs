@@ -4,7 +4,8 @@
 //! are of the batches 0, 1, 2, ... in order. With numbers the text is the body of a loop: each time round, every number grows by the
 //! number of dispatches in the body, and what the first and the last batches lack is taken before and after.
 
-use crate::protocol::Operator;
+use crate::fabric::ProtocolError;
+use crate::protocol::{Gates, Operator, Ticket};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -277,6 +278,38 @@ fn check(taken: &[Planned]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The first operator or half that the gates of a rank refuse, by its place, if all ranks take this order; a combine is of the dispatch of
+/// its round. `gates` are those that it has come to.
+///
+/// # Panics
+/// What ends has not begun.
+pub fn refused_by(gates: &mut Gates, order: &[Planned]) -> Option<(usize, ProtocolError)> {
+    let mut open: Vec<(Operator, usize, Ticket)> = Vec::new();
+    let mut dispatched: Vec<(usize, Ticket)> = Vec::new();
+    for (place, planned) in order.iter().enumerate() {
+        let Planned { operator, round, .. } = *planned;
+        if planned.begins() {
+            let of = dispatched.iter().find(|(of, _)| *of == round).map(|(_, ticket)| *ticket);
+            let begun = gates.begin(operator, of.filter(|_| operator == Operator::Combine));
+            match begun {
+                Ok(ticket) => open.push((operator, round, ticket)),
+                Err(error) => return Some((place, error)),
+            }
+        }
+        if planned.ends() {
+            let is_one = |(kind, of, _): &(Operator, usize, Ticket)| (*kind, *of) == (operator, round);
+            let found = open.iter().position(is_one).unwrap_or_else(|| panic!("{planned} has not begun"));
+            let (_, _, ticket) = open.swap_remove(found);
+            gates.end(ticket);
+            match operator {
+                Operator::Dispatch => dispatched.push((round, ticket)),
+                Operator::Combine => dispatched.retain(|(of, _)| *of != round),
+            }
+        }
+    }
+    None
 }
 
 /// The operators that letters such as `DDCC` mean, `times` over: a C combines the oldest dispatch that is not yet

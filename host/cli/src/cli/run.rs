@@ -28,7 +28,8 @@ pub struct RunArgs {
     /// Number of rounds, rounded up to whole schedules.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = INPUT)]
     pub rounds: u32,
-    /// Order of operators; a C combines the oldest D that has no C of its own.
+    /// Order of operators; a C combines the oldest D that has no C of its own. Ds and Dr, Cs and Cr are halves of an operator: all
+    /// is sent, the rest. Batches may have numbers, as in "Ds1 Cs0 Dr1 Cr0".
     #[arg(long, value_name = "SEQ", default_value = "DC", help_heading = INPUT)]
     pub schedule: String,
     /// Schedules run back to back between two checks. By default 1 where time is measured, else as many as memory allows.
@@ -58,7 +59,8 @@ pub struct RunArgs {
     /// many as were started (mpi).
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = BACKEND)]
     pub processes: Option<u32>,
-    /// Leave the numbers of calls out of flags and counts: words as the shipped operators write them.
+    /// Leave the numbers of calls out of flags and counts, words as the shipped operators write them; and run an order that a rank's
+    /// gates refuse.
     #[arg(long, help_heading = PROTOCOL)]
     pub unchecked: bool,
     /// Share no memory between processes, even on one machine (mpi).

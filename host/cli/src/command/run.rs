@@ -6,6 +6,7 @@ use crate::cli::{BackendArg, Faults, RowCopyArg, RunArgs, name_of};
 use crate::report::{Progress, Report, note, progress};
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use veriep_case::atomic_file::check_writable;
 use veriep_case::batch::Batch;
@@ -139,7 +140,7 @@ fn only_linux(args: &RunArgs) -> Error {
 fn hinted(error: Error, job: &Job<'_>, schedule: &Schedule) -> Error {
     match schedule.in_flight() {
         in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
-            let order = &job.args.schedule;
+            let order = quoted(&job.args.schedule);
             error.with(&format!(
                 "; {in_flight} batches in flight: veriep schedule {order} tells whether that is safe"
             ))
@@ -181,9 +182,33 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let processes = processes(args, &case.shape, started)?;
     let mut plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     plan.options.skips = faults.skips;
+    check_order(args, &case.shape, &schedule, &plan)?;
     let workers = workers(args, processes);
     let (row_copy, committed) = Default::default();
     Ok((Job { args, source, case, plan, processes, workers, faults, row_copy, committed }, schedule))
+}
+
+/// Refuses an order that a rank's gates refuse, unless the request leaves all checks to the results.
+fn check_order(args: &RunArgs, shape: &Shape, schedule: &Schedule, plan: &Plan) -> Result<(), Error> {
+    let order = &args.schedule;
+    if schedule.has_halves() && shape.tp_world_size() > 1 {
+        return Err(Error::Request(format!(
+            "--schedule {order}: operators of a TP domain have no halves: must be whole operators, such as DC"
+        )));
+    }
+    if args.unchecked {
+        return Ok(());
+    }
+    let Some((planned, error)) = plan.refused(shape) else { return Ok(()) };
+    Err(Error::Request(format!(
+        "--schedule {order}: {planned}: {error}: see veriep schedule {}, or run it with --unchecked",
+        quoted(order)
+    )))
+}
+
+/// An order as a shell reads it as one argument.
+fn quoted(order: &str) -> Cow<'_, str> {
+    if order.contains(' ') { format!("\"{order}\"").into() } else { order.into() }
 }
 
 /// What stands in front of a memory in every run.
@@ -381,7 +406,8 @@ fn plan(
     processes: usize,
     (choices, vector): (Choices, Any),
 ) -> Result<Plan, Error> {
-    let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
+    let rounds = args.rounds as usize;
+    let repetitions = schedule.times_for(rounds);
     let repetition_bytes = batch_bytes(shape).max(1).saturating_mul(schedule.batches() as u64);
     let chain_max = (CHAIN_BYTES_MAX / repetition_bytes).max(1);
     let chain = match (args.chain, args.backend) {
@@ -398,11 +424,14 @@ fn plan(
             CHAIN_BYTES_MAX >> 20
         )));
     }
-    let rest = repetitions % chain;
+    let unit = schedule.repeat(chain);
+    let rest = rounds % unit.batches();
+    let last = (rest > 0).then(|| schedule.repeat(schedule.times_for(rest))).filter(|last| *last != unit);
+    let whole = if last.is_some() { rounds / unit.batches() } else { rounds.div_ceil(unit.batches()) };
     Ok(Plan {
-        unit: schedule.repeat(chain),
-        units: repetitions / chain,
-        last: (rest > 0).then(|| schedule.repeat(rest)),
+        unit,
+        units: whole,
+        last,
         options: Options {
             choices,
             vector,

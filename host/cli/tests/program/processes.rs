@@ -55,6 +55,7 @@ fn every_protocol_and_receive_mode_gives_what_threads_give() {
     small(&["--receive", "direct", "--experts", "overwrite"], &["2"]);
     small(&["--flags", "separate", "--set", "quant_mode=2"], &["4"]);
     small(&["--schedule", "DDCC", "--chain", "2", "--threads", "2", "--spread", "cores"], &["2"]);
+    small(&["--schedule", "Ds1 Cs0 Dr1 Cr0", "--chain", "2"], &["2"]);
     small(&["--set", "comm_alg=fullmesh_v2"], &["2"]);
     small(&["--dead", "1"], &["2", "3"]);
     small(&["--set", "op=combine_add_rms_norm"], &["2"]);

@@ -32,6 +32,9 @@ fn every_backend_and_every_choice_writes_the_same_result() {
         &["--rounds", "7", "--schedule", "DDCC"],
         &["--schedule", "DCDDCC", "--chain", "2", "--rounds", "6"],
         &["--schedule", "DDCC", "--backend", "weak", "--rounds", "5"],
+        &["--schedule", "DsDrCsCr", "--rounds", "3"],
+        &["--schedule", "Ds1 Cs0 Dr1 Cr0", "--chain", "3", "--spread", "cores", "--threads", "3"],
+        &["--schedule", "Ds1 Cs0 Dr1 Cr0", "--backend", "weak", "--rounds", "5"],
         &["--order", "plain"],
         &["--order", "plain", "--backend", "lockstep"],
         &["--spread", "cores", "--threads", "3"],
@@ -276,7 +279,10 @@ fn a_request_that_cannot_be_run_is_one_line() {
     let tiny = |more: &[&str]| fails(2, &[&["run", "--preset", "tiny"], more].concat());
     for (more, says) in [
         (&["--schedule", "DDC"][..], "2 D and 1 C"),
-        (&["--schedule", "CD"], "position 0"),
+        (&["--schedule", "CD"], "combine 0 has no dispatch to combine"),
+        (&["--schedule", "Ds0 Dr0 Cs0"], "1 of D or Ds, 1 of D or Dr, 1 of C or Cs, 0 of C or Cr"),
+        (&["--schedule", "DsDrCs"], "1 D and 0 C in both halves"),
+        (&["--schedule", "DrDs"], "no sending half before it"),
         (&["--schedule", "dc"], "must be D or C"),
         (&["--schedule", ""], "at least one D"),
         (&["--deadline", "0"], "must be a number in [0.001, 1000000]"),

@@ -1,7 +1,8 @@
-//! The order of operators: a string of D and C. A C combines the oldest D that has no C of its own.
+//! The order in which all ranks of a run take operators and halves.
 
 use veriep_case::error::Error;
-use veriep_core::sim::cluster::{Planned, schedule};
+use veriep_core::protocol::Operator;
+use veriep_core::sim::cluster::{Order, Planned};
 
 /// How many D and C a text has.
 ///
@@ -20,57 +21,81 @@ pub fn counted(text: &str) -> Result<(usize, usize), String> {
     Ok((dispatched, combined))
 }
 
-/// The operators that every rank runs between two checks.
+/// The operators and halves that every rank runs between two checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
+    order: Order,
     operators: Vec<Planned>,
     batches: usize,
 }
 
 impl Schedule {
-    /// Reads a string of D and C, such as `DDCC`.
+    /// Reads an order of whole batches, such as `DDCC` or `Ds1 Cs0 Dr1 Cr0`.
     ///
     /// # Errors
-    /// Another letter, a C without a dispatch, or a D that is never combined.
+    /// The text is no [order](Order), or a batch lacks a half or its combine.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let refuse = |why| Error::Request(format!("--schedule {text}: {why}"));
-        let (dispatched, combined) = counted(text).map_err(refuse)?;
-        if dispatched == 0 || combined < dispatched {
+        let order = Order::parse(text).map_err(refuse)?;
+        let schedule = Self::of(order, 1);
+        // A combine that ends has a dispatch that has ended.
+        let ends = |planned: &&Planned| planned.operator == Operator::Combine && planned.ends();
+        let (batches, combined) = (schedule.batches, schedule.operators.iter().filter(ends).count());
+        if batches == 0 || combined < batches {
+            let halves = if schedule.has_halves() { " in both halves" } else { "" };
             return Err(refuse(format!(
-                "{dispatched} D and {combined} C: must have at least one D, and as many C as D"
+                "{batches} D and {combined} C{halves}: must have at least one D, and as many C as D"
             )));
         }
-        Ok(Self { operators: schedule(text, 1), batches: dispatched })
+        Ok(schedule)
+    }
+
+    fn of(order: Order, times: usize) -> Self {
+        let operators = order.times(times);
+        let batches = operators.iter().map(|planned| planned.round + 1).max().unwrap_or(0);
+        Self { order, operators, batches }
     }
 
     /// The same, `times` over, with batches of their own.
     #[must_use]
     pub fn repeat(&self, times: usize) -> Self {
-        let operators = (0..times).flat_map(|i| {
-            self.operators
-                .iter()
-                .map(move |&planned| Planned { round: planned.round + i * self.batches, ..planned })
-        });
-        Self { operators: operators.collect(), batches: self.batches * times }
+        Self::of(self.order.clone(), times)
     }
 
     /// The same, `times` over, with the same batches again: their outputs are those of the last time.
     #[must_use]
     pub fn again(&self, times: usize) -> Self {
-        Self { operators: self.operators.repeat(times), batches: self.batches }
+        Self { operators: self.operators.repeat(times), ..self.clone() }
     }
 
-    /// The operators in order.
+    /// How often the order must be taken in one go for so many batches.
+    #[must_use]
+    pub fn times_for(&self, batches: usize) -> usize {
+        // A loop whose first and last batches lack something begins some outside of it.
+        let outside = self.batches - self.order.batches();
+        batches.saturating_sub(outside).div_ceil(self.order.batches()).max(1)
+    }
+
+    /// The operators and halves in order.
     #[must_use]
     pub fn operators(&self) -> &[Planned] {
         &self.operators
     }
 
-    /// The most batches in flight at once: dispatched and not combined.
+    /// Whether an operator is taken in two halves.
+    #[must_use]
+    pub fn has_halves(&self) -> bool {
+        self.order.has_halves()
+    }
+
+    /// The most batches in flight at once: from the first half of dispatch to the last half of combine.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         let sums = self.operators.iter().scan(0usize, |now, planned| {
-            *now = if planned.is_dispatch() { *now + 1 } else { now.saturating_sub(1) };
+            match planned.operator {
+                Operator::Dispatch => *now += usize::from(planned.begins()),
+                Operator::Combine => *now = now.saturating_sub(usize::from(planned.ends())),
+            }
             Some(*now)
         });
         sums.max().unwrap_or(0)
@@ -103,11 +128,28 @@ mod tests {
         for (text, most) in [("DC", 1), ("DDCC", 2), ("DCDDCC", 2), ("DDCDCC", 2), ("DDDCCC", 3)] {
             assert_eq!(Schedule::parse(text).expect("legal").repeat(2).in_flight(), most, "{text}");
         }
+        for (text, most) in [("DsDrCsCr", 1), ("Ds1 Cs0 Dr1 Cr0", 2), ("Ds0 Ds1 Ds2 Dr0 Dr1 Dr2 C0 C1 C2", 3)] {
+            assert_eq!(Schedule::parse(text).expect("legal").repeat(2).in_flight(), most, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_loop_is_taken_as_often_as_its_batches_need() {
+        for text in ["DC", "DDCC", "DsDrCsCr", "Ds1 Cs0 Dr1 Cr0", "D0 D1 C0 C1"] {
+            let schedule = Schedule::parse(text).expect("legal");
+            for batches in 1..9 {
+                let times = schedule.times_for(batches);
+                assert!(schedule.repeat(times).batches() >= batches, "{text}, {batches}");
+                let is_least = times == 1 || schedule.repeat(times - 1).batches() < batches;
+                assert!(is_least, "{text}, {batches}");
+            }
+        }
+        assert_eq!(Schedule::parse("Ds1 Cs0 Dr1 Cr0").expect("legal").repeat(3).batches(), 4);
     }
 
     #[test]
     fn what_is_not_a_schedule_is_refused() {
-        for text in ["", "C", "DCC", "D", "DDC", "DX", "dc"] {
+        for text in ["", "C", "DCC", "D", "DDC", "DX", "dc", "Ds", "DsC", "DsDrCs", "Ds0 Dr0"] {
             assert!(Schedule::parse(text).is_err(), "{text:?}");
         }
     }

@@ -9,7 +9,7 @@ use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::inputs::Inputs;
 use veriep_core::protocol::{self, CombineInputs, Context, Env, Machine, Ran, Run, Scratch};
 use veriep_core::shape::Shape;
-use veriep_core::sim::cluster::Planned;
+use veriep_core::sim::cluster::{Half, Open, Planned};
 use veriep_core::units::{CoreId, RankId};
 
 /// One core. It knows neither join nor experts: whoever steps it owes them.
@@ -20,9 +20,13 @@ pub(crate) struct Stepper {
     steps: u64,
     steps_max: u64,
     machine: Option<Machine>,
+    /// How much of the operator it takes.
+    half: Half,
     /// Scratch.
     words: Vec<u32>,
     row: Vec<u8>,
+    /// Operators that are sent and not ended.
+    open: Vec<Open>,
 }
 
 impl Stepper {
@@ -33,8 +37,10 @@ impl Stepper {
             steps: 0,
             steps_max: u64::MAX,
             machine: None,
+            half: Half::Whole,
             words: vec![0; protocol::scratch_words(shape)],
             row: vec![0; protocol::scratch_bytes(shape)],
+            open: Vec::new(),
         }
     }
 
@@ -46,10 +52,11 @@ impl Stepper {
         }
     }
 
-    /// Begins an operator.
+    /// Begins an operator, or a half of one: a receiving half goes on with the operator of the sending half before.
     ///
     /// # Errors
-    /// The shape or the memory does not have what the options ask for, which should have been seen before.
+    /// The shape or the memory does not have what the options ask for, which should have been seen before; a receiving half
+    /// without a sending half.
     #[inline]
     pub(crate) fn begin<B: Backend>(
         &mut self,
@@ -57,6 +64,10 @@ impl Stepper {
         (rank, core): (RankId, CoreId),
         planned: Planned,
     ) -> Result<(), ProtocolError> {
+        self.half = planned.half;
+        if !planned.begins() {
+            return self.resume(shape, &backend.fabric(rank, core, planned.round), planned);
+        }
         backend.hears(rank, core, Told::Begins(planned));
         let env = match self.env.take() {
             Some(env) => env,
@@ -77,6 +88,33 @@ impl Stepper {
         Ok(())
     }
 
+    /// Goes on with an operator that has been set aside, in the scratch that it had.
+    fn resume(
+        &mut self,
+        shape: &Shape,
+        fabric: &impl Fabric,
+        planned: Planned,
+    ) -> Result<(), ProtocolError> {
+        let found = self.open.iter().position(|open| open.sent == Planned { half: Half::Send, ..planned });
+        let (Some(found), Some(env)) = (found, &self.env) else {
+            return Err(ProtocolError::Given("a receiving half begins without its sending half"));
+        };
+        let mut open = self.open.swap_remove(found);
+        open.machine.resume(env.on(shape)?, fabric)?;
+        (self.steps, self.machine) = (0, Some(open.machine));
+        (self.words, self.row) = (open.words, open.row);
+        Ok(())
+    }
+
+    /// Sets an operator aside whose sending half has ended. The next one has a scratch of its own.
+    pub(crate) fn set_aside(&mut self, sent: Planned) {
+        let Some(machine) = self.machine.take() else { return };
+        let words = core::mem::take(&mut self.words);
+        let row = core::mem::take(&mut self.row);
+        (self.words, self.row) = (vec![0; words.len()], vec![0; row.len()]);
+        self.open.push(Open { sent, machine, words, row });
+    }
+
     /// Steps the machine over the fabric of a core at most `budget` times. Before its first operator a core takes no step.
     pub(crate) fn step<B: Backend>(
         &mut self,
@@ -93,12 +131,13 @@ impl Stepper {
             Ok(core) => core,
             Err(error) => return Ran::failed(error),
         };
-        let ran = if B::INLINED {
+        let ran = if B::INLINED && self.half != Half::Send {
             let fabric = &mut fabric;
             machine.run(&mut Context { core, fabric, inputs, combine_inputs, scratch }, budget)
         } else {
             let fabric: &mut dyn Fabric = &mut fabric;
-            run_on_any(machine, &mut Context { core, fabric, inputs, combine_inputs, scratch }, budget)
+            let cx = &mut Context { core, fabric, inputs, combine_inputs, scratch };
+            if self.half == Half::Send { machine.send(cx, budget) } else { run_on_any(machine, cx, budget) }
         };
         self.steps += u64::from(ran.steps);
         ran

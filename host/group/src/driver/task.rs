@@ -41,7 +41,7 @@ impl RankState {
     #[must_use]
     pub fn new(batches: usize) -> Self {
         Self {
-            // A batch has two operators.
+            // A batch has two operators. Halves come with `reset`.
             joins: (0..2 * batches).map(|_| Join::default()).collect(),
             returned: (0..batches).map(|_| RwLock::default()).collect(),
             agent: Mutex::default(),
@@ -55,7 +55,7 @@ impl RankState {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
     }
 
-    /// Forgets the operators of the unit before; the next one has so many.
+    /// Forgets the operators of the unit before; the next one has so many, halves counted.
     pub fn reset(&mut self, operators: usize) {
         self.joins.clear();
         self.joins.resize_with(operators, Join::default);
@@ -187,6 +187,9 @@ impl Task {
         let stop = match end.map_err(by_number)? {
             Run::Waiting(wait) => Some(Stop::Wait(global_rank::of_wait(unit.shape, rank, wait))),
             Run::Done => {
+                if let Some(sent) = self.current(unit).filter(|planned| !planned.ends()) {
+                    self.stepper.set_aside(sent);
+                }
                 self.end(unit)?;
                 steps += 1;
                 Some(Stop::Ended)
@@ -263,7 +266,7 @@ impl Task {
         Ran { steps: budget, end: Ok(Run::Budget) }
     }
 
-    /// Ends the operator.
+    /// Ends the operator, or a half of it.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
         unit.backend.hears(self.rank, self.core, Told::Ends);
         if !unit.ranks[self.rank.index()].joins[self.operator].arrive(unit.shape.aiv_num()) {
@@ -313,8 +316,8 @@ impl Task {
         let late = unit.options.choices.receive.keeps_rows();
         let due = if late { Operator::Combine } else { Operator::Dispatch };
         let planned = unit.operators.get(self.operator + usize::from(late))?;
-        let is_due = planned.operator == due && !unit.skips(self.rank, planned.round);
-        is_due.then_some(planned.round)
+        let is_due = planned.operator == due && if late { planned.begins() } else { planned.ends() };
+        (is_due && !unit.skips(self.rank, planned.round)).then_some(planned.round)
     }
 
     /// The stand-in experts of the rank.

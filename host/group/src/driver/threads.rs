@@ -423,10 +423,19 @@ impl Drop for StopOnPanic<'_> {
 }
 
 impl Times {
-    /// The operators' times that belong to dispatch or combine, in order.
-    pub fn of<'t>(&'t self, operators: &'t [Planned], dispatch: bool) -> impl Iterator<Item = Duration> + 't {
+    /// The times of all dispatches or of all combines, in order; of halves the sum.
+    #[must_use]
+    pub fn of(&self, operators: &[Planned], dispatch: bool) -> Vec<Duration> {
         let times = operators.iter().zip(&self.operators);
-        times.filter(move |(planned, _)| planned.is_dispatch() == dispatch).map(|(_, &time)| time)
+        let mut sums: Vec<(usize, Duration)> = Vec::new();
+        for (planned, &time) in times.filter(|(planned, _)| planned.is_dispatch() == dispatch) {
+            let begun = sums.iter_mut().rev().find(|(round, _)| *round == planned.round);
+            match begun.filter(|_| !planned.begins()) {
+                Some((_, sum)) => *sum += time,
+                None => sums.push((planned.round, time)),
+            }
+        }
+        sums.into_iter().map(|(_, sum)| sum).collect()
     }
 }
 

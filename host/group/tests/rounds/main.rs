@@ -10,6 +10,7 @@ mod bare_copies;
 mod conformance;
 mod data_races;
 mod expected;
+mod halves;
 mod hangs;
 mod hierarchy;
 mod idle;

@@ -2,9 +2,9 @@
 
 use super::calls::{Case, cases, seeds};
 use crate::fabric::ProtocolError;
-use crate::protocol::{Choices, Gates, Operator, Receive, Ticket};
+use crate::protocol::{Choices, Gates, Operator, Receive};
 use crate::shape::{Product, Protocol, Shape};
-use crate::sim::cluster::{Failure, Half, Order, Planned};
+use crate::sim::cluster::{Failure, Half, Order, Planned, refused_by};
 use crate::sim::seeded::Memory::Late;
 use crate::sim::storage::{Dense, region_sizes};
 use crate::testing::domain::Dice;
@@ -21,22 +21,8 @@ const BOTH_SENT: &str = "Ds0 Ds1 Dr0 Dr1 C0 C1";
 
 /// Returns the first half that the gates of a rank refuse, and why, if all ranks take this order.
 fn refused(case: &Case, order: &[Planned]) -> Option<(Planned, ProtocolError)> {
-    let mut gates = Gates::new(&case.shape(), &case.choices);
-    let mut open: Vec<(Operator, usize, Ticket)> = Vec::new();
-    for planned in order {
-        let Planned { operator, round, .. } = *planned;
-        if planned.begins() {
-            match gates.begin(operator, None) {
-                Ok(ticket) => open.push((operator, round, ticket)),
-                Err(error) => return Some((*planned, error)),
-            }
-        }
-        if planned.ends() {
-            let found = open.iter().position(|&(other, of, _)| (other, of) == (operator, round)).unwrap();
-            gates.end(open.swap_remove(found).2);
-        }
-    }
-    None
+    let gates = &mut Gates::new(&case.shape(), &case.choices);
+    refused_by(gates, order).map(|(place, error)| (order[place], error))
 }
 
 /// Returns a group whose ranks all take this order.
