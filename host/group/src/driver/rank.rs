@@ -10,7 +10,7 @@ use veriep_core::fabric::Wait;
 use veriep_core::inputs::Inputs;
 use veriep_core::protocol::{self, Agent, AgentEnv, CombineInputs, Ran, Run};
 use veriep_core::shape::Shape;
-use veriep_core::sim::cluster::Planned;
+use veriep_core::sim::cluster::{Half, Planned};
 use veriep_core::units::{CoreId, RankId};
 
 /// Steps that a core takes in a row before another one gets its turn.
@@ -26,6 +26,8 @@ pub(crate) struct Operator<'a, B> {
     pub(crate) world: &'a World,
     pub(crate) rank: RankId,
     pub(crate) operator: protocol::Operator,
+    /// How much of it.
+    pub(crate) half: Half,
     /// The outputs that it writes.
     pub(crate) batch: usize,
     pub(crate) inputs: &'a Inputs<'a>,
@@ -37,17 +39,41 @@ pub(crate) struct Operator<'a, B> {
 pub(crate) struct Cores {
     steppers: Vec<Stepper>,
     agent: Agent,
+    /// What each core waits for in the operator that they are in; nothing of one that has ended it. Empty between operators.
+    waits: Vec<Option<Wait>>,
+}
+
+impl<B> Operator<'_, B> {
+    const fn planned(&self) -> Planned {
+        Planned { operator: self.operator, round: self.batch, half: self.half }
+    }
 }
 
 impl Cores {
     /// All cores of a rank before its first operator.
     pub(crate) fn of(shape: &Shape) -> Self {
         let steppers = (0..shape.aiv_num()).map(|_| Stepper::new(shape)).collect();
-        Self { steppers, agent: Agent::default() }
+        Self { steppers, agent: Agent::default(), waits: Vec::new() }
     }
 
-    /// Runs an operator to its end. The join is given: all cores have ended the one before. While nobody moves, `goes_on` is
-    /// asked with how long that has been so.
+    /// Whether the cores are in an operator that they have not ended.
+    pub(crate) const fn are_busy(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
+    /// Begins an operator or a half of one. The join is given: all cores have ended the one before.
+    fn begin<B: Backend>(&mut self, operator: &Operator<'_, B>) -> Result<(), Failure> {
+        let Operator { shape, options, backend, rank, .. } = *operator;
+        for (core, stepper) in (0..).map(CoreId).zip(&mut self.steppers) {
+            let begun = stepper.begin((shape, options, backend), (rank, core), operator.planned());
+            begun.map_err(|error| Failure::Protocol { rank, core, error })?;
+        }
+        self.waits = vec![Some(Wait::IDLE); self.steppers.len()];
+        Ok(())
+    }
+
+    /// Runs an operator or a half of one to its end; goes on with it if it has begun. While nobody moves, `goes_on` is asked
+    /// with how long that has been so.
     ///
     /// # Errors
     /// A machine's, or what each core misses once it does not go on.
@@ -56,22 +82,20 @@ impl Cores {
         operator: &Operator<'_, B>,
         goes_on: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<(), Failure> {
-        let Operator { shape, options, backend, rank, batch, .. } = *operator;
-        let planned = Planned::whole(operator.operator, batch);
-        for (core, stepper) in (0..).map(CoreId).zip(&mut self.steppers) {
-            let begun = stepper.begin((shape, options, backend), (rank, core), planned);
-            begun.map_err(|error| Failure::Protocol { rank, core, error })?;
+        let rank = operator.rank;
+        if !self.are_busy() {
+            self.begin(operator)?;
         }
-        let mut waits = vec![Some(Wait::IDLE); self.steppers.len()];
         let mut rest = Rest::new(operator.world);
         let mut since = None;
         loop {
             // Before the agent's step: what is rung until then is served by it.
-            let have_ended = waits.iter().all(Option::is_none);
-            let mut has_moved = self.pass(operator, &mut waits)?;
+            let have_ended = self.waits.iter().all(Option::is_none);
+            let mut has_moved = self.pass(operator)?;
             let agent = self.serve(operator, &mut has_moved)?;
             let is_idle = agent.is_none_or(|wait| have_ended && wait == Wait::IDLE);
-            if is_idle && waits.iter().all(Option::is_none) {
+            if is_idle && self.waits.iter().all(Option::is_none) {
+                self.waits.clear();
                 rest.moved();
                 return Ok(());
             }
@@ -86,7 +110,7 @@ impl Cores {
                     let of_core = |(core, wait): (u32, &Option<Wait>)| {
                         Some(Missing { rank, core: CoreId(core), operator: 0, wait: (*wait)? })
                     };
-                    let mut missing: Vec<_> = (0..).zip(&waits).filter_map(of_core).collect();
+                    let mut missing: Vec<_> = (0..).zip(&self.waits).filter_map(of_core).collect();
                     missing.extend(agent.and_then(|wait| Missing::of_agent(rank, wait)));
                     return Err(Failure::Hang(Hang { after: idle, missing }));
                 }
@@ -96,14 +120,11 @@ impl Cores {
     }
 
     /// Polls all cores that have not ended. Whether any moved.
-    fn pass<B: Backend>(
-        &mut self,
-        operator: &Operator<'_, B>,
-        waits: &mut [Option<Wait>],
-    ) -> Result<bool, Failure> {
+    fn pass<B: Backend>(&mut self, operator: &Operator<'_, B>) -> Result<bool, Failure> {
         let Operator { shape, backend, rank, batch, inputs, combine_inputs, .. } = *operator;
         let mut has_moved = false;
-        for (core, (stepper, wait)) in (0..).map(CoreId).zip(self.steppers.iter_mut().zip(waits)) {
+        let all = self.steppers.iter_mut().zip(&mut self.waits);
+        for (core, (stepper, wait)) in (0..).map(CoreId).zip(all) {
             if wait.is_none() {
                 continue;
             }
@@ -115,6 +136,9 @@ impl Cores {
             match end.map_err(by_number).map_err(|error| Failure::Protocol { rank, core, error })? {
                 Run::Waiting(missing) => *wait = Some(global_rank::of_wait(shape, rank, missing)),
                 Run::Done => {
+                    if !operator.planned().ends() {
+                        stepper.set_aside(operator.planned());
+                    }
                     *wait = None;
                     has_moved = true;
                 }

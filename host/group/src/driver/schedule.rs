@@ -128,7 +128,8 @@ mod tests {
         for (text, most) in [("DC", 1), ("DDCC", 2), ("DCDDCC", 2), ("DDCDCC", 2), ("DDDCCC", 3)] {
             assert_eq!(Schedule::parse(text).expect("legal").repeat(2).in_flight(), most, "{text}");
         }
-        for (text, most) in [("DsDrCsCr", 1), ("Ds1 Cs0 Dr1 Cr0", 2), ("Ds0 Ds1 Ds2 Dr0 Dr1 Dr2 C0 C1 C2", 3)] {
+        for (text, most) in [("DsDrCsCr", 1), ("Ds1 Cs0 Dr1 Cr0", 2), ("Ds0 Ds1 Ds2 Dr0 Dr1 Dr2 C0 C1 C2", 3)]
+        {
             assert_eq!(Schedule::parse(text).expect("legal").repeat(2).in_flight(), most, "{text}");
         }
     }

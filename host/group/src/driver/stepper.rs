@@ -89,12 +89,7 @@ impl Stepper {
     }
 
     /// Goes on with an operator that has been set aside, in the scratch that it had.
-    fn resume(
-        &mut self,
-        shape: &Shape,
-        fabric: &impl Fabric,
-        planned: Planned,
-    ) -> Result<(), ProtocolError> {
+    fn resume(&mut self, shape: &Shape, fabric: &impl Fabric, planned: Planned) -> Result<(), ProtocolError> {
         let found = self.open.iter().position(|open| open.sent == Planned { half: Half::Send, ..planned });
         let (Some(found), Some(env)) = (found, &self.env) else {
             return Err(ProtocolError::Given("a receiving half begins without its sending half"));

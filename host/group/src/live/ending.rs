@@ -14,6 +14,7 @@ use std::time::Instant;
 use veriep_case::error::{Error, Gone, Missing};
 use veriep_core::inputs::Inputs;
 use veriep_core::protocol::{self, CombineInputs};
+use veriep_core::sim::cluster::Half;
 
 /// Between two questions to the caller whether it still wants to wait.
 const ASKS: Duration = Duration::from_millis(20);
@@ -22,9 +23,11 @@ const TICK: Duration = Duration::from_millis(1);
 /// Behind a death, until others that came with it have been seen, too.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// An operator of a batch, and what it reads.
+/// An operator of a batch or a half of one, and what it reads.
+#[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) operator: protocol::Operator,
+    pub(super) half: Half,
     pub(super) layer: usize,
     pub(super) slot: usize,
     pub(super) batch: usize,
@@ -39,9 +42,13 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// The operator as calls are compared.
     const fn call(&self) -> Called {
-        match self.operator {
-            protocol::Operator::Dispatch => Called::Dispatch,
-            protocol::Operator::Combine => Called::Combine,
+        match (self.operator, self.half) {
+            (protocol::Operator::Dispatch, Half::Whole) => Called::Dispatch,
+            (protocol::Operator::Dispatch, Half::Send) => Called::DispatchSend,
+            (protocol::Operator::Dispatch, Half::Receive) => Called::DispatchFinish,
+            (protocol::Operator::Combine, Half::Whole) => Called::Combine,
+            (protocol::Operator::Combine, Half::Send) => Called::CombineSend,
+            (protocol::Operator::Combine, Half::Receive) => Called::CombineFinish,
         }
     }
 
@@ -70,7 +77,8 @@ struct Look<'a> {
     operator: u64,
     /// Its call, once others can see that.
     announced: Option<Announced>,
-    goes_on: GoesOn<'a>,
+    /// Asks the caller whether it still wants to wait; nothing of a caller that does not wait.
+    goes_on: Option<GoesOn<'a>>,
     /// When the caller was asked last.
     asked: Instant,
     why: Option<Why>,
@@ -84,11 +92,18 @@ impl Look<'_> {
             self.why = Some(Why::Mismatch(line));
         } else if !self.world.gone_before(self.operator).is_empty() {
             self.why = Some(Why::Gone);
-        } else if self.world.is_stopped() || idle >= self.deadline {
+        } else if self.world.is_stopped() {
+            self.why = Some(Why::Late);
+        }
+        let Some(goes_on) = &mut self.goes_on else { return false };
+        if self.why.is_some() {
+            return false;
+        }
+        if idle >= self.deadline {
             self.why = Some(Why::Late);
         } else if self.asked.elapsed() >= ASKS {
             self.asked = Instant::now();
-            self.why = (!(self.goes_on)()).then_some(Why::Interrupted);
+            self.why = (!goes_on()).then_some(Why::Interrupted);
         }
         self.why.is_none()
     }
@@ -106,26 +121,49 @@ impl Member {
         run: &Run<'_>,
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
+        self.try_run(backend, run, Some(goes_on)).map(drop)
+    }
+
+    /// Runs an operator or a half of one to its end; goes on with it if it has begun. Whether it has ended: a caller that does
+    /// not wait gets `false` when no core can move.
+    pub(super) fn try_run<B: Backend>(
+        &mut self,
+        backend: &B,
+        run: &Run<'_>,
+        goes_on: Option<GoesOn<'_>>,
+    ) -> Result<bool, Error> {
         let next = self.operators + 1;
+        let waits = goes_on.is_some();
         let mut look = Look {
             world: self.world.clone(),
             deadline: self.plan.deadline,
             operator: next,
-            announced: None,
+            announced: self.announced.take(),
             goes_on,
             asked: Instant::now(),
             why: None,
         };
         let since = Instant::now();
-        while !self.calls.have_room() && look.goes_on(since.elapsed()) {
-            thread::sleep(TICK);
-        }
-        let ran = if look.why.is_none() { self.run_announced(backend, run, &mut look) } else { Ok(()) };
+        let has_room = look.announced.is_some()
+            || loop {
+                if self.calls.have_room() {
+                    break true;
+                }
+                if !look.goes_on(since.elapsed()) {
+                    break false;
+                }
+                thread::sleep(TICK);
+            };
+        let ran = if has_room { self.run_announced(backend, run, &mut look) } else { Ok(false) };
         match (look.why, ran) {
-            (None, Ok(())) => {
+            (None, Ok(true)) => {
                 self.operators = next;
                 self.world.end_operator();
-                Ok(())
+                Ok(true)
+            }
+            (None, Ok(false) | Err(Failure::Hang(_))) if !waits => {
+                self.announced = look.announced;
+                Ok(false)
             }
             (Some(Why::Mismatch(line)), _) => Err(self.fails(Error::Mismatch(line), Phase::GivenUp)),
             (Some(Why::Gone), _) => {
@@ -141,19 +179,22 @@ impl Member {
             (None, Err(failure)) => {
                 Err(self.fails(group::of_failure(run.batch, &round_trip(), &failure), Phase::Ended))
             }
+            (None, Ok(false)) => Ok(false),
         }
     }
 
-    /// Announces the call and steps the cores.
+    /// Announces the call, unless that has been done, and steps the cores. Whether they have ended.
     fn run_announced<B: Backend>(
         &mut self,
         backend: &B,
         run: &Run<'_>,
         look: &mut Look<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let Self { plan, world, cores, rank, calls, .. } = self;
-        look.announced = Some(calls.announce(plan.call(run.call(), run.layer, run.called, run.common)));
-        world.begin_operator(run.batch, run.nth());
+        look.announced.get_or_insert_with(|| {
+            world.begin_operator(run.batch, run.nth());
+            calls.announce(plan.call(run.call(), run.layer, run.called, run.common))
+        });
         let work = Operator {
             shape: plan.shape_of(run.layer),
             options: &plan.options,
@@ -161,14 +202,16 @@ impl Member {
             world,
             rank: *rank,
             operator: run.operator,
+            half: run.half,
             batch: outputs_of(run.layer, run.slot),
             inputs: run.inputs,
             combine_inputs: run.combine_inputs,
         };
-        if !look.goes_on(Duration::ZERO) {
-            return Ok(());
+        look.goes_on(Duration::ZERO);
+        if look.why.is_some() {
+            return Ok(false);
         }
-        cores[run.layer].run(&work, &mut |idle| look.goes_on(idle))
+        cores[run.layer].run(&work, &mut |idle| look.goes_on(idle)).map(|()| true)
     }
 
     /// No rank has moved for the deadline: some do not run, or all wait for something.

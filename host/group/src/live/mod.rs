@@ -2,14 +2,16 @@
 //!
 //! Members of a group are processes that have joined, or threads of one process. Each calls the same operators in the same
 //! order, which is checked: a call that differs from that of another rank ends the group with both named. A call returns when
-//! the operator has ended on its rank.
+//! the operator has ended on its rank, or a half of it.
 
 mod ending;
+mod halves;
 mod loose;
 mod plan;
 mod results;
 mod tokens;
 
+pub use halves::Sent;
 pub use plan::{Order, Plan, Terms};
 pub use results::Results;
 pub use tokens::Tokens;
@@ -21,9 +23,11 @@ use crate::backend::shared::SharedMemory;
 use crate::driver::keep_combine_inputs;
 use crate::driver::rank::Cores;
 use crate::expert;
-use crate::world::{ANY_TENSORS, Calls, PeerWatch, Phase, World};
+use crate::world::{ANY_TENSORS, Announced, Calls, PeerWatch, Phase, World};
 use core::sync::atomic::{AtomicU64, Ordering};
 use ending::Run;
+use halves::Open;
+use results::Padded;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::process;
@@ -31,12 +35,13 @@ use std::sync::Arc;
 use veriep_case::case::{OwnedMask, RankTensors};
 use veriep_case::error::Error;
 use veriep_case::global_rank;
+use veriep_core::fabric::ProtocolError;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{self, CombineInputs};
+use veriep_core::protocol::{self, CombineInputs, Gates, Ticket};
 use veriep_core::shape::Shape;
-use veriep_core::sim::cluster::Returned;
+use veriep_core::sim::cluster::{Half, Returned};
 use veriep_core::units::{CoreId, ExpertId, RankId};
 
 /// Batches in flight that two partitions of each kind are proved to bear.
@@ -59,7 +64,13 @@ pub struct Member {
     slots: [Slot; IN_FLIGHT_MAX],
     /// Slots dispatched and not combined, the oldest first.
     in_flight: VecDeque<usize>,
+    /// What this rank's own order lets it begin.
+    gates: Gates,
+    /// The half that is being received: it has begun and not ended; and its call.
+    receiving: Option<Sent>,
+    announced: Option<Announced>,
     batches: usize,
+    /// Operators and halves that it has ended.
     operators: u64,
     /// Why it takes part no more.
     ended: Option<Error>,
@@ -77,6 +88,10 @@ struct Slot {
     rows: usize,
     route: Arc<Route>,
     returned: Returned,
+    /// Of its dispatch, for its combine.
+    ticket: Option<Ticket>,
+    /// The operator that has been sent, and not received.
+    sent: Option<Open>,
 }
 
 /// Which tokens of a batch go where.
@@ -105,6 +120,28 @@ pub struct Handle {
     route: Arc<Route>,
 }
 
+impl Route {
+    /// The tensors of these tokens as machines read them.
+    fn inputs<'t>(&'t self, tokens: &Tokens<'t>) -> Inputs<'t> {
+        let x = if self.tensors.x.is_empty() { tokens.x } else { &self.tensors.x };
+        Inputs { x, scales: tokens.scales, ..self.tensors.inputs() }
+    }
+
+    /// A number of the tensors of dispatch that all ranks give alike.
+    fn common_of_dispatch(&self, inputs: &Inputs<'_>) -> u64 {
+        if self.tokens == 0 { ANY_TENSORS } else { inputs.scales.map_or(0, number_of_floats) }
+    }
+
+    /// The same of combine.
+    fn common_of_combine(&self, inputs: &Inputs<'_>) -> u64 {
+        let consts = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
+        match self.tokens {
+            0 => ANY_TENSORS,
+            _ => number_of(&(consts, inputs.shared_expert_x.is_some())),
+        }
+    }
+}
+
 impl Handle {
     /// The layer that it went through.
     #[must_use]
@@ -128,6 +165,7 @@ impl Member {
         static MEMBERS: AtomicU64 = AtomicU64::new(0);
         let cores = plan.layers.iter().map(|layer| Cores::of(&layer.shape)).collect();
         let View { world, watch, calls } = view;
+        let gates = Gates::new(plan.shape(), &plan.options.choices);
         Self {
             plan,
             rank,
@@ -139,6 +177,9 @@ impl Member {
             cores,
             slots: Default::default(),
             in_flight: VecDeque::new(),
+            gates,
+            receiving: None,
+            announced: None,
             batches: 0,
             operators: 0,
             ended: None,
@@ -209,16 +250,28 @@ impl Member {
     /// The tokens break a rule, or too many batches are in flight: nothing has happened. Or the group cannot go on, which is
     /// then so for good.
     pub fn dispatch(&mut self, tokens: &Tokens<'_>, goes_on: GoesOn<'_>) -> Result<Handle, Error> {
+        let route = self.routed(tokens)?;
+        while self.in_flight.len() >= self.plan.in_flight_max {
+            self.give_back_oldest(goes_on)?;
+        }
+        let called = self.called(tokens);
+        self.send(&route, &route.inputs(tokens), called, goes_on)
+    }
+
+    /// The route of tokens that may be dispatched now, and keep all rules.
+    fn routed(&self, tokens: &Tokens<'_>) -> Result<Arc<Route>, Error> {
         self.is_open()?;
-        let plan = self.plan.clone();
+        self.is_between()?;
+        let plan = &self.plan;
         let Some(layer) = plan.layers.get(tokens.layer) else {
             let (seen, rule) = (tokens.layer, plan.layers.len());
             return Err(Error::Request(format!("layer = {seen}: must be in [0, {rule})")));
         };
-        let is_full = self.in_flight.len() >= plan.in_flight_max;
+        let is_full = self.taken().count() >= plan.in_flight_max;
         if is_full && plan.order == Order::Strict {
             return Err(too_many(plan.in_flight_max));
         }
+        self.has_received()?;
         let route = Arc::new(Route {
             layer: tokens.layer,
             tokens: tokens.expert_ids.len() / layer.shape.k() as usize,
@@ -231,16 +284,38 @@ impl Member {
                 plan.expert_map.as_ref(),
             )?,
         });
-        let x = if route.tensors.x.is_empty() { tokens.x } else { &route.tensors.x };
-        let inputs = Inputs { x, scales: tokens.scales, ..route.tensors.inputs() };
+        let inputs = route.inputs(tokens);
         tokens::check(&mut |found| inputs.check_dispatch(&layer.shape, self.ep_rank(), found))?;
         // They are kept for combine, which could refuse them only after all ranks have dispatched.
         tokens::check_weights(&route.tensors, layer.shape.k())?;
-        while self.in_flight.len() >= plan.in_flight_max {
-            self.give_back_oldest(goes_on)?;
-        }
-        let called = tokens.call.map_or(self.batches, |call| call as usize);
-        self.send(&route, &inputs, called, goes_on)
+        Ok(route)
+    }
+
+    /// The number by which ranks compare a batch of these tokens.
+    fn called(&self, tokens: &Tokens<'_>) -> usize {
+        tokens.call.map_or(self.batches, |call| call as usize)
+    }
+
+    /// The slots that hold a batch.
+    fn taken(&self) -> impl Iterator<Item = usize> {
+        (0..IN_FLIGHT_MAX).filter(|slot| self.in_flight.contains(slot) || self.slots[*slot].sent.is_some())
+    }
+
+    fn free_slot(&self) -> Result<usize, Error> {
+        let free = (0..IN_FLIGHT_MAX).find(|slot| self.taken().all(|taken| taken != *slot));
+        free.ok_or_else(|| too_many(IN_FLIGHT_MAX))
+    }
+
+    /// Asks the gates for an operator.
+    fn may_begin(
+        &mut self,
+        operator: protocol::Operator,
+        batch: usize,
+        of: Option<Ticket>,
+    ) -> Result<Ticket, Error> {
+        let refused =
+            |error: ProtocolError| Error::Request(format!("{} of batch {batch}: {error}", operator.name()));
+        self.gates.begin(operator, of).map_err(refused)
     }
 
     /// Runs the dispatch of a batch for which there is room. Others compare the number by which it is `called`: of a batch that
@@ -252,22 +327,40 @@ impl Member {
         called: usize,
         goes_on: GoesOn<'_>,
     ) -> Result<Handle, Error> {
-        let Some(slot) = (0..IN_FLIGHT_MAX).find(|slot| !self.in_flight.contains(slot)) else {
-            return Err(too_many(IN_FLIGHT_MAX));
-        };
-        let (plan, memory, batch) = (self.plan.clone(), self.memory.clone(), self.batches);
-        let (layer, shape, ep_rank) = (route.layer, plan.shape_of(route.layer), self.ep_rank());
+        let slot = self.free_slot()?;
+        let ticket = self.may_begin(protocol::Operator::Dispatch, self.batches, None)?;
+        let batch = self.batches;
         let run = Run {
             operator: protocol::Operator::Dispatch,
-            layer,
+            half: Half::Whole,
+            layer: route.layer,
             slot,
             batch,
             called,
-            common: if route.tokens == 0 { ANY_TENSORS } else { inputs.scales.map_or(0, number_of_floats) },
+            common: route.common_of_dispatch(inputs),
             inputs: &Inputs { call: Some(called as u32), ..*inputs },
             combine_inputs: &CombineInputs::NONE,
         };
-        self.run(&*memory, &run, goes_on)?;
+        self.run(&*self.memory.clone(), &run, goes_on)?;
+        self.gates.end(ticket);
+        self.keep(slot, batch, called, route);
+        self.has_taken(slot, ticket)
+    }
+
+    /// A batch is in flight from now on.
+    fn keep(&mut self, slot: usize, batch: usize, called: usize, route: &Arc<Route>) {
+        let kept = &mut self.slots[slot];
+        (kept.batch, kept.called, kept.rows, kept.route) = (batch, called, 0, route.clone());
+        self.in_flight.push_back(slot);
+        self.batches += 1;
+    }
+
+    /// The dispatch of a batch has ended: reads how many rows have come.
+    fn has_taken(&mut self, slot: usize, ticket: Ticket) -> Result<Handle, Error> {
+        let (plan, memory) = (self.plan.clone(), self.memory.clone());
+        let Slot { batch, called, ref route, .. } = self.slots[slot];
+        let (route, layer, ep_rank) = (route.clone(), route.layer, self.ep_rank());
+        let shape = plan.shape_of(layer);
         let outputs = outputs_of(layer, slot);
         let fabric = memory.fabric(self.rank, CoreId(0), outputs);
         let read = expert::reading(&*memory, &fabric, self.rank, outputs);
@@ -277,10 +370,8 @@ impl Member {
         };
         let kept = &mut self.slots[slot];
         keep_combine_inputs(shape, &*memory, (self.rank, outputs), rows as u64, &mut kept.returned);
-        (kept.batch, kept.called, kept.rows, kept.route) = (batch, called, rows, route.clone());
-        self.in_flight.push_back(slot);
-        self.batches += 1;
-        Ok(Handle { batch, rows, slot, called, member: self.number, route: route.clone() })
+        (kept.rows, kept.ticket) = (rows, Some(ticket));
+        Ok(Handle { batch, rows, slot, called, member: self.number, route })
     }
 
     /// Returns what experts made of the rows of a batch and sums for every token of that batch what comes back into `x_out`,
@@ -296,10 +387,32 @@ impl Member {
         x_out: &mut [u8],
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
+        let padded = self.padded(of, results)?;
+        let shape = self.plan.shape_of(of.layer());
+        let rule = self.x_out_bytes(of.layer());
+        if x_out.len() != rule {
+            return Err(Error::Request(format!("x_out: {} bytes: must be {rule}", x_out.len())));
+        }
+        let inputs = padded.inputs(&of.route.tensors, results);
+        tokens::check(&mut |found| inputs.check_combine(shape, self.ep_rank(), found))?;
+        if of.route.tensors.mask == OwnedMask::Abstains {
+            x_out.fill(0);
+        }
+        let y = match self.plan.order {
+            Order::Strict => Cow::Borrowed(results.y),
+            // Operators that make it the oldest write where the rows of a batch lie.
+            Order::Loose => Cow::Owned(results.y.to_vec()),
+        };
+        let slot = self.make_oldest(of, goes_on)?;
+        self.give_back(slot, &inputs, &y, x_out, goes_on)
+    }
+
+    /// The tensors of a batch that may be combined now, with inactive tokens behind those of the caller.
+    fn padded(&self, of: &Handle, results: &Results<'_>) -> Result<Padded, Error> {
         self.is_open()?;
+        self.is_between()?;
         self.may_be_combined(of)?;
-        let plan = self.plan.clone();
-        let shape = plan.shape_of(of.layer());
+        let shape = self.plan.shape_of(of.layer());
         let row = shape.row_bytes() as usize;
         let y = results.y;
         if y.len() != of.rows * row {
@@ -307,23 +420,7 @@ impl Member {
             let line = format!("y: {seen} rows and {rest} bytes: must be {rule} rows of {row} bytes");
             return Err(Error::Request(line));
         }
-        let rule = self.x_out_bytes(of.layer());
-        if x_out.len() != rule {
-            return Err(Error::Request(format!("x_out: {} bytes: must be {rule}", x_out.len())));
-        }
-        if of.route.tensors.mask == OwnedMask::Abstains {
-            x_out.fill(0);
-        }
-        let padded = results.padded(shape, self.ep_rank(), &of.route)?;
-        let inputs = padded.inputs(&of.route.tensors, results);
-        tokens::check(&mut |found| inputs.check_combine(shape, self.ep_rank(), found))?;
-        let y = match plan.order {
-            Order::Strict => Cow::Borrowed(y),
-            // Operators that make it the oldest write where the rows of a batch lie.
-            Order::Loose => Cow::Owned(y.to_vec()),
-        };
-        let slot = self.make_oldest(of, goes_on)?;
-        self.give_back(slot, &inputs, &y, x_out, goes_on)
+        results.padded(shape, self.ep_rank(), &of.route)
     }
 
     /// Whether a batch may be combined now: in strict order the oldest alone.
@@ -354,19 +451,16 @@ impl Member {
         x_out: &mut [u8],
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
-        let Slot { batch, called, ref route, .. } = self.slots[slot];
-        let layer = route.layer;
+        let Slot { batch, called, ref route, ticket, .. } = self.slots[slot];
+        let (layer, common) = (route.layer, route.common_of_combine(inputs));
+        let ticket = self.may_begin(protocol::Operator::Combine, batch, ticket)?;
         let mut returned = core::mem::take(&mut self.slots[slot].returned);
         let combine_inputs = CombineInputs { y, ..returned.combine_inputs() };
-        let consts = [inputs.const_expert_alpha_1, inputs.const_expert_alpha_2, inputs.const_expert_v];
-        let common = match route.tokens {
-            0 => ANY_TENSORS,
-            _ => number_of(&(consts, inputs.shared_expert_x.is_some())),
-        };
         let memory = self.memory.clone();
         let memory = memory.with_output(Tensor::XOut, x_out);
         let run = Run {
             operator: protocol::Operator::Combine,
+            half: Half::Whole,
             layer,
             slot,
             batch,
@@ -380,6 +474,7 @@ impl Member {
         returned.y.clear();
         self.slots[slot].returned = returned;
         self.in_flight.pop_front();
+        self.gates.end(ticket);
         ran
     }
 

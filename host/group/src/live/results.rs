@@ -26,6 +26,7 @@ pub struct Results<'a> {
 }
 
 /// The tensors of combine for all `bs` tokens of a rank.
+#[derive(Debug, Default)]
 pub(super) struct Padded {
     expert_scales: Option<Vec<f32>>,
     shared_expert_x: Option<Vec<u8>>,

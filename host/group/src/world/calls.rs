@@ -18,10 +18,26 @@ pub enum Called {
     Dispatch,
     /// Returns results.
     Combine,
+    /// Sends tokens, and does not yet take what has come.
+    DispatchSend,
+    /// Takes what has come.
+    DispatchFinish,
+    /// Returns results, and does not yet sum what has come.
+    CombineSend,
+    /// Sums what has come.
+    CombineFinish,
 }
 
 impl Called {
-    const ALL: [Self; 3] = [Self::Join, Self::Dispatch, Self::Combine];
+    const ALL: [Self; 7] = [
+        Self::Join,
+        Self::Dispatch,
+        Self::Combine,
+        Self::DispatchSend,
+        Self::DispatchFinish,
+        Self::CombineSend,
+        Self::CombineFinish,
+    ];
 }
 
 impl fmt::Display for Called {
@@ -30,6 +46,10 @@ impl fmt::Display for Called {
             Self::Join => "join",
             Self::Dispatch => "dispatch",
             Self::Combine => "combine",
+            Self::DispatchSend => "the sending half of dispatch",
+            Self::DispatchFinish => "the receiving half of dispatch",
+            Self::CombineSend => "the sending half of combine",
+            Self::CombineFinish => "the receiving half of combine",
         })
     }
 }
@@ -104,7 +124,7 @@ impl Call {
             return both(seen, same_order);
         }
         let tensors = match own {
-            Called::Combine => "const experts, or shared_expert_x on one of them alone",
+            Called::Combine | Called::CombineSend => "const experts, or shared_expert_x on one of them alone",
             _ => "scales",
         };
         both(

@@ -1,5 +1,7 @@
 //! Members of a live group receive and sum what the oracle says. A call that breaks a rule returns an error that names the rule.
 
+mod halves;
+
 use core::time::Duration;
 use std::thread;
 use veriep_case::batch::Batch;

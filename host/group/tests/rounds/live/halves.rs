@@ -1,0 +1,194 @@
+//! Members take operators in two halves: what they receive and sum is what the oracle says, and what may not begin is refused.
+
+use super::{
+    LONG, case, each, go_on, has_received, has_received_and_summed, members, results, stand_ins, terms,
+    tokens,
+};
+use std::thread;
+use veriep_case::batch::Batch;
+use veriep_case::case::Case;
+use veriep_case::generate::{self, MaskKind, generate};
+use veriep_core::place::Tensor;
+use veriep_core::units::RankId;
+use veriep_group::compare::expected;
+use veriep_group::live::{Handle, Member, Order, Plan, Sent, Terms};
+use veriep_testing::trial::preset_with;
+
+/// Runs six batches of a case in the usual overlap: a batch is sent before the one before is combined, and received after that
+/// one's results are sent.
+fn overlapped(case: &Case, polls: bool) {
+    let run = |mut member: Member| {
+        let mut before: Option<(Batch<'_>, Handle)> = None;
+        for number in 0..6 {
+            let batch = Batch::varied(case, number);
+            let given = tokens(&batch.inputs(member.rank()), &case.shape);
+            let dispatched = member.send_dispatch(&given, &mut go_on).unwrap();
+            let combined = before.take().map(|(batch, of)| {
+                has_received(&member, &batch, &of);
+                let y = stand_ins(&member, &batch, &of);
+                let given = results(&batch.inputs(member.rank()), &y);
+                (member.send_combine(&of, &given, &mut go_on).unwrap(), batch)
+            });
+            if polls {
+                while !member.poll(dispatched).unwrap() {
+                    thread::yield_now();
+                }
+            }
+            let of = member.finish_dispatch(dispatched, &mut go_on).unwrap();
+            if let Some((combined, batch)) = combined {
+                finishes(&mut member, &batch, combined);
+            }
+            before = Some((batch, of));
+        }
+        let (batch, of) = before.unwrap();
+        has_received_and_summed(&mut member, &batch, &of);
+    };
+    each(members(&case.config, LONG), run);
+}
+
+/// Takes the sums of a batch, and compares them.
+fn finishes(member: &mut Member, batch: &Batch<'_>, sent: Sent) {
+    let rank = member.rank();
+    let of_oracle = batch.with_cluster(|cluster| expected(cluster, batch, rank));
+    let mut x_out = vec![0xAA; member.x_out_bytes(0)];
+    member.finish_combine(sent, &mut x_out, &mut go_on).unwrap();
+    assert!(x_out == of_oracle[Tensor::XOut as usize], "rank {rank} batch {}", sent.batch);
+}
+
+#[test]
+fn members_overlap_batches_in_halves() {
+    for (set, mask) in [
+        (&["bs=6"][..], MaskKind::None),
+        (&["quant_mode=2", "aiv_num=3", "dtype=f16"], MaskKind::Tokens),
+        (&["copy_expert_num=2", "zero_expert_num=1"], MaskKind::Pairs),
+        (&["ep_world_size=3", "shared_expert_rank_num=1", "comm_quant_mode=2"], MaskKind::Tokens),
+        (&["comm_alg=fullmesh_v2", "copy_expert_num=1"], MaskKind::Pairs),
+    ] {
+        let case = case(set, mask);
+        overlapped(&case, false);
+        overlapped(&case, true);
+    }
+}
+
+#[test]
+fn what_halves_cannot_do_is_refused_and_the_group_goes_on() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let run = |mut member: Member| {
+        let [first, second, third] = [0, 1, 2].map(|number| Batch::varied(&case, number));
+        let [first_inputs, second_inputs, third_inputs] =
+            [&first, &second, &third].map(|batch| batch.inputs(member.rank()));
+        let sent = member.send_dispatch(&tokens(&first_inputs, &case.shape), &mut go_on).unwrap();
+        for refused in [
+            member.send_dispatch(&tokens(&second_inputs, &case.shape), &mut go_on).map(drop),
+            member.dispatch(&tokens(&second_inputs, &case.shape), &mut go_on).map(drop),
+        ] {
+            let line = refused.unwrap_err().to_string();
+            assert!(line.contains("dispatch of batch 1: batch 0 has been sent and not received"), "{line}");
+        }
+        let mut x_out = vec![0; member.x_out_bytes(0)];
+        let line = member.finish_combine(sent, &mut x_out, &mut go_on).unwrap_err().to_string();
+        assert!(line.contains("combine of batch 0"), "{line}");
+        let of = member.finish_dispatch(sent, &mut go_on).unwrap();
+        let again = member.finish_dispatch(sent, &mut go_on).unwrap_err().to_string();
+        assert!(again.contains("dispatch of batch 0: has been finished already"), "{again}");
+        let y = stand_ins(&member, &first, &of);
+        let combined = member.send_combine(&of, &results(&first_inputs, &y), &mut go_on).unwrap();
+        let next = member.send_dispatch(&tokens(&second_inputs, &case.shape), &mut go_on).unwrap();
+        // Both slots hold a batch: the first one's sums are not there.
+        let next = member.finish_dispatch(next, &mut go_on).unwrap();
+        let line = member.dispatch(&tokens(&third_inputs, &case.shape), &mut go_on).unwrap_err().to_string();
+        assert!(line.contains("2 batches in flight"), "{line}");
+        finishes(&mut member, &first, combined);
+        has_received_and_summed(&mut member, &second, &next);
+        let of = member.dispatch(&tokens(&third_inputs, &case.shape), &mut go_on).unwrap();
+        has_received_and_summed(&mut member, &third, &of);
+    };
+    each(members(&case.config, LONG), run);
+}
+
+#[test]
+fn a_polled_half_is_finished_before_anything_else_begins() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let mut both = members(&case.config, LONG);
+    let (mut late, mut early) = (both.pop().unwrap(), both.pop().unwrap());
+    let batch = Batch::varied(&case, 0);
+    let inputs = [0, 1].map(|rank| batch.inputs(RankId(rank)));
+    let sent = early.send_dispatch(&tokens(&inputs[0], &case.shape), &mut go_on).unwrap();
+    // The other rank has sent nothing.
+    assert!((0..50).all(|_| !early.poll(sent).unwrap()));
+    let line = early.send_dispatch(&tokens(&inputs[0], &case.shape), &mut go_on).unwrap_err().to_string();
+    assert!(line.contains("dispatch of batch 0 has been polled: must be finished"), "{line}");
+    let late_sent = late.send_dispatch(&tokens(&inputs[1], &case.shape), &mut go_on).unwrap();
+    while !early.poll(sent).unwrap() {}
+    let handles = [
+        early.finish_dispatch(sent, &mut go_on).unwrap(),
+        late.finish_dispatch(late_sent, &mut go_on).unwrap(),
+    ];
+    has_received(&early, &batch, &handles[0]);
+    has_received(&late, &batch, &handles[1]);
+}
+
+#[test]
+fn ranks_that_take_halves_in_other_orders_are_named() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let run = |mut member: Member| {
+        let batch = Batch::varied(&case, 0);
+        let given = tokens(&batch.inputs(member.rank()), &case.shape);
+        match member.rank() {
+            RankId(0) => member.dispatch(&given, &mut go_on).map(drop),
+            _ => {
+                let sent = member.send_dispatch(&given, &mut go_on);
+                sent.and_then(|sent| member.finish_dispatch(sent, &mut go_on)).map(drop)
+            }
+        }
+    };
+    for error in each(members(&case.config, LONG), run) {
+        let line = error.unwrap_err().to_string();
+        assert!(line.contains("the sending half of dispatch"), "{line}");
+    }
+}
+
+#[test]
+fn what_has_no_halves_says_so() {
+    let tp = case(&["ep_world_size=4", "release=9.1.0", "tp_world_size=2"], MaskKind::None);
+    let loose = case(&["bs=6"], MaskKind::None);
+    for (case, order, words) in [
+        (tp, Order::Strict, "operators of a TP domain have no halves"),
+        (loose, Order::Loose, "order = loose: operators have no halves"),
+    ] {
+        let plan = Plan::new(case.config.clone(), Terms { order, ..terms(LONG) }).unwrap();
+        let batch = Batch::varied(&case, 0);
+        let mut member = plan.local(&[]).unwrap().remove(0);
+        let given = tokens(&batch.inputs(RankId(0)), &case.shape);
+        let line = member.send_dispatch(&given, &mut go_on).unwrap_err().to_string();
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+/// A2 takes one operator after the other: its halves follow each other.
+#[test]
+fn a2_members_take_halves_one_after_the_other() {
+    let a2 = case(&["product=a2", "ep_world_size=16", "moe_expert_num=16", "aiv_num=2"], MaskKind::Tokens);
+    let (config, routing) = preset_with("a2-hier-16", &["aiv_num=2", "h=1024", "bs=2"]);
+    let options = generate::Options { routing, ..generate::Options::default() };
+    let hierarchy = generate(config, options, "test").unwrap();
+    for case in [a2, hierarchy] {
+        let run = |mut member: Member| {
+            for number in 0..3 {
+                let batch = Batch::varied(&case, number);
+                let inputs = batch.inputs(member.rank());
+                let sent = member.send_dispatch(&tokens(&inputs, &case.shape), &mut go_on).unwrap();
+                let of = member.finish_dispatch(sent, &mut go_on).unwrap();
+                has_received(&member, &batch, &of);
+                let y = stand_ins(&member, &batch, &of);
+                let sent = member.send_combine(&of, &results(&inputs, &y), &mut go_on).unwrap();
+                let next = Batch::varied(&case, number + 1);
+                let given = tokens(&next.inputs(member.rank()), &case.shape);
+                let line = member.send_dispatch(&given, &mut go_on).unwrap_err().to_string();
+                assert!(line.contains("on A2 before the one before has ended"), "{line}");
+                finishes(&mut member, &batch, sent);
+            }
+        };
+        each(members(&case.config, LONG), run);
+    }
+}
