@@ -182,6 +182,76 @@ pub(crate) struct Member(Mutex<live::Member>, AtomicBool);
 #[pyclass(frozen)]
 pub(crate) struct Handle(live::Handle);
 
+/// An operator that has been sent, and not finished.
+#[pyclass(frozen)]
+pub(crate) struct Sent(live::Sent);
+
+/// What dispatch has brought: the batch, its number, the rows received; addresses and bytes of its outputs, those of `OUTPUTS`.
+type Taken = (Handle, usize, usize, [Array; OUTPUTS.len()]);
+
+fn taken(member: &live::Member, of: live::Handle) -> Taken {
+    let outputs = OUTPUTS.map(|tensor| {
+        let (at, len) = member.output(&of, tensor);
+        (at.expose_provenance(), len)
+    });
+    let (batch, rows) = (of.batch, of.rows);
+    (Handle(of), batch, rows, outputs)
+}
+
+/// What dispatch is given: the layer; rows, ids and weights; the mask and whether it is of pairs; smooth scales; the number of the
+/// call.
+#[derive(FromPyObject)]
+struct Dispatched(usize, [Array; 3], Option<(usize, usize, bool)>, Option<Array>, Option<u32>);
+
+impl Dispatched {
+    fn with<T>(&self, run: impl FnOnce(&Tokens<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let Self(layer, [x, ids, weights], mask, scales, call) = *self;
+        // SAFETY: `_group.py` passes contiguous arrays that it refers to until this returns, and its users are told not to
+        // write them meanwhile.
+        let (x, ids) = unsafe { (bytes(x), bytes(ids)) };
+        let expert_ids: Vec<_> = words(ids).map(i32::from_le_bytes).collect();
+        // SAFETY: the same.
+        let (expert_scales, scales) = unsafe { (floats(weights), scales.map(|scales| floats(scales))) };
+        // SAFETY: the same.
+        let mask = mask.map(|(at, len, pairs)| (unsafe { bytes((at, len)) }, pairs));
+        let active: Vec<_> = mask.iter().flat_map(|(mask, _)| mask.iter().map(|&byte| byte != 0)).collect();
+        let mask = match mask {
+            None => Mask::None,
+            Some((_, false)) => Mask::Tokens(&active),
+            Some((_, true)) => Mask::Pairs(&active),
+        };
+        run(&Tokens {
+            layer,
+            x,
+            expert_ids: &expert_ids,
+            expert_scales: &expert_scales,
+            mask,
+            scales: scales.as_deref(),
+            call,
+        })
+    }
+}
+
+/// Reads what experts returned.
+fn with_results<T>(
+    (y, weights, shared, consts): Returned,
+    run: impl FnOnce(&Results<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    // SAFETY: as of `Dispatched`.
+    let (y, weights) = unsafe { (bytes(y), weights.map(|of| floats(of))) };
+    // SAFETY: the same.
+    let (shared, [alpha_1, alpha_2, v]) =
+        unsafe { (shared.map(|of| bytes(of)), consts.map(|of| bytes(of))) };
+    run(&Results {
+        y,
+        expert_scales: weights.as_deref(),
+        shared_expert_x: shared,
+        const_expert_alpha_1: alpha_1,
+        const_expert_alpha_2: alpha_2,
+        const_expert_v: v,
+    })
+}
+
 #[pymethods]
 impl Member {
     /// Joins a group: where others are met is a path or a store. Its calls are compared with those of the group `beside`.
@@ -248,80 +318,59 @@ impl Member {
     }
 
     /// The batch, its number, the rows received; addresses and bytes of its outputs, those of `OUTPUTS`.
-    fn dispatch(
-        &self,
-        py: Python<'_>,
-        layer: usize,
-        given: [Array; 3],
-        mask: Option<(usize, usize, bool)>,
-        scales: Option<Array>,
-        call: Option<u32>,
-    ) -> PyResult<(Handle, usize, usize, [Array; OUTPUTS.len()])> {
-        let [x, ids, weights] = given;
-        let mut free = self.open()?;
-        let member = &mut *free;
-        let of = waiting(py, &self.1, |goes_on| {
-            // SAFETY: `_group.py` passes contiguous arrays that it refers to until this returns, and its users are told not to
-            // write them meanwhile.
-            let (x, ids) = unsafe { (bytes(x), bytes(ids)) };
-            let expert_ids: Vec<_> = words(ids).map(i32::from_le_bytes).collect();
-            // SAFETY: the same.
-            let (expert_scales, scales) = unsafe { (floats(weights), scales.map(|scales| floats(scales))) };
-            // SAFETY: the same.
-            let mask = mask.map(|(at, len, pairs)| (unsafe { bytes((at, len)) }, pairs));
-            let active: Vec<_> =
-                mask.iter().flat_map(|(mask, _)| mask.iter().map(|&byte| byte != 0)).collect();
-            let mask = match mask {
-                None => Mask::None,
-                Some((_, false)) => Mask::Tokens(&active),
-                Some((_, true)) => Mask::Pairs(&active),
-            };
-            let tokens = Tokens {
-                layer,
-                x,
-                expert_ids: &expert_ids,
-                expert_scales: &expert_scales,
-                mask,
-                scales: scales.as_deref(),
-                call,
-            };
-            member.dispatch(&tokens, goes_on)
-        })?;
-        let outputs = OUTPUTS.map(|tensor| {
-            let (at, len) = member.output(&of, tensor);
-            (at.expose_provenance(), len)
-        });
-        drop(free);
-        self.close_if_asked();
-        let (batch, rows) = (of.batch, of.rows);
-        Ok((Handle(of), batch, rows, outputs))
+    fn dispatch(&self, py: Python<'_>, given: Dispatched) -> PyResult<Taken> {
+        self.with_member(py, |member, goes_on| {
+            let of = given.with(|tokens| member.dispatch(tokens, goes_on))?;
+            Ok(taken(member, of))
+        })
+    }
+
+    /// Sends what `dispatch` sends. The batch, for `finish_dispatch`.
+    fn send_dispatch(&self, py: Python<'_>, given: Dispatched) -> PyResult<Sent> {
+        self.with_member(py, |member, goes_on| {
+            given.with(|tokens| member.send_dispatch(tokens, goes_on)).map(Sent)
+        })
+    }
+
+    /// What `dispatch` returns, of a batch that has been sent.
+    fn finish_dispatch(&self, py: Python<'_>, sent: &Sent) -> PyResult<Taken> {
+        let sent = sent.0;
+        self.with_member(py, |member, goes_on| {
+            let of = member.finish_dispatch(sent, goes_on)?;
+            Ok(taken(member, of))
+        })
     }
 
     /// Returns rows and writes the sums of all `bs` tokens. Weights, shared experts' rows and the three tensors of const
     /// experts are empty where there are none.
     fn combine(&self, py: Python<'_>, of: &Handle, given: Returned, x_out: Array) -> PyResult<()> {
-        let (y, weights, shared, consts) = given;
-        let mut free = self.open()?;
-        let (member, of) = (&mut *free, &of.0);
-        let ran = waiting(py, &self.1, |goes_on| {
-            // SAFETY: as in `dispatch`; `x_out` is an array that `_group.py` has made for this and given to nobody yet.
-            let (y, x_out, weights) = unsafe { (bytes(y), bytes_mut(x_out), weights.map(|of| floats(of))) };
-            // SAFETY: as in `dispatch`.
-            let (shared, [alpha_1, alpha_2, v]) =
-                unsafe { (shared.map(|of| bytes(of)), consts.map(|of| bytes(of))) };
-            let results = Results {
-                y,
-                expert_scales: weights.as_deref(),
-                shared_expert_x: shared,
-                const_expert_alpha_1: alpha_1,
-                const_expert_alpha_2: alpha_2,
-                const_expert_v: v,
-            };
-            member.combine(of, &results, x_out, goes_on)
-        });
-        drop(free);
-        self.close_if_asked();
-        ran
+        self.with_member(py, |member, goes_on| {
+            // SAFETY: `x_out` is an array that `_group.py` has made for this and given to nobody yet.
+            let x_out = unsafe { bytes_mut(x_out) };
+            with_results(given, |results| member.combine(&of.0, results, x_out, goes_on))
+        })
+    }
+
+    /// Returns the rows that `combine` returns. The batch, for `finish_combine`.
+    fn send_combine(&self, py: Python<'_>, of: &Handle, given: Returned) -> PyResult<Sent> {
+        self.with_member(py, |member, goes_on| {
+            with_results(given, |results| member.send_combine(&of.0, results, goes_on)).map(Sent)
+        })
+    }
+
+    /// Writes the sums of a batch whose rows have been returned.
+    fn finish_combine(&self, py: Python<'_>, sent: &Sent, x_out: Array) -> PyResult<()> {
+        let sent = sent.0;
+        self.with_member(py, |member, goes_on| {
+            // SAFETY: as in `combine`.
+            member.finish_combine(sent, unsafe { bytes_mut(x_out) }, goes_on)
+        })
+    }
+
+    /// Goes on with a batch that has been sent. Whether finishing it will not wait.
+    fn poll(&self, py: Python<'_>, sent: &Sent) -> PyResult<bool> {
+        let sent = sent.0;
+        self.with_member(py, |member, _| member.poll(sent))
     }
 
     /// Leaves the group. A call that runs in another thread ends with an error, and then leaves it.
@@ -334,6 +383,20 @@ impl Member {
 }
 
 impl Member {
+    /// Lets the member run a call.
+    fn with_member<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&mut live::Member, live::GoesOn<'_>) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let mut free = self.open()?;
+        let member = &mut *free;
+        let ran = waiting(py, &self.1, |goes_on| run(member, goes_on));
+        drop(free);
+        self.close_if_asked();
+        ran
+    }
+
     /// The member for a call, closed before if another thread has asked for that.
     fn open(&self) -> PyResult<MutexGuard<'_, live::Member>> {
         let mut member = self.free()?;

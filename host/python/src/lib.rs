@@ -241,7 +241,7 @@ fn compare(
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::group::{Handle, Member};
+    use super::group::{Handle, Member, Sent};
     #[pymodule_export]
     use super::{Plan, check, compare, oracle};
 }

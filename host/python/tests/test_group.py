@@ -84,6 +84,43 @@ def test_fewer_tokens_and_pairs_without_an_expert_are_masked():
     assert all_ranks(veriep.Group.local(**TINY), run) == [True, True]
 
 
+def test_batches_overlap_in_halves_without_a_thread():
+    batches = [np.full((2, 1024), n + 1).astype(bfloat16) for n in range(5)]
+    ids = np.int64([[0, 1], [3, 2]])
+    ones = np.ones((2, 2), np.float32)
+
+    def run(group):
+        outs, before = [], None
+        for x in batches:
+            dispatched = group.dispatch_send(x, ids, ones)
+            combined = None if before is None else group.combine_send(before.x * 2, before.handle)
+            while not dispatched.poll():
+                time.sleep(0)
+            received = dispatched()
+            if combined is not None:
+                outs.append(combined.finish())
+            before = received
+        outs.append(group.combine(before.x * 2, before.handle))
+        return [float(out[0, 0]) for out in outs]
+
+    assert all_ranks(veriep.Group.local(**TINY), run) == [[4.0 * (n + 1) for n in range(5)]] * 2
+
+
+def test_a_false_gate_is_refused_and_the_group_goes_on():
+    x, ids, ones = np.ones((2, 1024), bfloat16), np.int64([[0, 1], [3, 2]]), np.ones((2, 2), np.float32)
+
+    def run(group):
+        sent = group.dispatch_send(x, ids, ones)
+        with pytest.raises(ValueError, match="batch 0 has been sent and not received: must be finished before"):
+            group.dispatch_send(x, ids, ones)
+        received = sent.finish()
+        with pytest.raises(ValueError, match="dispatch of batch 0: has been finished already"):
+            sent.finish()
+        return float(group.combine(received.x, received.handle)[0, 0])
+
+    assert all_ranks(veriep.Group.local(**TINY), run) == [2.0, 2.0]
+
+
 def test_rows_are_not_copied_and_two_batches_may_be_in_flight():
     case = reference.make_case(reference.Group(veriep.Shape(**TINY).config))
 

@@ -14,7 +14,7 @@ is one:
 from __future__ import annotations
 
 from ._errors import Gone, Mismatch, Timeout, Violation
-from ._group import Group, Handle, Received
+from ._group import Group, Handle, Received, Sent
 from ._oracle import Comparison, check, compare, oracle, oracle_combine, oracle_dispatch
 from ._shape import Dim, Event, Field, Map, Shape
 
@@ -29,6 +29,7 @@ __all__ = [
     "Map",
     "Mismatch",
     "Received",
+    "Sent",
     "Shape",
     "Timeout",
     "Violation",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Union
 
 from . import _native
 from ._tensors import _array, _torch, is_torch, keys, type_named
@@ -57,6 +57,34 @@ class Received:
     """``[n]``, float32: the weight of each row (the hierarchy of A2)."""
     tp_recv_counts: Any = None
     """int32: the rows of each TP peer."""
+
+
+_T = TypeVar("_T")
+
+
+class Sent(Generic[_T]):
+    """An operator that has sent everything, and has still to take what comes: a hook that needs no thread."""
+
+    def __init__(self, member: _native.Member, native: _native.Sent, finish: Callable[[], _T]) -> None:
+        self._member, self._native, self._finish = member, native, finish
+
+    def poll(self) -> bool:
+        """Goes on without waiting, and says whether the operator has ended, so that ``finish`` will not wait. With the first poll the
+        receiving half begins: until it has ended, no other operator may begin on this rank."""
+        return self._member.poll(self._native)
+
+    def finish(self) -> _T:
+        """Waits until the operator has ended, and returns what ``dispatch`` or ``combine`` returns. Once.
+
+        Raises:
+            ValueError: it has been finished, or another half has been polled and has not ended.
+            Mismatch: another rank has called something else. The group has ended.
+            Gone: a rank has died, or has left the group. The group has ended.
+            Timeout: no rank has moved for the deadline. The group has ended.
+        """
+        return self._finish()
+
+    __call__ = finish
 
 
 class _Memory:
@@ -287,6 +315,41 @@ class Group:
             Gone: a rank has died, or has left the group. The group has ended.
             Timeout: no rank has moved for the deadline. The group has ended.
         """
+        given, _arrays = self._given(x, topk_ids, topk_weights, mask, scales, layer, call)
+        return self._received(self._member.dispatch(given), layer, len(x), is_torch(x))
+
+    def dispatch_send(
+        self,
+        x: Any,
+        topk_ids: Any,
+        topk_weights: Any = None,
+        mask: Any = None,
+        *,
+        scales: Any = None,
+        layer: int = 0,
+        call: int | None = None,
+    ) -> Sent[Received]:
+        """Sends tokens like ``dispatch``, and returns when everything is sent; ``finish()`` of what it returns, or a call of it, takes
+        what has come. Other operators may begin between, such as the combine of the batch before; every rank must take them
+        in the same order. The tensors are the caller's again when this returns.
+
+        Raises:
+            As ``dispatch``; and ValueError if the order of this rank would let it overwrite what another rank has not read, with a
+            reason. Then nothing has been sent, and the group goes on.
+        """
+        given, _arrays = self._given(x, topk_ids, topk_weights, mask, scales, layer, call)
+        sent = self._member.send_dispatch(given)
+        n, as_torch = len(x), is_torch(x)
+
+        def finish() -> Received:
+            return self._received(self._member.finish_dispatch(sent), layer, n, as_torch)
+
+        return Sent(self._member, sent, finish)
+
+    def _given(
+        self, x: Any, topk_ids: Any, topk_weights: Any, mask: Any, scales: Any, layer: int, call: int | None
+    ) -> tuple[Any, list[Any]]:
+        """What the native half is given, and the arrays that it reads meanwhile."""
         import numpy as np
 
         of_layer = self._layer(layer)
@@ -309,14 +372,18 @@ class Group:
         smooth = None if scales is None else np.ascontiguousarray(_array(scales), np.float32)
         if smooth is not None:
             _must_be("scales", smooth, (len(smooth) if smooth.ndim else -1, of_layer.h))
-        native, batch, count, outputs = self._member.dispatch(
+        given = (
             layer,
             [_address(array) for array in arrays],
             None if active is None else (*_address(active), active.ndim == 2),
             None if smooth is None else _address(smooth),
             None if call is None else operator.index(call) % 2**32,
         )
-        as_torch = is_torch(x)
+        return given, [*arrays, active, smooth]
+
+    def _received(self, taken: Any, layer: int, n: int, as_torch: bool) -> Received:
+        native, batch, count, outputs = taken
+        of_layer = self._layer(layer)
         like = _torch if as_torch else _as_it_is
         element = type_named(of_layer.types[1])
         # Arrays are made of memory that holds a type of their own, which bfloat16 is not.
@@ -369,6 +436,37 @@ class Group:
             Gone: a rank has died, or has left the group. The group has ended.
             Timeout: no rank has moved for the deadline. The group has ended.
         """
+        given, _arrays = self._returned(y, handle, topk_weights, shared_expert_x, const_experts)
+        return self._summed(handle, lambda x_out: self._member.combine(handle._native, given, x_out))
+
+    def combine_send(
+        self,
+        y: Any,
+        handle: Handle,
+        topk_weights: Any = None,
+        *,
+        shared_expert_x: Any = None,
+        const_experts: tuple[Any, Any, Any] | None = None,
+    ) -> Sent[Any]:
+        """Returns rows like ``combine``, and returns when everything is sent; ``finish()`` of what it returns, or a call of it, sums
+        what has come back. Other operators may begin between; every rank must take them in the same order.
+
+        Raises:
+            As ``combine``; and ValueError if the order of this rank would let it overwrite what another rank has not read, with a
+            reason. Then nothing has been sent, and the group goes on.
+        """
+        given, _arrays = self._returned(y, handle, topk_weights, shared_expert_x, const_experts)
+        sent = self._member.send_combine(handle._native, given)
+
+        def finish() -> Any:
+            return self._summed(handle, lambda x_out: self._member.finish_combine(sent, x_out))
+
+        return Sent(self._member, sent, finish)
+
+    def _returned(
+        self, y: Any, handle: Handle, topk_weights: Any, shared_expert_x: Any, const_experts: Any
+    ) -> tuple[Any, list[Any]]:
+        """What the native half is given, and the arrays that it reads meanwhile."""
         import numpy as np
 
         of_layer = self._layer(handle.layer)
@@ -392,15 +490,21 @@ class Group:
                 rows_of("alpha_2", alpha_2, q),
                 rows_of("v", v, q, h),
             ]
-        x_out = np.empty((of_layer.bs, h), dtype)
         given = (
             _address(rows),
             None if weights is None else _address(weights),
             None if shared is None else _address(shared),
             [_address(array) for array in consts],
         )
-        self._member.combine(handle._native, given, _address(x_out))
-        summed = x_out[:n]
+        return given, [rows, weights, shared, *consts]
+
+    def _summed(self, handle: Handle, combine: Callable[[tuple[int, int]], None]) -> Any:
+        import numpy as np
+
+        of_layer = self._layer(handle.layer)
+        x_out = np.empty((of_layer.bs, of_layer.h), of_layer.dtype)
+        combine(_address(x_out))
+        summed = x_out[: handle._tokens]
         return _torch(summed) if handle._as_torch else summed
 
     def _layer(self, number: int) -> _Layer:
