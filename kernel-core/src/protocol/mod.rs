@@ -64,7 +64,7 @@ pub use handshake::Fingerprints;
 pub use kit::{Context, Core, Scratch};
 use kit::{Outcome, entry, given};
 pub use machine::Machine;
-pub use rank::Rank;
+pub use rank::{Rank, Sent};
 pub use run::{Ran, Run};
 
 use crate::fabric::{ProtocolError, Result};

@@ -1,7 +1,9 @@
 //! A rank whose cores one processor steps in turn.
 
 use super::kit::{SHORT_BYTES, given, take};
-use super::{Choices, CombineInputs, Context, Env, Machine, Operator, Ran, Refused, Run, Scratch};
+use super::{
+    Choices, CombineInputs, Context, Env, Gates, Machine, Operator, Ran, Refused, Run, Scratch, Ticket,
+};
 use super::{scratch_bytes, scratch_words};
 use crate::fabric::{Capabilities, Fabric, ProtocolError};
 use crate::inputs::Inputs;
@@ -10,6 +12,8 @@ use crate::units::{CoreId, RankId};
 use crate::vector::Vector;
 
 const TOO_EARLY: ProtocolError = given("an operator begins before all cores have ended the one before");
+const NOT_SENT: ProtocolError = given("an operator is set aside whose sending half has not ended");
+const OTHER_RANK: ProtocolError = given("an operator goes on that another rank has set aside");
 
 /// A core of the rank.
 #[derive(Clone, Debug)]
@@ -20,12 +24,35 @@ struct Seat<V> {
     is_done: bool,
 }
 
+/// How much of an operator a rank takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// All of it, or what follows its sending half.
+    Rest,
+    /// Its sending half.
+    Sends,
+}
+
+/// An operator of a rank between its halves. Its scratch is used by no other operator before it has ended.
+#[derive(Clone, Debug)]
+pub struct Sent<const CORES: usize> {
+    ticket: Ticket,
+    machines: heapless::Vec<Machine, CORES>,
+}
+
 /// A rank whose cores, at most `CORES`, one processor steps in turn. It owes its machines the join, and keeps it: an operator
-/// begins when every core has ended the one before. A driver runs it like a [`Machine`], and steps the rank's agent, if there
-/// is one, beside it.
+/// begins when every core has ended the one before, and the [gates](Gates) of the rank allow it. A driver runs it like a
+/// [`Machine`], and steps the rank's agent, if there is one, beside it.
+///
+/// An operator may be taken in two [halves](super::halves): [`send`](Self::send), [`run`](Self::run) until that is done,
+/// [`set_aside`](Self::set_aside); later [`resume`](Self::resume) and `run` again. Other operators may run between.
 #[derive(Clone, Debug)]
 pub struct Rank<'s, V, const CORES: usize> {
     shape: &'s Shape,
+    gates: Gates,
+    /// The operator that runs.
+    ticket: Option<Ticket>,
+    part: Part,
     seats: heapless::Vec<Seat<V>, CORES>,
 }
 
@@ -48,30 +75,77 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
             let seat = Seat { env, machine, is_done: true };
             seats.push(seat).map_err(|_| Refused::Cores { cores: shape.aiv_num() })?;
         }
-        Ok(Self { shape, seats })
+        Ok(Self { shape, gates: Gates::new(shape, &choices), ticket: None, part: Part::Rest, seats })
     }
 
-    /// Begins an operator on all cores.
+    /// Begins an operator on all cores. A combine is of the oldest dispatch.
     ///
     /// # Errors
-    /// One of them has not ended the operator before; nothing is begun.
+    /// One of them has not ended the operator before, or the gates refuse it; nothing is begun.
     pub fn begin(&mut self, operator: Operator) -> Result<(), ProtocolError> {
-        if !self.is_done() {
+        self.begin_part(operator, Part::Rest)
+    }
+
+    /// Begins the sending half of an operator on all cores.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub fn send(&mut self, operator: Operator) -> Result<(), ProtocolError> {
+        self.begin_part(operator, Part::Sends)
+    }
+
+    fn begin_part(&mut self, operator: Operator, part: Part) -> Result<(), ProtocolError> {
+        if !self.is_done() || self.ticket.is_some() {
             return Err(TOO_EARLY);
         }
+        self.ticket = Some(self.gates.begin(operator, None)?);
+        self.part = part;
         for Seat { env, machine, is_done } in &mut self.seats {
             (*machine, *is_done) = (Machine::begin(operator, env), false);
         }
         Ok(())
     }
 
-    /// Returns whether all cores have ended the operator.
+    /// Sets an operator aside whose sending half all cores have ended. Another one may begin then.
+    ///
+    /// # Errors
+    /// It has not been sent; nothing has changed.
+    pub fn set_aside(&mut self) -> Result<Sent<CORES>, ProtocolError> {
+        if self.part != Part::Sends || !self.is_done() {
+            return Err(NOT_SENT);
+        }
+        let ticket = self.ticket.take().ok_or(NOT_SENT)?;
+        let machines = self.seats.iter().map(|seat| seat.machine.clone()).collect();
+        Ok(Sent { ticket, machines })
+    }
+
+    /// Goes on with an operator that was set aside, to its end. `fabric` is the view of any core.
+    ///
+    /// # Errors
+    /// A core has not ended the operator before, the operator is another rank's, or a core's own words hold what no core writes.
+    pub fn resume<F: Fabric + ?Sized>(&mut self, sent: Sent<CORES>, fabric: &F) -> Result<(), ProtocolError> {
+        if !self.is_done() || self.ticket.is_some() {
+            return Err(TOO_EARLY);
+        }
+        if sent.machines.len() != self.seats.len() {
+            return Err(OTHER_RANK);
+        }
+        for (seat, mut machine) in self.seats.iter_mut().zip(sent.machines) {
+            machine.resume(seat.env.on(self.shape)?, fabric)?;
+            (seat.machine, seat.is_done) = (machine, false);
+        }
+        (self.ticket, self.part) = (Some(sent.ticket), Part::Rest);
+        Ok(())
+    }
+
+    /// Returns whether all cores have ended the operator, or its sending half.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.seats.iter().all(|seat| seat.is_done)
     }
 
-    /// Takes at most `budget` steps of each core that has not ended the operator. The rank waits when no core could move.
+    /// Takes at most `budget` steps of each core that has not ended the operator or its sending half. The rank waits when no core
+    /// could move.
     ///
     /// One view of the memory serves all cores, and their scratch is one: as many times [`scratch_words`] and
     /// [`scratch_bytes`] as there are cores, which no one else uses before the operator has ended.
@@ -83,12 +157,12 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
         scratch: Scratch<'_>,
         budget: u32,
     ) -> Ran {
-        let (shape, Scratch { mut words, mut row }) = (self.shape, scratch);
+        let (shape, part, Scratch { mut words, mut row }) = (self.shape, self.part, scratch);
         let (mut steps, mut has_moved, mut missing) = (0u32, false, None);
         for seat in &mut self.seats {
             let ran = match cut(shape, &mut words, &mut row) {
                 _ if seat.is_done => continue,
-                Ok(scratch) => seat.run(shape, fabric, inputs, combine_inputs, scratch, budget),
+                Ok(scratch) => seat.run(shape, part, fabric, inputs, combine_inputs, scratch, budget),
                 Err(error) => Ran::failed(error),
             };
             steps = steps.saturating_add(ran.steps);
@@ -104,14 +178,22 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
             Some(wait) if steps == 0 && !has_moved => Run::Waiting(wait),
             _ => Run::Budget,
         };
+        if end == Run::Done
+            && part == Part::Rest
+            && let Some(ticket) = self.ticket.take()
+        {
+            self.gates.end(ticket);
+        }
         Ran { steps, end: Ok(end) }
     }
 }
 
 impl<V: Vector> Seat<V> {
+    #[allow(clippy::too_many_arguments, reason = "those of `Rank::run`, and what each core has")]
     fn run<F: Fabric + ?Sized>(
         &mut self,
         shape: &Shape,
+        part: Part,
         fabric: &mut F,
         inputs: &Inputs<'_>,
         combine_inputs: &CombineInputs<'_>,
@@ -121,7 +203,10 @@ impl<V: Vector> Seat<V> {
         match self.env.on(shape) {
             Ok(core) => {
                 let cx = &mut Context { core, fabric, inputs, combine_inputs, scratch };
-                self.machine.run(cx, budget)
+                match part {
+                    Part::Rest => self.machine.run(cx, budget),
+                    Part::Sends => self.machine.send(cx, budget),
+                }
             }
             Err(error) => Ran::failed(error),
         }
@@ -145,7 +230,7 @@ mod tests {
     use crate::fabric::Flag;
     use crate::layout::outputs::capacity;
     use crate::place::Tensor;
-    use crate::sim::storage::group_sizes;
+    use crate::sim::storage::{group_sizes, region_sizes};
     use crate::sim::{Dense, Memory, Seeded, seeded};
     use crate::testing::domain::{Domain, PAIR};
     use crate::vector::Portable;
@@ -204,6 +289,83 @@ mod tests {
         for rank in (0..RANKS).map(RankId) {
             assert_eq!(memory.output(rank, 0, Tensor::XOut, capacity(shape, rank, Tensor::XOut)), x);
         }
+    }
+
+    /// Two batches in the usual overlap, `Ds1 Cs0 Dr1 Cr0`, each with outputs and scratch of its own.
+    #[test]
+    fn ranks_overlap_two_batches_in_halves() {
+        let shape = &Domain { r: RANKS.into(), e: 4, k: 2, h: 4, bs: 2, cores: 2, ..PAIR }.shape();
+        let sizes: Vec<_> = (0..RANKS).map(|rank| region_sizes(shape, Some(RankId(rank)), 2)).collect();
+        let mut memory = Memory::new(shape, Dense::new(sizes), Seeded::new(seeded::Memory::Strong, 1));
+        let mut ranks: Vec<Two<'_>> = (0..RANKS).map(|rank| new(shape, rank).unwrap()).collect();
+        let mut scratch = [(); 2 * RANKS as usize].map(|()| scratch_of(shape, 2));
+        let x = [0x3F80u16, 0x4080]
+            .map(|first| (first..first + 8).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+        let mut run = |ranks: &mut [Two<'_>], memory: &mut Memory<Dense, Seeded>, batch: usize| {
+            let inputs = Inputs {
+                x: &x[batch],
+                expert_ids: &[0, 3, 2, 1],
+                expert_scales: &[0.5; 4],
+                ..Inputs::default()
+            };
+            while !ranks.iter().all(Rank::is_done) {
+                for (rank, number) in ranks.iter_mut().zip((0..).map(RankId)) {
+                    let of = |tensor| {
+                        memory.output(number, batch, tensor, capacity(shape, number, tensor)).to_vec()
+                    };
+                    let given = Tensor::ALL.map(of);
+                    let output = |tensor: Tensor| given[tensor as usize].as_slice();
+                    let combine_inputs = CombineInputs::of(output(Tensor::ExpandX), output);
+                    let (words, row) = &mut scratch[2 * number.index() + batch];
+                    memory.begin_step();
+                    let fabric = &mut memory.fabric(number, CoreId(0), batch);
+                    let ran = rank.run(fabric, &inputs, &combine_inputs, Scratch { words, row }, 3);
+                    assert!(ran.end.is_ok(), "{ran:?}");
+                }
+            }
+        };
+        let all = |ranks: &mut [Two<'_>], begin: &dyn Fn(&mut Two<'_>)| ranks.iter_mut().for_each(begin);
+        all(&mut ranks, &|rank| rank.begin(Operator::Dispatch).unwrap());
+        run(&mut ranks, &mut memory, 0);
+        let mut sent = Vec::new();
+        for (operator, batch) in [(Operator::Dispatch, 1), (Operator::Combine, 0)] {
+            all(&mut ranks, &|rank| rank.send(operator).unwrap());
+            assert_eq!(ranks[0].set_aside().err(), Some(NOT_SENT));
+            run(&mut ranks, &mut memory, batch);
+            // What is sent must be set aside before anything else begins.
+            assert_eq!(ranks[0].begin(Operator::Dispatch), Err(TOO_EARLY));
+            sent.push((batch, ranks.iter_mut().map(|rank| rank.set_aside().unwrap()).collect::<Vec<_>>()));
+        }
+        for (batch, of) in sent {
+            for (number, (rank, sent)) in (0..).map(RankId).zip(ranks.iter_mut().zip(of)) {
+                rank.resume(sent, &memory.fabric(number, CoreId(0), batch)).unwrap();
+            }
+            run(&mut ranks, &mut memory, batch);
+        }
+        all(&mut ranks, &|rank| rank.begin(Operator::Combine).unwrap());
+        run(&mut ranks, &mut memory, 1);
+        for rank in (0..RANKS).map(RankId) {
+            for (batch, x) in x.iter().enumerate() {
+                let seen = memory.output(rank, batch, Tensor::XOut, capacity(shape, rank, Tensor::XOut));
+                assert_eq!(seen, x, "rank {rank} batch {batch}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_refuses_an_operator_that_its_gates_refuse() {
+        let shape = &Domain { cores: 2, ..PAIR }.shape();
+        let mut rank: Two<'_> = new(shape, 0).unwrap();
+        let mut use_up = || {
+            let ticket = rank.gates.begin(Operator::Combine, None)?;
+            rank.gates.end(ticket);
+            Ok::<_, ProtocolError>(())
+        };
+        assert_eq!([use_up(), use_up()], [Ok(()), Ok(())]);
+        // Two combines without a dispatch between: other ranks may still read what the first has written.
+        assert!(matches!(rank.begin(Operator::Combine), Err(ProtocolError::Given(_))));
+        assert!(rank.is_done());
+        assert_eq!(rank.begin(Operator::Dispatch), Ok(()));
     }
 
     #[test]
