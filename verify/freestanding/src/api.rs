@@ -447,6 +447,13 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     {
         let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
         keep((Rank::run(&mut cores, fabric, inputs, &CombineInputs::NONE, scratch, any()), cores.is_done()));
+        keep(Rank::send(&mut cores, black_box(Operator::Combine)));
+        keep(Rank::set_aside(&mut cores).and_then(|sent| Rank::resume(&mut cores, sent, fabric)));
+    }
+    let mut gates = Gates::new(shape, &Choices::default());
+    if let Ok(ticket) = Gates::begin(&mut gates, black_box(Operator::Dispatch), None) {
+        keep(Ticket::operator(ticket));
+        Gates::end(&mut gates, ticket);
     }
     let env = AgentEnv::new(shape, rank, SendOrder::Staggered);
     // SAFETY: there is no memory behind it, so it reaches none.
