@@ -450,11 +450,6 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         keep(Rank::send(&mut cores, black_box(Operator::Combine)));
         keep(Rank::set_aside(&mut cores).and_then(|sent| Rank::resume(&mut cores, sent, fabric)));
     }
-    let mut gates = Gates::new(shape, &Choices::default());
-    if let Ok(ticket) = Gates::begin(&mut gates, black_box(Operator::Dispatch), None) {
-        keep(Ticket::operator(ticket));
-        Gates::end(&mut gates, ticket);
-    }
     let env = AgentEnv::new(shape, rank, SendOrder::Staggered);
     // SAFETY: there is no memory behind it, so it reaches none.
     let mut nic = unsafe { RawNic::new(black_box(&[]), rank) };

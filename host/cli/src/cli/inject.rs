@@ -7,8 +7,9 @@ use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_core::protocol::Flags;
 use veriep_core::shape::{Protocol, Shape};
-use veriep_core::units::RankId;
+use veriep_core::units::{CoreId, RankId};
 use veriep_group::backend::inject::{Lost, Silent};
+use veriep_group::driver::{Stopped, Who};
 
 /// The faults that `--inject` asks for. At most one is set.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +23,12 @@ pub struct Faults {
     pub slow: Option<(RankId, Duration)>,
     /// The rank that leaves out a round, and which.
     pub skips: Option<(RankId, usize)>,
+    /// The rank that begins each operator later, and how much later.
+    pub late: Option<(RankId, Duration)>,
+    /// The rank that gives combine another batch than its dispatch had, and in which round.
+    pub wrong_batch: Option<(RankId, usize)>,
+    /// The core that never comes.
+    pub absent_core: Option<Stopped>,
 }
 
 impl RunArgs {
@@ -34,13 +41,20 @@ impl RunArgs {
         let mut faults = Faults::default();
         let found = match fault.split_once('=') {
             Some(("killed", given)) => self.killed(given, case).map(|killed| faults.killed = Some(killed)),
-            Some(("slow", given)) => self.slow(given, case).map(|slow| faults.slow = Some(slow)),
-            Some(("skips", given)) => self.skips(given, case).map(|skips| faults.skips = Some(skips)),
+            Some(("slow", given)) => self.delay("slow", given, case).map(|slow| faults.slow = Some(slow)),
+            Some(("late", given)) => self.delay("late", given, case).map(|late| faults.late = Some(late)),
+            Some(("skips", given)) => self.round("skips", given, case).map(|at| faults.skips = Some(at)),
+            Some(("wrong-batch", given)) => {
+                self.round("wrong-batch", given, case).map(|at| faults.wrong_batch = Some(at))
+            }
+            Some(("absent-core", given)) => {
+                absent_core(given, case).map(|stopped| faults.absent_core = Some(stopped))
+            }
             Some(("twice", rank)) => twice(&case.shape, rank).map(|rank| faults.twice = Some(rank)),
             Some(("silent", given)) => self.silent(given, case).map(|silent| faults.silent = Some(silent)),
             _ => Err(
-                "must be silent=RANK, silent=RANK:WHAT, killed=RANK:N, skips=RANK:N, slow=RANK:SECONDS or \
-                      twice=RANK"
+                "must be silent=RANK, silent=RANK:WHAT, killed=RANK:N, skips=RANK:N, wrong-batch=RANK:N, \
+                 absent-core=RANK:CORE, slow=RANK:SECONDS, late=RANK:SECONDS or twice=RANK"
                     .to_owned(),
             ),
         };
@@ -86,18 +100,26 @@ impl RunArgs {
         of_rank(case, given, must, |writes| writes.parse().ok())
     }
 
-    fn skips(&self, given: &str, case: &Case) -> Result<(RankId, usize), String> {
-        let must = format!("must be skips=RANK:N with a round N in [0, {})", self.rounds);
+    fn round(&self, fault: &str, given: &str, case: &Case) -> Result<(RankId, usize), String> {
+        let must = format!("must be {fault}=RANK:N with a round N in [0, {})", self.rounds);
         of_rank(case, given, &must, |round| round.parse().ok().filter(|round| *round < self.rounds as usize))
     }
 
-    fn slow(&self, given: &str, case: &Case) -> Result<(RankId, Duration), String> {
+    fn delay(&self, fault: &str, given: &str, case: &Case) -> Result<(RankId, Duration), String> {
         if !self.backend.is_timed() {
             return Err("only --backend threads and processes have it".to_owned());
         }
-        let must = "must be slow=RANK:SECONDS with SECONDS in [0.001, 1000000]";
-        of_rank(case, given, must, |seconds| number(0.001..=1e6)(seconds).ok().map(Duration::from_secs_f64))
+        let must = format!("must be {fault}=RANK:SECONDS with SECONDS in [0.001, 1000000]");
+        of_rank(case, given, &must, |seconds| number(0.001..=1e6)(seconds).ok().map(Duration::from_secs_f64))
     }
+}
+
+fn absent_core(given: &str, case: &Case) -> Result<Stopped, String> {
+    let cores = case.shape.aiv_num();
+    let must = format!("must be absent-core=RANK:CORE with CORE in [0, {cores})");
+    let (rank, core) =
+        of_rank(case, given, &must, |core| core.parse().ok().filter(|core| *core < cores).map(CoreId))?;
+    Ok(Stopped { rank, who: Who::Core(core), after: 0 })
 }
 
 fn lost(what: &str) -> Result<Lost, String> {

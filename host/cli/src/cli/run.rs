@@ -73,8 +73,9 @@ pub struct RunArgs {
     #[arg(long, value_parser = Spread::parser(), help_heading = BACKEND)]
     pub spread: Option<Spread>,
     /// Make a rank misbehave: silent=RANK loses all that it publishes, silent=RANK:WHAT only its counts, tokens, grants, blocks,
-    /// rows, tp or ends; killed=RANK:N ends its process at write N; skips=RANK:N leaves out round N; slow=RANK:SECONDS delays
-    /// its experts; twice=RANK, in a hierarchy, sends everything to other servers twice.
+    /// rows, tp or ends; killed=RANK:N ends its process at write N; skips=RANK:N leaves out round N; wrong-batch=RANK:N gives the
+    /// combine of round N another batch; absent-core=RANK:CORE never comes; slow=RANK:SECONDS delays its experts, late=RANK:SECONDS
+    /// the begin of each of its operators; twice=RANK, in a hierarchy, sends everything to other servers twice.
     #[arg(long, value_name = "FAULT", help_heading = FAULTS)]
     pub inject: Option<String>,
     #[command(flatten)]

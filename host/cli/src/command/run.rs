@@ -181,7 +181,8 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
     let faults = args.faults(&case)?;
     let processes = processes(args, &case.shape, started)?;
     let mut plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
-    plan.options.skips = faults.skips;
+    let Options { skips, wrong_batch, stopped, .. } = &mut plan.options;
+    (*skips, *wrong_batch, *stopped) = (faults.skips, faults.wrong_batch, faults.absent_core);
     check_order(args, &case.shape, &schedule, &plan)?;
     let workers = workers(args, processes);
     let (row_copy, committed) = Default::default();
@@ -214,12 +215,13 @@ fn quoted(order: &str) -> Cow<'_, str> {
 /// What stands in front of a memory in every run.
 fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>> {
     let case = &job.case;
-    let Faults { silent, twice, killed, slow, .. } = job.faults;
+    let Faults { silent, twice, killed, slow, late, .. } = job.faults;
     let inject = Inject {
         silent,
         twice,
         killed: killed.map(|(rank, at)| Killed { rank, at, made: AtomicU64::new(0) }),
         slow,
+        late,
         shape: case.shape.clone(),
         receive: job.plan.options.choices.receive,
     };

@@ -406,6 +406,62 @@ fn how_rows_are_copied_is_measured_where_it_pays_and_else_as_is_asked() {
     }
 }
 
+#[test]
+fn a_core_that_never_comes_is_named_by_its_rank() {
+    let absent = ["run", "--preset", "tiny", "--rounds", "1", "--inject", "absent-core=1:2"];
+    for more in [&["--deadline", "1"][..], &["--backend", "lockstep"], &["--backend", "weak"]] {
+        let line = fails(3, &[&absent[..], more].concat());
+        assert!(line.contains("waiting for rank 1"), "{more:?}: {line}");
+    }
+    let line = fails(2, &["run", "--preset", "tiny", "--inject", "absent-core=1:8"]);
+    assert!(line.contains("must be absent-core=RANK:CORE with CORE in [0, 8)"), "{line}");
+}
+
+#[test]
+fn a_combine_of_another_batch_is_refused_before_anything_is_sent() {
+    let wrong = ["run", "--preset", "tiny", "--rounds", "4", "--inject", "wrong-batch=1:2"];
+    for more in [&[][..], &["--chain", "4"], &["--backend", "lockstep"], &["--backend", "weak"]] {
+        let line = fails(1, &[&wrong[..], more].concat());
+        assert!(line.contains("rank 1: combine of batch 2: "), "{more:?}: {line}");
+    }
+}
+
+#[test]
+fn a_rank_that_begins_late_does_no_harm() {
+    let late = ["run", "--preset", "tiny", "--rounds", "2", "--inject", "late=1:0.05"];
+    let since = Instant::now();
+    json(0, &late);
+    assert!(since.elapsed() >= Duration::from_millis(4 * 50), "four operators begin late");
+    let line = fails(2, &[&late[..], &["--backend", "lockstep"]].concat());
+    assert!(line.contains("only --backend threads and processes have it"), "{line}");
+}
+
+#[test]
+fn an_order_that_gates_refuse_is_bad_input_unless_it_is_unchecked() {
+    let of = |order: &'static str, more: &[&'static str]| {
+        let run = ["run", "--preset", "tiny", "--backend", "lockstep", "--schedule", order];
+        [&run[..], more].concat()
+    };
+    let line = |order, more: &[&'static str]| fails(2, &of(order, &[&["--rounds", "6"], more].concat()));
+    assert_eq!(
+        line("DDDCCC", &[]),
+        "error: --schedule DDDCCC: combine 2: an operator begins while other ranks may still read its partition: \
+         see veriep schedule DDDCCC, or run it with --unchecked"
+    );
+    let seen = line("Ds0 Ds1 Dr0 Dr1 C0 C1", &[]);
+    assert!(
+        seen.contains("sending half of dispatch 2: ") && seen.contains("schedule \"Ds0 Ds1 Dr0"),
+        "{seen}"
+    );
+    let seen = line(
+        "DsDrCsCr",
+        &["--set", "release=9.1.0", "--set", "tp_world_size=2", "--set", "moe_expert_num=2"],
+    );
+    assert!(seen.contains("operators of a TP domain have no halves"), "{seen}");
+    // Two batches sent before the first is received: right where no partition is used again.
+    json(0, &of("Ds0 Ds1 Dr0 Dr1 C0 C1", &["--rounds", "2"]));
+}
+
 /// Runs six rounds back to back, of which rank 1 leaves out the fourth. Returns status and error.
 fn skipping(more: &[&str]) -> (i32, String) {
     let skips = ["run", "--preset", "tiny", "--rounds", "6", "--inject", "skips=1:3", "--deadline", "5"];

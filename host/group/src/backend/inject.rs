@@ -101,14 +101,16 @@ impl Killed {
     }
 }
 
-/// The layer with a rank that is silent or slow, sends twice, or dies.
+/// The layer with a rank that is silent, slow or late, sends twice, or dies.
 #[derive(Debug)]
 pub struct Inject {
     /// Whose process dies, if anyone's.
     pub killed: Option<Killed>,
     /// Whose experts take so long, if anyone's do.
     pub slow: Option<(RankId, Duration)>,
-    /// Who is, if anyone.
+    /// Who begins each operator so late, if anyone does.
+    pub late: Option<(RankId, Duration)>,
+    /// Who is silent, if anyone.
     pub silent: Option<Silent>,
     /// The rank that sends everything to other servers twice, if one does. Results stay correct.
     pub twice: Option<RankId>,
@@ -159,10 +161,13 @@ impl Layer for Inject {
         Injected { inner, inject: self, rank }
     }
 
-    fn hears(&self, rank: RankId, _core: CoreId, told: Told) {
-        if let (Some((slow, time)), Told::Experts) = (self.slow, told)
-            && slow == rank
-        {
+    fn hears(&self, rank: RankId, core: CoreId, told: Told) {
+        let sleeper = match told {
+            Told::Experts => self.slow,
+            Told::Begins(_) if core == CoreId(0) => self.late,
+            _ => None,
+        };
+        if let Some((_, time)) = sleeper.filter(|(sleeper, _)| *sleeper == rank) {
             std::thread::sleep(time);
         }
     }

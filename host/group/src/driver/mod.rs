@@ -29,8 +29,10 @@ pub(crate) use wait::{Rest, idle, meet};
 
 use crate::backend::Backend;
 use crate::world::World;
+use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 use veriep_case::batch::Batch;
+use veriep_case::global_rank;
 use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::inputs::Inputs;
 use veriep_core::shape::Shape;
@@ -64,7 +66,9 @@ pub struct Options {
     pub no_join: bool,
     /// A rank leaves out the round of that number, its dispatch and its combine.
     pub skips: Option<(RankId, usize)>,
-    /// Somebody dies, to see what becomes of the others. For tests.
+    /// A rank gives combine another batch than its dispatch had, in the round of that number.
+    pub wrong_batch: Option<(RankId, usize)>,
+    /// Somebody takes no step any more, to see what becomes of the others.
     pub stopped: Option<Stopped>,
 }
 
@@ -129,7 +133,34 @@ impl<B> Unit<'_, B> {
         B: Backend,
     {
         let capabilities = self.backend.fabric(RankId(0), CoreId(0), 0).capabilities();
-        Ok(self.options.choices.check(self.shape, capabilities)?)
+        self.options.choices.check(self.shape, capabilities)?;
+        self.check_wrong_batch()
+    }
+
+    /// Lets the check of combine's inputs see another batch than its dispatch had, if a rank is to give it one.
+    fn check_wrong_batch(&self) -> Result<(), Failure> {
+        let Some((rank, round)) = self.options.wrong_batch else { return Ok(()) };
+        let Some(batch) = round.checked_sub(self.first_round).filter(|batch| *batch < self.batches.len())
+        else {
+            return Ok(());
+        };
+        let (shape, ep_rank) = (self.shape, global_rank::ep_rank(self.shape, rank));
+        let dispatched = self.inputs(batch, rank);
+        // In a unit of one batch it is that of another rank.
+        let other = match self.batches.len() {
+            1 => self.inputs(batch, RankId((rank.0 + 1) % global_rank::count(shape))),
+            batches => self.inputs((batch + 1) % batches, rank),
+        };
+        let combined = Inputs { dispatched: Some(dispatched.batch(shape, ep_rank)), ..other };
+        let mut refused = None;
+        let _ = combined.check_combine(shape, ep_rank, &mut |error| {
+            refused.get_or_insert(error.to_string());
+            ControlFlow::Break(())
+        });
+        match refused {
+            Some(why) => Err(Failure::Traffic(format!("rank {rank}: combine of batch {round}: {why}"))),
+            None => Ok(()),
+        }
     }
 
     /// Whether the cores of `rank` have ended all operators: its doorbell rings no more.

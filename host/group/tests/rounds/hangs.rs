@@ -93,6 +93,7 @@ fn run(group: &Group, cell: Cell) -> (Option<Failure>, Duration) {
     let inject = Inject {
         killed: None,
         slow: None,
+        late: None,
         silent: Some(silent),
         twice: None,
         shape: case.shape.clone(),

@@ -92,6 +92,7 @@ fn audited<B: Backend>(
     let inject = Inject {
         killed: None,
         slow: None,
+        late: None,
         silent: None,
         twice: redundant.twice,
         shape: shape.clone(),
