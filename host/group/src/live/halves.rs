@@ -14,7 +14,7 @@ use veriep_core::place::Tensor;
 use veriep_core::protocol::{CombineInputs, Operator, Ticket};
 use veriep_core::sim::cluster::Half;
 
-/// An operator that has been sent, for whoever finishes it.
+/// An operator that has been sent, by which it is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// The number of its batch.
