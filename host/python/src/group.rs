@@ -240,8 +240,7 @@ fn with_results<T>(
     // SAFETY: as of `Dispatched`.
     let (y, weights) = unsafe { (bytes(y), weights.map(|of| floats(of))) };
     // SAFETY: the same.
-    let (shared, [alpha_1, alpha_2, v]) =
-        unsafe { (shared.map(|of| bytes(of)), consts.map(|of| bytes(of))) };
+    let (shared, [alpha_1, alpha_2, v]) = unsafe { (shared.map(|of| bytes(of)), consts.map(|of| bytes(of))) };
     run(&Results {
         y,
         expert_scales: weights.as_deref(),
