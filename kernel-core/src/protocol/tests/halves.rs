@@ -2,7 +2,7 @@
 
 use super::calls::{Case, cases, seeds};
 use crate::fabric::ProtocolError;
-use crate::protocol::{Choices, Gates, Operator, Receive};
+use crate::protocol::{Choices, Gates, Operator, Receive, Ticket};
 use crate::shape::{Product, Protocol, Shape};
 use crate::sim::cluster::{Failure, Half, Order, Planned, refused_by};
 use crate::sim::seeded::Memory::Late;
