@@ -85,6 +85,8 @@ pub enum Gap {
     RowsInUse { rank: usize, operator: Planned, before: Planned },
     /// A rank of A2 begins an operator before it has ended the one before.
     NotAlone { rank: usize, operator: Planned, before: Planned },
+    /// A rank begins a dispatch with direct placement, which clears words of the one before, before it has received that one.
+    NotReceived { rank: usize, operator: Planned, before: Planned },
     /// The n-th operators of two ranks are of different batches.
     Mixed { ranks: [usize; 2], operators: [Planned; 2] },
 }
@@ -107,6 +109,12 @@ impl fmt::Display for Gap {
                 write!(
                     f,
                     "rank {rank} begins {operator} before it has ended {before}: on A2 one must end before the next begins"
+                )
+            }
+            Self::NotReceived { rank, operator, before } => {
+                write!(
+                    f,
+                    "rank {rank} begins {operator}, which clears the words of {before}, before it has ended that"
                 )
             }
             Self::Mixed { ranks: [a, b], operators: [of_a, of_b] } => {
@@ -250,12 +258,13 @@ impl Unrolled {
                 }
             }
             let two = taken.spans[0].array_windows().find(|[before, next]| next.begins < before.ends);
-            if let Some([before, next]) = two.filter(|_| self.rules.shared) {
-                return Some(Gap::NotAlone {
-                    rank,
-                    operator: whole(next.planned),
-                    before: whole(before.planned),
-                });
+            let Some([before, next]) = two else { continue };
+            let (operator, before) = (whole(next.planned), whole(before.planned));
+            if self.rules.shared {
+                return Some(Gap::NotAlone { rank, operator, before });
+            }
+            if self.rules.receive.is_direct() {
+                return Some(Gap::NotReceived { rank, operator, before });
             }
         }
         None
