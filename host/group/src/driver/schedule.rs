@@ -4,23 +4,6 @@ use veriep_case::error::Error;
 use veriep_core::protocol::Operator;
 use veriep_core::sim::cluster::{Order, Planned};
 
-/// How many D and C a text has.
-///
-/// # Errors
-/// Another letter, or a C without a dispatch.
-pub fn counted(text: &str) -> Result<(usize, usize), String> {
-    let (mut dispatched, mut combined) = (0, 0);
-    for (i, letter) in text.chars().enumerate() {
-        match letter {
-            'D' => dispatched += 1,
-            'C' if combined < dispatched => combined += 1,
-            'C' => return Err(format!("C at position {i} has no dispatch to combine")),
-            other => return Err(format!("{other:?} at position {i}: must be D or C")),
-        }
-    }
-    Ok((dispatched, combined))
-}
-
 /// The operators and halves that every rank runs between two checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
