@@ -157,6 +157,10 @@ pub struct Waits {
 
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.on == [self.rank] {
+            let what = if self.at.begins() { "dispatch" } else { "sending half" };
+            return write!(f, "rank {} waits in {} for its own {what}", self.rank, self.at);
+        }
         let on: Vec<_> = self.on.iter().map(usize::to_string).collect();
         let (plural, on) = (if on.len() == 1 { "" } else { "s" }, on.join(", "));
         write!(f, "rank {} waits in {} for rank{plural} {on}", self.rank, self.at)?;

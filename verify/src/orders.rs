@@ -8,6 +8,8 @@ use veriep_core::sim::order::{Order, Planned};
 pub struct Orders {
     /// By rank; one if all ranks have the same.
     each: Vec<Order>,
+    /// How many the text has.
+    given: usize,
 }
 
 impl Orders {
@@ -18,7 +20,7 @@ impl Orders {
     pub fn parse(text: &str) -> Result<Self, String> {
         let texts: Vec<&str> = text.split('|').map(str::trim).collect();
         if let [one] = texts[..] {
-            return Ok(Self { each: vec![Order::parse(one)?] });
+            return Ok(Self { each: vec![Order::parse(one)?], given: 1 });
         }
         let read = |(rank, text): (usize, &&str)| {
             Order::read(text).map_err(|why| format!("order {text:?} of rank {rank}: {why}"))
@@ -28,7 +30,7 @@ impl Orders {
             each.truncate(1);
             each[0].check()?;
         }
-        Ok(Self { each })
+        Ok(Self { each, given: texts.len() })
     }
 
     /// Whether all ranks have one order.
@@ -39,6 +41,11 @@ impl Orders {
     /// How many orders there are: one, or one for each rank.
     pub fn len(&self) -> usize {
         self.each.len()
+    }
+
+    /// How many orders the text has, also if they are alike.
+    pub const fn given(&self) -> usize {
+        self.given
     }
 
     /// Whether there is no order.

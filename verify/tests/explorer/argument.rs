@@ -97,7 +97,7 @@ fn ranks_that_wait_for_each_other_are_named() {
     assert_eq!(said(A3, "DC|D"), ["rank 0 waits in combine 0 for rank 1, which has ended its order"]);
     assert_eq!(
         said(A3, "DC|CD"),
-        ["rank 0 waits in dispatch 0 for rank 1", "rank 1 waits in combine 0 for rank 1"]
+        ["rank 0 waits in dispatch 0 for rank 1", "rank 1 waits in combine 0 for its own dispatch"]
     );
     // Sent before the dispatch: then the other one may receive it.
     let sent = "Ds0 Dr0 Cs0 Ds1 Cr0 Dr1 C1|DDCC";

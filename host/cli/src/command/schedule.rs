@@ -206,7 +206,7 @@ fn refuse_orders(orders: &Orders, args: &ScheduleArgs) -> Option<String> {
     else {
         return Some("missing: a D".to_owned());
     };
-    let (number, ranks) = (orders.len(), args.ranks);
+    let (number, ranks) = (orders.given(), args.ranks);
     if number > 1 && number != ranks as usize {
         return Some(format!(
             "{number} orders for {ranks} ranks: must be one, or one for each rank; --ep {number}"

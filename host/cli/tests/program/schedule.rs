@@ -166,6 +166,7 @@ fn what_is_not_a_schedule_is_refused() {
     assert!(fails(2, &["schedule", "DXC"]).contains("'X' at position 1"));
     assert!(fails(2, &["schedule", "DC|DX"]).contains("order \"DX\" of rank 1: 'X' at position 1"));
     assert!(fails(2, &["schedule", "DC|DC|D"]).contains("3 orders for 2 ranks"));
+    assert!(fails(2, &["schedule", "DC|DC|DC"]).contains("3 orders for 2 ranks"));
     assert!(fails(2, &["schedule", &"D".repeat(33)]).contains("33 batches: must be at most 32"));
     let record = fails(2, &["schedule", "DsDrCsCr", "--events", "target/never.jsonl"]);
     assert!(record.contains("--events: must be left out"), "{record}");
@@ -213,7 +214,11 @@ fn ranks_that_wait_for_each_other_are_named() {
             &["rank 0 waits in combine 0 for rank 1", "rank 1 waits in dispatch 1 for rank 0"][..],
         ),
         ("DC|D", true, &["rank 0 waits in combine 0 for rank 1, which has ended its order"]),
-        ("DC|CD", false, &["rank 0 waits in dispatch 0 for rank 1", "rank 1 waits in combine 0 for rank 1"]),
+        (
+            "DC|CD",
+            false,
+            &["rank 0 waits in dispatch 0 for rank 1", "rank 1 waits in combine 0 for its own dispatch"],
+        ),
     ] {
         let seen = verdict(1, &[order]);
         assert_eq!((&seen["deadlock"], &seen["searched"]), (&true.into(), &searched.into()), "{order}");

@@ -250,8 +250,7 @@ impl Member {
         Ok(())
     }
 
-    /// Refuses a dispatch while the one before has been sent and not received: neither could be a gate, and no dispatch after
-    /// them could ever begin.
+    /// Refuses a dispatch while the one before has been sent and not received. The gates refuse it, too, but cannot name that batch.
     pub(super) fn has_received(&self) -> Result<(), Error> {
         let is_unreceived = |open: &Open| open.operator == Operator::Dispatch && !open.has_ended;
         match self.slots.iter().find(|slot| slot.sent.as_ref().is_some_and(is_unreceived)) {
