@@ -63,6 +63,11 @@ impl Orders {
         self.each.iter()
     }
 
+    /// Whether one of them is the body of a loop.
+    pub fn has_loop(&self) -> bool {
+        self.iter().any(Order::is_loop)
+    }
+
     pub fn has_halves(&self) -> bool {
         self.iter().any(Order::has_halves)
     }

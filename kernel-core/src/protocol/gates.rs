@@ -21,7 +21,8 @@ const UNREAD: ProtocolError = given("an operator begins while other ranks may st
 const ROWS_IN_USE: ProtocolError = given("a dispatch begins while the rows of its area are in use");
 const NOT_RECEIVED: ProtocolError = given("a dispatch begins before the one before it has been received");
 const NOT_ALONE: ProtocolError = given("an operator begins on A2 before the one before has ended");
-const NO_ROWS: ProtocolError = given("a combine begins whose dispatch has not been received");
+const NO_ROWS: ProtocolError =
+    given("a combine begins of a dispatch that has not been received, or is combined already");
 
 /// An operator that a rank has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +55,17 @@ enum Use {
     Gated(Partition),
 }
 
+/// Whether rows of a dispatch may lie in the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Rows {
+    /// None do.
+    None,
+    /// Its combine has not begun.
+    There,
+    /// Its combine has begun.
+    Combined,
+}
+
 /// The gates of one rank: which operators and halves it may begin. It holds for a group whose ranks all take their operators and halves in
 /// one order, and combine batches in the order of their dispatches unless told otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +78,7 @@ pub struct Gates {
     next: [Partition; 2],
     /// Whether rows of a dispatch may still lie in the window, by its partition. A rank writes over those that it sent, and awaits their
     /// results; with direct placement it grants their places, and others await its results.
-    held: [bool; 2],
+    held: [Rows; 2],
 }
 
 impl Gates {
@@ -78,7 +90,7 @@ impl Gates {
             shared: matches!(shape.product(), Product::A2),
             uses: [[Use::Over; 2]; 2],
             next: [Partition::P0; 2],
-            held: [false; 2],
+            held: [Rows::None; 2],
         }
     }
 
@@ -120,8 +132,8 @@ impl Gates {
         if let Some(next) = self.next.get_mut(kind) {
             *next = partition.flipped();
         }
-        if operator == Operator::Dispatch && self.receive.keeps_rows() {
-            self.hold(partition, true);
+        if self.receive.keeps_rows() {
+            self.hold(rows, if operator == Operator::Dispatch { Rows::There } else { Rows::Combined });
         }
         Ok(Ticket { operator, partition, rows })
     }
@@ -129,6 +141,10 @@ impl Gates {
     /// Ends an operator, with its receiving half if it has two.
     pub fn end(&mut self, ticket: Ticket) {
         let Ticket { operator, partition, rows } = ticket;
+        // It has ended already.
+        if self.use_of(self.kind(operator), partition) != Use::Begun {
+            return;
+        }
         let is_gate = operator == Operator::Dispatch || self.shared;
         self.set(self.kind(operator), partition, Use::Ended);
         if is_gate {
@@ -137,7 +153,7 @@ impl Gates {
             }
         }
         if operator == Operator::Combine {
-            self.hold(rows, false);
+            self.hold(rows, Rows::None);
         }
     }
 
@@ -164,7 +180,7 @@ impl Gates {
         }
     }
 
-    fn hold(&mut self, partition: Partition, now: bool) {
+    fn hold(&mut self, partition: Partition, now: Rows) {
         if let Some(held) = self.held.get_mut(partition.index() as usize) {
             *held = now;
         }
@@ -172,12 +188,12 @@ impl Gates {
 
     /// Returns whether rows lie in the area of a dispatch of this partition. Only direct placement may have one area for both.
     fn area_is_held(&self, partition: Partition) -> bool {
-        let is_one = self.receive.areas() == 1;
-        self.is_held(partition) || is_one && self.is_held(partition.flipped())
+        let is_held = |partition| self.rows_of(partition) != Rows::None;
+        is_held(partition) || self.receive.areas() == 1 && is_held(partition.flipped())
     }
 
-    fn is_held(&self, partition: Partition) -> bool {
-        self.held.get(partition.index() as usize) == Some(&true)
+    fn rows_of(&self, partition: Partition) -> Rows {
+        self.held.get(partition.index() as usize).copied().unwrap_or(Rows::None)
     }
 
     /// Returns the older one of two dispatches whose rows are kept: the next dispatch would use its partition.
@@ -186,8 +202,8 @@ impl Gates {
         if self.has_rows(next) { next } else { next.flipped() }
     }
 
-    /// Returns whether the rows of a dispatch have been received, and lie in the window.
+    /// Returns whether the rows of a dispatch have been received, and no combine of them has begun.
     fn has_rows(&self, partition: Partition) -> bool {
-        self.is_held(partition) && self.use_of(0, partition) != Use::Begun
+        self.rows_of(partition) == Rows::There && self.use_of(0, partition) != Use::Begun
     }
 }

@@ -20,7 +20,7 @@ use super::{Context, Core, Machine, Ran};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::sync::barrier;
 
-const IN_TP_DOMAIN: ProtocolError = given("operators of a TP domain have no halves");
+pub(super) const IN_TP_DOMAIN: ProtocolError = given("operators of a TP domain have no halves");
 
 impl Machine {
     /// Returns whether the core has sent everything that other ranks await of it in this operator, or has ended.

@@ -1,5 +1,6 @@
 //! A rank whose cores one processor steps in turn.
 
+use super::halves::IN_TP_DOMAIN;
 use super::kit::{SHORT_BYTES, given, take};
 use super::{
     Choices, CombineInputs, Context, Env, Gates, Machine, Operator, Ran, Refused, Run, Scratch, Ticket,
@@ -34,8 +35,9 @@ enum Part {
 }
 
 /// An operator of a rank between its halves. Its scratch is used by no other operator before it has ended.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Sent<const CORES: usize> {
+    rank: RankId,
     ticket: Ticket,
     machines: heapless::Vec<Machine, CORES>,
 }
@@ -49,6 +51,7 @@ pub struct Sent<const CORES: usize> {
 #[derive(Clone, Debug)]
 pub struct Rank<'s, V, const CORES: usize> {
     shape: &'s Shape,
+    rank: RankId,
     gates: Gates,
     /// The operator that runs.
     ticket: Option<Ticket>,
@@ -75,7 +78,8 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
             let seat = Seat { env, machine, is_done: true };
             seats.push(seat).map_err(|_| Refused::Cores { cores: shape.aiv_num() })?;
         }
-        Ok(Self { shape, gates: Gates::new(shape, &choices), ticket: None, part: Part::Rest, seats })
+        let gates = Gates::new(shape, &choices);
+        Ok(Self { shape, rank, gates, ticket: None, part: Part::Rest, seats })
     }
 
     /// Begins an operator on all cores. A combine is of the oldest dispatch.
@@ -98,6 +102,9 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
         if !self.is_done() || self.ticket.is_some() {
             return Err(TOO_EARLY);
         }
+        if part == Part::Sends && self.shape.tp_world_size() > 1 {
+            return Err(IN_TP_DOMAIN);
+        }
         self.ticket = Some(self.gates.begin(operator, None)?);
         self.part = part;
         for Seat { env, machine, is_done } in &mut self.seats {
@@ -116,22 +123,26 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
         }
         let ticket = self.ticket.take().ok_or(NOT_SENT)?;
         let machines = self.seats.iter().map(|seat| seat.machine.clone()).collect();
-        Ok(Sent { ticket, machines })
+        Ok(Sent { rank: self.rank, ticket, machines })
     }
 
     /// Goes on with an operator that was set aside, to its end. `fabric` is the view of any core.
     ///
     /// # Errors
-    /// A core has not ended the operator before, the operator is another rank's, or a core's own words hold what no core writes.
+    /// A core has not ended the operator before, the operator is another rank's, or a core's own words hold what no core writes. Nothing
+    /// has begun, but the operator cannot be resumed any more.
     pub fn resume<F: Fabric + ?Sized>(&mut self, sent: Sent<CORES>, fabric: &F) -> Result<(), ProtocolError> {
         if !self.is_done() || self.ticket.is_some() {
             return Err(TOO_EARLY);
         }
-        if sent.machines.len() != self.seats.len() {
+        if sent.rank != self.rank || sent.machines.len() != self.seats.len() {
             return Err(OTHER_RANK);
         }
-        for (seat, mut machine) in self.seats.iter_mut().zip(sent.machines) {
+        let mut machines = sent.machines;
+        for (seat, machine) in self.seats.iter().zip(&mut machines) {
             machine.resume(seat.env.on(self.shape)?, fabric)?;
+        }
+        for (seat, machine) in self.seats.iter_mut().zip(machines) {
             (seat.machine, seat.is_done) = (machine, false);
         }
         (self.ticket, self.part) = (Some(sent.ticket), Part::Rest);

@@ -1,5 +1,6 @@
 //! The parts of operators that a rank takes, from the first one on: those before a loop, then the loop.
 
+use std::collections::{BTreeMap, BTreeSet};
 use veriep_core::protocol::Operator;
 use veriep_core::sim::order::{Half, Order, Planned};
 
@@ -56,7 +57,7 @@ impl Plan {
             None => (order.before(), order.body().to_vec()),
         };
         let taken = [&first[..], &body].concat();
-        let parts: Vec<_> = (0..taken.len()).map(|at| part(&taken, at)).collect();
+        let (parts, over) = parts(&taken);
         let (before, body) = parts.split_at(first.len());
         let begin = |parts: &[Part]| {
             (0..).zip(parts).filter(|(_, part)| part.planned.begins()).map(|(at, _)| at).collect()
@@ -70,7 +71,7 @@ impl Plan {
             begins: [begin(before), begin(body)],
             batches: order.batches() as u32,
             kinds,
-            over: over(&taken),
+            over,
         }
     }
 
@@ -141,30 +142,35 @@ impl Plan {
     }
 }
 
-/// The first batch that has not been combined.
-fn over(taken: &[Planned]) -> u32 {
-    let combined = |round: usize| {
-        taken.iter().any(|part| part.operator == Operator::Combine && part.round == round && part.ends())
-    };
-    (0..).find(|&round| !combined(round)).unwrap_or(0) as u32
-}
-
-fn part(taken: &[Planned], at: usize) -> Part {
-    let (planned, before) = (taken[at], &taken[..at]);
-    let is_this = |other: &Planned| (other.operator, other.round) == (planned.operator, planned.round);
-    let begins = || taken.iter().filter(|other| other.begins());
-    let same = || begins().filter(|other| other.operator == planned.operator);
-    let is_open = |other: &&Planned| {
-        let received = |later: &Planned| {
-            (later.operator, later.round, later.half) == (other.operator, other.round, Half::Receive)
-        };
-        other.half == Half::Send && !before.iter().any(received)
-    };
-    Part {
-        planned,
-        nth: same().position(is_this).unwrap_or(0) as u32,
-        number: begins().position(is_this).unwrap_or(0) as u32,
-        place: before.iter().filter(is_open).position(is_this).unwrap_or(0),
-        over: over(before),
+/// All parts, and the first batch that has not been combined in the end.
+fn parts(taken: &[Planned]) -> (Vec<Part>, u32) {
+    let mut begun = [0; 2];
+    let mut numbers = BTreeMap::new();
+    for planned in taken.iter().filter(|planned| planned.begins()) {
+        let of_kind = &mut begun[planned.operator as usize];
+        let number = numbers.len() as u32;
+        numbers.insert((planned.operator, planned.round), (*of_kind, number));
+        *of_kind += 1;
     }
+    let (mut open, mut combined, mut over) = (Vec::new(), BTreeSet::new(), 0);
+    let mut part = |planned: &Planned| {
+        let this = (planned.operator, planned.round);
+        let (nth, number) = numbers.get(&this).copied().unwrap_or_default();
+        let place = open.iter().position(|other| *other == this);
+        let part = Part { planned: *planned, nth, number, place: place.unwrap_or(0), over };
+        match (planned.half, place) {
+            (Half::Send, _) => open.push(this),
+            (Half::Receive, Some(place)) => _ = open.remove(place),
+            _ => {}
+        }
+        if planned.operator == Operator::Combine && planned.ends() {
+            combined.insert(planned.round);
+            while combined.contains(&(over as usize)) {
+                over += 1;
+            }
+        }
+        part
+    };
+    let parts = taken.iter().map(&mut part).collect();
+    (parts, over)
 }

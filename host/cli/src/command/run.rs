@@ -174,6 +174,12 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         let wrong = "--events, --trace, --html: only --backend threads, lockstep and weak have them, not";
         return Err(Error::Request(format!("{wrong} {backend}")));
     }
+    if (schedule.has_halves() || schedule.is_loop()) && record::is_asked(&args.record) {
+        let order = &args.schedule;
+        let line =
+            format!("--events, --trace, --html: --schedule {order}: records know whole operators only");
+        return Err(Error::Request(line));
+    }
     let (case, source) =
         open_case(&args.config, &args.tensors, args.seed, (args.mode.port_offset, u64::MAX))?;
     let mode = Mode { checked: !args.unchecked, ..args.mode.mode() };
@@ -414,8 +420,8 @@ fn plan(
     let chain_max = (CHAIN_BYTES_MAX / repetition_bytes).max(1);
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
-        // A check stops the workers; their times are those of single rounds.
-        (None, backend) if backend.is_timed() => 1,
+        // A check stops the workers; their times are those of single rounds. A loop would only be begun and ended.
+        (None, backend) if backend.is_timed() && !schedule.is_loop() => 1,
         // Nothing is timed here: ranks may run ahead of each other as far as memory allows.
         (None, _) => (UNIT_BYTES_MAX / repetition_bytes) as usize,
     };

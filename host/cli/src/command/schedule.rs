@@ -67,12 +67,21 @@ fn judgement(question: &Question, answer: &Answer) -> Judgement {
     }
     if !answer.searched {
         let why = "no search has such orders";
-        return Judgement::unknown(format!("{operators} for {bound}: {why}"), Vec::new());
+        let decides = "an order in which combines follow their dispatches in turn, and on a2 one for all ranks without overlap";
+        return Judgement::unknown(format!("{operators} for {bound}: {why}"), [decides.to_owned()]);
     }
     if !answer.safe {
         let last = answer.counterexample.last().map_or("", String::as_str);
         let line = format!("schedule {operators} on {ranks} ranks is unsafe: {last}");
         return Judgement::no(format!("UNSAFE for {bound}"), Error::Unsafe(line));
+    }
+    // A search without rounds never comes to what the last batches of a loop lack.
+    if let (true, None, Some(gap)) = (question.orders.has_loop(), question.rounds, &answer.argued.gap) {
+        let why = format!("nothing bad was found while the loop goes on, but {gap}, perhaps where it ends");
+        return Judgement::unknown(
+            format!("{operators} for {bound}: {why}"),
+            ["--rounds 2, where the loop ends".to_owned()],
+        );
     }
     if answer.complete {
         return Judgement::yes(format!("SAFE for {bound}"));

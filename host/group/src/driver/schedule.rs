@@ -19,6 +19,11 @@ impl Schedule {
     /// The text is no [order](Order), or a batch lacks a half or its combine.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let refuse = |why| Error::Request(format!("--schedule {text}: {why}"));
+        if text.contains('|') {
+            return Err(refuse(
+                "must be one order for all ranks; veriep schedule takes one for each".to_owned(),
+            ));
+        }
         let order = Order::parse(text).map_err(refuse)?;
         let schedule = Self::of(order, 1);
         // A combine that ends has a dispatch that has ended.
@@ -63,6 +68,12 @@ impl Schedule {
     #[must_use]
     pub fn operators(&self) -> &[Planned] {
         &self.operators
+    }
+
+    /// Whether it is a loop whose batches overlap from one time round to the next.
+    #[must_use]
+    pub fn is_loop(&self) -> bool {
+        self.order.is_loop()
     }
 
     /// Whether an operator is taken in two halves.

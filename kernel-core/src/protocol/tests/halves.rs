@@ -221,6 +221,35 @@ fn any_order_that_gates_allow_is_right() {
     assert!(refusals > 1000, "only {refusals} refusals");
 }
 
+/// Without tickets a combine is of the oldest dispatch that no other has combined.
+#[test]
+fn two_open_combines_are_of_two_dispatches() {
+    use Operator::{Combine, Dispatch};
+    for receive in [Receive::InPlace, Receive::Direct { areas: 2 }, Receive::Overwrite { areas: 2 }] {
+        let case = Case { choices: Choices { receive, ..Choices::default() }, ..cases().remove(0) };
+        let mut gates = Gates::new(&case.shape(), &case.choices);
+        for _ in 0..4 {
+            for _ in 0..2 {
+                let ticket = gates.begin(Dispatch, None).unwrap();
+                gates.end(ticket);
+            }
+            let [first, second] = [(), ()].map(|()| gates.begin(Combine, None).unwrap());
+            assert!(gates.begin(Combine, None).is_err(), "{receive:?}: a third combine of two dispatches");
+            gates.end(second);
+            // The rows of the first are still in use.
+            assert!(gates.begin(Dispatch, None).is_err(), "{receive:?}");
+            gates.end(first);
+            // Ended once more, it frees nothing.
+            let next = gates.begin(Dispatch, None).unwrap();
+            gates.end(first);
+            assert!(gates.begin(Dispatch, None).is_err(), "{receive:?}: not received");
+            gates.end(next);
+            let ticket = gates.begin(Combine, None).unwrap();
+            gates.end(ticket);
+        }
+    }
+}
+
 #[test]
 fn whole_operators_are_judged_as_schedules_are() {
     let of = |receive| Choices { receive, ..Choices::default() };
