@@ -344,7 +344,7 @@ impl Member {
     /// experts are empty where there are none.
     fn combine(&self, py: Python<'_>, of: &Handle, given: Returned, x_out: Array) -> PyResult<()> {
         self.with_member(py, |member, goes_on| {
-            // SAFETY: `x_out` is an array that `_group.py` has made for this and given to nobody yet.
+            // SAFETY: `x_out` is an array that `_group.py` has made for this and given to no caller yet.
             let x_out = unsafe { bytes_mut(x_out) };
             with_results(given, |results| member.combine(&of.0, results, x_out, goes_on))
         })

@@ -68,7 +68,7 @@ pub struct Options {
     pub skips: Option<(RankId, usize)>,
     /// A rank gives combine another batch than its dispatch had, in the round of that number.
     pub wrong_batch: Option<(RankId, usize)>,
-    /// Somebody takes no step any more, to see what becomes of the others.
+    /// A rank or core takes no step any more, to see what becomes of the others.
     pub stopped: Option<Stopped>,
 }
 

@@ -72,7 +72,7 @@ impl Cores {
         Ok(())
     }
 
-    /// Runs an operator or a half of one to its end; goes on with it if it has begun. While nobody moves, `goes_on` is asked
+    /// Runs an operator or a half of one to its end; goes on with it if it has begun. While no core moves, `goes_on` is asked
     /// with how long that has been so.
     ///
     /// # Errors
