@@ -122,7 +122,9 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
             return Err(NOT_SENT);
         }
         let ticket = self.ticket.take().ok_or(NOT_SENT)?;
-        let machines = self.seats.iter().map(|seat| seat.machine.clone()).collect();
+        let mut machines = heapless::Vec::new();
+        // There are as many seats as there is room for. Collecting would have a path to a panic.
+        self.seats.iter().for_each(|seat| _ = machines.push(seat.machine.clone()));
         Ok(Sent { rank: self.rank, ticket, machines })
     }
 
@@ -142,8 +144,8 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
         for (seat, machine) in self.seats.iter().zip(&mut machines) {
             machine.resume(seat.env.on(self.shape)?, fabric)?;
         }
-        for (seat, machine) in self.seats.iter_mut().zip(machines) {
-            (seat.machine, seat.is_done) = (machine, false);
+        for (seat, machine) in self.seats.iter_mut().zip(&machines) {
+            (seat.machine, seat.is_done) = (machine.clone(), false);
         }
         (self.ticket, self.part) = (Some(sent.ticket), Part::Rest);
         Ok(())
