@@ -6,6 +6,7 @@ use core::fmt::Write as _;
 use core::hint::black_box;
 use core::sync::atomic::AtomicU64;
 use veriep_core::conformance::{Actor, Extent, Run, SUITES, Why};
+use veriep_core::fabric::completions::BehindCompletions;
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
@@ -432,6 +433,9 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             }
         }
     }
+    // SAFETY: there is no memory behind it, so it reaches none.
+    let nowhere = unsafe { RawFabric::new(black_box(&[]), rank, [Segment::EMPTY; Tensor::ALL.len()]) };
+    keep(BehindCompletions::new(nowhere).publish(rank, Place::window(any().into()), any().into()));
     let mut gates = Gates::new(shape, &Choices::default());
     if let Ok(ticket) = Gates::begin(&mut gates, black_box(Operator::Dispatch), None) {
         keep(Ticket::operator(ticket));
