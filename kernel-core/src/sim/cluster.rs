@@ -252,9 +252,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let (shape, stale) = (self.shape, self.stale);
         let Member { number, cores, .. } = &mut self.members[i];
         let Core { env, machine, words, row, open, .. } = &mut cores[core.index()];
-        let is_one = |open: &Open| Planned { half: Half::Receive, ..open.sent } == planned;
-        let found = open.iter().position(is_one).unwrap_or_else(|| panic!("{planned}: nothing is open"));
-        let mut resumed = open.swap_remove(found);
+        let mut resumed = Open::take(open, planned).unwrap_or_else(|| panic!("{planned}: nothing is open"));
         let env = env.as_ref().expect("a core that has sent");
         if !stale {
             resumed.machine.resume(env.on(shape)?, &self.memory.fabric(*number, core, 0))?;

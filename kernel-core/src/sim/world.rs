@@ -2,7 +2,7 @@
 
 use super::chooser::{Actor, Chooser};
 use super::cluster::Cluster;
-use super::order::Planned;
+use super::order::{Half, Planned};
 use super::storage::Storage;
 use crate::fabric::nic::Nic;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
@@ -65,6 +65,14 @@ pub struct Open {
     pub words: Vec<u32>,
     /// Its bytes of scratch.
     pub row: Vec<u8>,
+}
+
+impl Open {
+    /// Takes the operator with which the receiving half `planned` goes on; `None` if it has not been sent.
+    pub fn take(all: &mut Vec<Self>, planned: Planned) -> Option<Self> {
+        let found = all.iter().position(|open| open.sent == Planned { half: Half::Send, ..planned })?;
+        Some(all.swap_remove(found))
+    }
 }
 
 /// A member of the group: a rank, or one of two ranks with the same EP rank in a TP domain.

@@ -1,8 +1,8 @@
 //! The argument by gates: what it says of orders, and that the gates of a rank agree.
 
 use core::iter;
-use veriep_core::protocol::{Choices, Flags, Gates, Operator, Receive, Ticket};
-use veriep_core::sim::order::{Half, Order, Planned};
+use veriep_core::protocol::{Choices, Flags, Gates, Operator, Receive};
+use veriep_core::sim::order::{Half, Order, Planned, refused_by};
 use veriep_verify::argument::{Argued, Partitions, Rules, argue};
 use veriep_verify::explorer::Model;
 use veriep_verify::orders::Orders;
@@ -158,24 +158,6 @@ fn text_of(taken: &[Planned]) -> String {
     taken.iter().map(part).collect()
 }
 
-/// Whether the gates of a rank refuse a part, if all ranks take the same.
-fn is_refused(mut gates: Gates, taken: &[Planned]) -> bool {
-    let mut tickets: Vec<(Planned, Ticket)> = Vec::new();
-    for part in taken {
-        let of = |operator| {
-            let is_this = |(of, _): &&(Planned, Ticket)| (of.operator, of.round) == (operator, part.round);
-            tickets.iter().find(is_this).map(|(_, ticket)| *ticket)
-        };
-        if part.begins() {
-            let Ok(ticket) = gates.begin(part.operator, of(Operator::Dispatch)) else { return true };
-            tickets.push((*part, ticket));
-        } else if let Some(ticket) = of(part.operator) {
-            gates.end(ticket);
-        }
-    }
-    false
-}
-
 /// Whether a dispatch is sent before the one before it has been received.
 fn has_two_open(taken: &[Planned]) -> bool {
     let mut open = false;
@@ -206,7 +188,7 @@ fn the_argument_agrees_with_the_gates_of_a_rank() {
             let orders = orders(&text);
             assert_eq!(orders.of(0).times(1), taken, "{text}");
             let argued = argue(rules, &orders, 2, [2, 2], Some(1));
-            let refused = is_refused(gates.clone(), &taken);
+            let refused = refused_by(&mut gates.clone(), &taken).is_some();
             // A rank also refuses to send two dispatches before it has received the first: once, that harms nothing, but no later one
             // could ever begin.
             let ends_badly = argued.gap.is_some() || has_two_open(&taken);

@@ -90,11 +90,9 @@ impl Stepper {
 
     /// Goes on with an operator that has been set aside, in the scratch that it had.
     fn resume(&mut self, shape: &Shape, fabric: &impl Fabric, planned: Planned) -> Result<(), ProtocolError> {
-        let found = self.open.iter().position(|open| open.sent == Planned { half: Half::Send, ..planned });
-        let (Some(found), Some(env)) = (found, &self.env) else {
+        let (Some(mut open), Some(env)) = (Open::take(&mut self.open, planned), &self.env) else {
             return Err(ProtocolError::Given("a receiving half begins without its sending half"));
         };
-        let mut open = self.open.swap_remove(found);
         open.machine.resume(env.on(shape)?, fabric)?;
         (self.steps, self.machine) = (0, Some(open.machine));
         (self.words, self.row) = (open.words, open.row);
