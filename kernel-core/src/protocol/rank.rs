@@ -46,7 +46,7 @@ pub struct Sent<const CORES: usize> {
 /// begins when every core has ended the one before, and the [gates](Gates) of the rank allow it. A driver runs it like a
 /// [`Machine`], and steps the rank's agent, if there is one, beside it.
 ///
-/// An operator may be taken in two [halves](super::halves): [`send`](Self::send), [`run`](Self::run) until that is done,
+/// An operator may be taken in two halves: [`send`](Self::send), [`run`](Self::run) until that is done,
 /// [`set_aside`](Self::set_aside); later [`resume`](Self::resume) and `run` again. Other operators may run between.
 #[derive(Clone, Debug)]
 pub struct Rank<'s, V, const CORES: usize> {
