@@ -196,6 +196,16 @@ def test_who_does_not_come_in_time_is_missing():
         groups[0].dispatch(*sent(case, 0))
 
 
+def test_polls_alone_reach_the_deadline():
+    group, _other = veriep.Group.local(**TINY, deadline=0.1)
+    case = reference.make_case(reference.Group(veriep.Shape(**TINY).config))
+    hook, until = group.dispatch_send(*sent(case, 0)), time.monotonic() + 60
+    with pytest.raises(veriep.Timeout) as raised:
+        while time.monotonic() < until:
+            assert not hook.poll()
+    assert {missing["source_rank"] for missing in raised.value.missing} == {1}
+
+
 def test_times_are_numbers_of_seconds():
     for wrong in (0, -1, float("nan"), float("inf"), 1e30):
         with pytest.raises(ValueError, match="must be in"):

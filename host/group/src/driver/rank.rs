@@ -73,13 +73,15 @@ impl Cores {
     }
 
     /// Runs an operator or a half of one to its end; goes on with it if it has begun. While no core moves, `goes_on` is asked
-    /// with how long that has been so.
+    /// with how long that has been so. `since` is when the cores came to a stop, if they have not moved since then: a caller that
+    /// only looks keeps it from one look to the next.
     ///
     /// # Errors
     /// A machine's, or what each core misses once it does not go on.
     pub(crate) fn run<B: Backend>(
         &mut self,
         operator: &Operator<'_, B>,
+        since: &mut Option<Instant>,
         goes_on: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<(), Failure> {
         let rank = operator.rank;
@@ -87,7 +89,6 @@ impl Cores {
             self.begin(operator)?;
         }
         let mut rest = Rest::new(operator.world);
-        let mut since = None;
         loop {
             // Before the agent's step: what is rung until then is served by it.
             let have_ended = self.waits.iter().all(Option::is_none);
@@ -100,7 +101,7 @@ impl Cores {
                 return Ok(());
             }
             if has_moved {
-                since = None;
+                *since = None;
                 rest.moved();
                 continue;
             }

@@ -95,13 +95,14 @@ impl Look<'_> {
         } else if self.world.is_stopped() {
             self.why = Some(Why::Late);
         }
-        let Some(goes_on) = &mut self.goes_on else { return false };
+        if self.why.is_none() && idle >= self.deadline {
+            self.why = Some(Why::Late);
+        }
         if self.why.is_some() {
             return false;
         }
-        if idle >= self.deadline {
-            self.why = Some(Why::Late);
-        } else if self.asked.elapsed() >= ASKS {
+        let Some(goes_on) = &mut self.goes_on else { return false };
+        if self.asked.elapsed() >= ASKS {
             self.asked = Instant::now();
             self.why = (!goes_on()).then_some(Why::Interrupted);
         }
@@ -143,18 +144,20 @@ impl Member {
             asked: Instant::now(),
             why: None,
         };
-        let since = Instant::now();
+        // A caller that waits begins to do so now; one that polls did with the first poll in vain.
+        let mut since = self.still_since.take().filter(|_| !waits);
         let has_room = look.announced.is_some()
             || loop {
                 if self.calls.have_room() {
                     break true;
                 }
-                if !look.goes_on(since.elapsed()) {
+                let idle = since.get_or_insert_with(Instant::now).elapsed();
+                if !look.goes_on(idle) {
                     break false;
                 }
                 thread::sleep(TICK);
             };
-        let ran = if has_room { self.run_announced(backend, run, &mut look) } else { Ok(false) };
+        let ran = if has_room { self.run_announced(backend, run, &mut look, &mut since) } else { Ok(false) };
         match (look.why, ran) {
             (None, Ok(true)) => {
                 self.operators = next;
@@ -162,7 +165,7 @@ impl Member {
                 Ok(true)
             }
             (None, Ok(false) | Err(Failure::Hang(_))) if !waits => {
-                self.announced = look.announced;
+                (self.announced, self.still_since) = (look.announced, since);
                 Ok(false)
             }
             (Some(Why::Mismatch(line)), _) => Err(self.fails(Error::Mismatch(line), Phase::GivenUp)),
@@ -189,9 +192,12 @@ impl Member {
         backend: &B,
         run: &Run<'_>,
         look: &mut Look<'_>,
+        since: &mut Option<Instant>,
     ) -> Result<bool, Failure> {
         let Self { plan, world, cores, rank, calls, .. } = self;
         look.announced.get_or_insert_with(|| {
+            // Others have made room.
+            *since = None;
             world.begin_operator(run.batch, run.nth());
             calls.announce(plan.call(run.call(), run.layer, run.called, run.common))
         });
@@ -211,7 +217,7 @@ impl Member {
         if look.why.is_some() {
             return Ok(false);
         }
-        cores[run.layer].run(&work, &mut |idle| look.goes_on(idle)).map(|()| true)
+        cores[run.layer].run(&work, since, &mut |idle| look.goes_on(idle)).map(|()| true)
     }
 
     /// No rank has moved for the deadline: some do not run, or all wait for something.

@@ -155,7 +155,8 @@ impl Member {
     }
 
     /// Goes on with an operator that has been sent, without waiting. Whether it has ended, so that finishing it will not wait.
-    /// With the first poll the receiving half begins: until it has ended, no other operator may.
+    /// With the first poll the receiving half begins: until it has ended, no other operator may. The deadline counts from the first poll
+    /// in vain, and again from each that moves; finishing counts its own.
     ///
     /// # Errors
     /// It has been finished or is of another member: nothing has happened. Or the group cannot go on, which is then so for

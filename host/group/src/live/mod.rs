@@ -32,6 +32,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::process;
 use std::sync::Arc;
+use std::time::Instant;
 use veriep_case::case::{OwnedMask, RankTensors};
 use veriep_case::error::Error;
 use veriep_case::global_rank;
@@ -69,6 +70,8 @@ pub struct Member {
     /// The half that is being received: it has begun and not ended; and its call.
     receiving: Option<Sent>,
     announced: Option<Announced>,
+    /// Since when polls of that half have been in vain.
+    still_since: Option<Instant>,
     batches: usize,
     /// Operators and halves that it has ended.
     operators: u64,
@@ -180,6 +183,7 @@ impl Member {
             gates,
             receiving: None,
             announced: None,
+            still_since: None,
             batches: 0,
             operators: 0,
             ended: None,

@@ -70,7 +70,12 @@ class Sent(Generic[_T]):
 
     def poll(self) -> bool:
         """Goes on without waiting, and says whether the operator has ended, so that ``finish`` will not wait. With the first poll the
-        receiving half begins: until it has ended, no other operator may begin on this rank."""
+        receiving half begins: until it has ended, no other operator may begin on this rank. The deadline counts from the first poll
+        in vain, and again from each that moves; ``finish`` counts its own.
+
+        Raises:
+            As ``finish``.
+        """
         return self._member.poll(self._native)
 
     def finish(self) -> _T:

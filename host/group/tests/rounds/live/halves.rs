@@ -4,9 +4,12 @@ use super::{
     LONG, case, each, go_on, has_received, has_received_and_summed, members, results, stand_ins, terms,
     tokens,
 };
+use core::time::Duration;
 use std::thread;
+use std::time::Instant;
 use veriep_case::batch::Batch;
 use veriep_case::case::Case;
+use veriep_case::error::Error;
 use veriep_case::generate::{self, MaskKind, generate};
 use veriep_core::place::Tensor;
 use veriep_core::units::RankId;
@@ -126,6 +129,90 @@ fn a_polled_half_is_finished_before_anything_else_begins() {
     ];
     has_received(&early, &batch, &handles[0]);
     has_received(&late, &batch, &handles[1]);
+}
+
+/// A caller that polls alone waits as long as one that finishes, and is told the same.
+#[test]
+fn polls_reach_the_deadline_and_say_for_whom() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let batch = Batch::varied(&case, 0);
+    let [finished, polled] = [false, true].map(|polls| {
+        let [mut zero, mut one] =
+            <[Member; 2]>::try_from(members(&case.config, Duration::from_millis(50))).unwrap();
+        let given = tokens(&batch.inputs(RankId(0)), &case.shape);
+        let sent = zero.send_dispatch(&given, &mut go_on).unwrap();
+        let since = Instant::now();
+        let error = if polls {
+            loop {
+                match zero.poll(sent) {
+                    Ok(has_ended) => assert!(!has_ended && since.elapsed() < LONG),
+                    Err(error) => break error,
+                }
+            }
+        } else {
+            zero.finish_dispatch(sent, &mut go_on).map(drop).unwrap_err()
+        };
+        assert!(since.elapsed() >= Duration::from_millis(50));
+        assert_eq!(zero.poll(sent).unwrap_err().lines(), error.lines(), "for good");
+        // For all.
+        let other = one.send_dispatch(&given, &mut go_on).unwrap_err();
+        assert!(matches!(other, Error::NoProgress { .. }), "{other}");
+        let Error::NoProgress { missing, .. } = error else { panic!("{error}") };
+        missing
+    });
+    assert!(!polled.is_empty() && polled.iter().all(|missing| missing.source_rank == Some(1)), "{polled:?}");
+    assert_eq!(polled, finished);
+}
+
+/// So long that a loaded machine does not come near it.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// The deadline is for ranks that do not move, not for whole halves: what comes late starts it again.
+#[test]
+fn polls_that_move_start_the_deadline_again() {
+    let case = case(&["ep_world_size=4", "moe_expert_num=8"], MaskKind::None);
+    let batch = Batch::varied(&case, 0);
+    let mut all = members(&case.config, DEADLINE);
+    let send = |member: &mut Member| {
+        let given = tokens(&batch.inputs(member.rank()), &case.shape);
+        member.send_dispatch(&given, &mut go_on).unwrap()
+    };
+    let (first, others) = all.split_first_mut().unwrap();
+    let sent = send(first);
+    let since = Instant::now();
+    let mut poll = |until: Duration| {
+        while since.elapsed() < until {
+            first.poll(sent).unwrap();
+            thread::yield_now();
+        }
+    };
+    for (number, other) in (1..).zip(others) {
+        poll(DEADLINE * 3 / 5 * number);
+        send(other);
+    }
+    assert!(since.elapsed() > DEADLINE);
+    while !first.poll(sent).unwrap() {}
+}
+
+/// A rank that has polled and worked for long still waits for the others when it finishes.
+#[test]
+fn finishing_counts_its_own_deadline() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let batch = Batch::varied(&case, 0);
+    let run = |mut member: Member| {
+        let inputs = batch.inputs(member.rank());
+        if member.rank() == RankId(1) {
+            thread::sleep(DEADLINE * 5 / 4);
+        }
+        let sent = member.send_dispatch(&tokens(&inputs, &case.shape), &mut go_on).unwrap();
+        if member.rank() == RankId(0) {
+            assert!(!member.poll(sent).unwrap());
+            thread::sleep(DEADLINE * 9 / 8);
+        }
+        let of = member.finish_dispatch(sent, &mut go_on).unwrap();
+        has_received(&member, &batch, &of);
+    };
+    each(members(&case.config, DEADLINE), run);
 }
 
 #[test]
