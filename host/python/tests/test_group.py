@@ -121,6 +121,22 @@ def test_a_false_gate_is_refused_and_the_group_goes_on():
     assert all_ranks(veriep.Group.local(**TINY), run) == [2.0, 2.0]
 
 
+def test_a_dispatch_waits_for_the_sums_of_the_batch_before_the_last():
+    x, ids, ones = np.ones((2, 1024), bfloat16), np.int64([[0, 1], [3, 2]]), np.ones((2, 2), np.float32)
+
+    def run(group):
+        batches = [group.dispatch(x, ids, ones) for _ in range(2)]
+        first, second = [group.combine_send(received.x, received.handle) for received in batches]
+        second.finish()
+        with pytest.raises(ValueError, match="combine of batch 0 has been sent and not summed: must be finished before"):
+            group.dispatch(x, ids, ones)
+        first.finish()
+        received = group.dispatch(x, ids, ones)
+        return float(group.combine(received.x, received.handle)[0, 0])
+
+    assert all_ranks(veriep.Group.local(**TINY), run) == [2.0, 2.0]
+
+
 def test_rows_are_not_copied_and_two_batches_may_be_in_flight():
     case = reference.make_case(reference.Group(veriep.Shape(**TINY).config))
 

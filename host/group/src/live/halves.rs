@@ -7,7 +7,7 @@ use super::ending::Run;
 use super::plan::Order;
 use super::results::{Padded, Results};
 use super::tokens::{self, Tokens};
-use super::{GoesOn, Handle, Member, Slot};
+use super::{GoesOn, Handle, IN_FLIGHT_MAX, Member, Slot};
 use veriep_case::error::Error;
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
@@ -257,6 +257,23 @@ impl Member {
         match self.slots.iter().find(|slot| slot.sent.as_ref().is_some_and(is_unreceived)) {
             Some(Slot { batch, .. }) => Err(Error::Request(format!(
                 "dispatch of batch {}: batch {batch} has been sent and not received: must be finished before",
+                self.batches
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a dispatch while the combine of the batch before the last has been sent and not summed. The new batch's combine writes
+    /// where the results of that one are, so a dispatch must begin between them: this one would be too early for that, and the new
+    /// batch could not end without one more.
+    pub(super) fn has_summed(&self) -> Result<(), Error> {
+        let is_due = |slot: &&Slot| {
+            let is_unsummed = |open: &Open| open.operator == Operator::Combine && !open.has_ended;
+            slot.batch + IN_FLIGHT_MAX <= self.batches && slot.sent.as_ref().is_some_and(is_unsummed)
+        };
+        match self.slots.iter().find(is_due) {
+            Some(Slot { batch, .. }) => Err(Error::Request(format!(
+                "dispatch of batch {}: combine of batch {batch} has been sent and not summed: must be finished before",
                 self.batches
             ))),
             None => Ok(()),

@@ -276,6 +276,7 @@ impl Member {
             return Err(too_many(plan.in_flight_max));
         }
         self.has_received()?;
+        self.has_summed()?;
         let route = Arc::new(Route {
             layer: tokens.layer,
             tokens: tokens.expert_ids.len() / layer.shape.k() as usize,

@@ -5,6 +5,7 @@ use super::{
     tokens,
 };
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::thread;
 use std::time::Instant;
 use veriep_case::batch::Batch;
@@ -12,6 +13,7 @@ use veriep_case::case::Case;
 use veriep_case::error::Error;
 use veriep_case::generate::{self, MaskKind, generate};
 use veriep_core::place::Tensor;
+use veriep_core::sim::chooser::Dice;
 use veriep_core::units::RankId;
 use veriep_group::compare::expected;
 use veriep_group::live::{Handle, Member, Order, Plan, Sent, Terms};
@@ -213,6 +215,80 @@ fn finishing_counts_its_own_deadline() {
         has_received(&member, &batch, &of);
     };
     each(members(&case.config, DEADLINE), run);
+}
+
+/// Members take any order that they are not refused, and what they have begun ends without another dispatch.
+#[test]
+fn no_order_that_is_allowed_needs_another_dispatch_to_end() {
+    let case = case(&["bs=1", "aiv_num=1"], MaskKind::None);
+    let run = |mut member: Member| {
+        // The same choices on both ranks.
+        let mut dice = Dice(5);
+        let (mut dispatched, mut handles, mut combined) = (None, VecDeque::new(), Vec::new());
+        let (mut number, mut refused) = (0, 0);
+        for _ in 0..400 {
+            match dice.below(4) {
+                0 => {
+                    let batch = Batch::varied(&case, number);
+                    let given = tokens(&batch.inputs(member.rank()), &case.shape);
+                    match member.send_dispatch(&given, &mut go_on) {
+                        Ok(sent) => (dispatched, number) = (Some((sent, batch)), number + 1),
+                        Err(error) => {
+                            assert!(matches!(error, Error::Request(_)), "{error}");
+                            refused += 1;
+                        }
+                    }
+                }
+                1 => {
+                    if let Some((sent, batch)) = dispatched.take() {
+                        handles.push_back((member.finish_dispatch(sent, &mut go_on).unwrap(), batch));
+                    }
+                }
+                2 => {
+                    if let Some((of, batch)) = handles.pop_front() {
+                        let y = stand_ins(&member, &batch, &of);
+                        let given = results(&batch.inputs(member.rank()), &y);
+                        combined.push((member.send_combine(&of, &given, &mut go_on).unwrap(), batch));
+                    }
+                }
+                _ => {
+                    if let Some((sent, batch)) = dice.draw(&mut combined) {
+                        finishes(&mut member, &batch, sent);
+                    }
+                }
+            }
+        }
+        assert!(number > 20 && refused > 20, "{number} batches, {refused} refused");
+    };
+    each(members(&case.config, LONG), run);
+}
+
+/// The order in which the rule is at work, by hand.
+#[test]
+fn a_dispatch_waits_for_the_sums_of_the_batch_before_the_last() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let run = |mut member: Member| {
+        let batches = [0, 1, 2].map(|number| Batch::varied(&case, number));
+        let inputs = [0, 1, 2].map(|number| batches[number].inputs(member.rank()));
+        let mut combined = [0, 1].map(|number| {
+            let of = member.dispatch(&tokens(&inputs[number], &case.shape), &mut go_on).unwrap();
+            let y = stand_ins(&member, &batches[number], &of);
+            Some(member.send_combine(&of, &results(&inputs[number], &y), &mut go_on).unwrap())
+        });
+        finishes(&mut member, &batches[1], combined[1].take().unwrap());
+        let last = tokens(&inputs[2], &case.shape);
+        for refused in
+            [member.send_dispatch(&last, &mut go_on).map(drop), member.dispatch(&last, &mut go_on).map(drop)]
+        {
+            let line = refused.unwrap_err().to_string();
+            let rule = "dispatch of batch 2: combine of batch 0 has been sent and not summed: must be finished before";
+            assert!(line.contains(rule), "{line}");
+        }
+        finishes(&mut member, &batches[0], combined[0].take().unwrap());
+        let of = member.dispatch(&last, &mut go_on).unwrap();
+        has_received_and_summed(&mut member, &batches[2], &of);
+    };
+    each(members(&case.config, LONG), run);
 }
 
 #[test]
