@@ -17,8 +17,15 @@ use crate::fabric::ProtocolError;
 use crate::layout::state::Partition;
 use crate::shape::{Product, Shape};
 
-const UNREAD: ProtocolError = given("an operator begins while other ranks may still read its partition");
-const ROWS_IN_USE: ProtocolError = given("a dispatch begins while the rows of its area are in use");
+const IN_USE: ProtocolError = given("an operator begins before the one before in its partition has ended");
+const UNREAD: ProtocolError = given(
+    "an operator begins while other ranks may still read its partition: a dispatch must begin and end before",
+);
+const UNREAD_YET: ProtocolError = given(
+    "an operator begins while other ranks may still read its partition: the dispatch that has begun must end before",
+);
+const ROWS_IN_USE: ProtocolError =
+    given("a dispatch begins while the rows of its area are in use: their combine must end before");
 const NOT_RECEIVED: ProtocolError = given("a dispatch begins before the one before it has been received");
 const NOT_ALONE: ProtocolError = given("an operator begins on A2 before the one before has ended");
 const NO_ROWS: ProtocolError =
@@ -104,8 +111,11 @@ impl Gates {
         if self.shared && self.uses.iter().flatten().any(|last| *last == Use::Begun) {
             return Err(NOT_ALONE);
         }
-        if self.use_of(kind, partition) != Use::Over {
-            return Err(UNREAD);
+        match self.use_of(kind, partition) {
+            Use::Over => {}
+            Use::Begun => return Err(IN_USE),
+            Use::Ended => return Err(UNREAD),
+            Use::Gated(_) => return Err(UNREAD_YET),
         }
         let rows = match (operator, dispatched) {
             (Operator::Dispatch, _) => partition,

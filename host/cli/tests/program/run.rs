@@ -446,6 +446,7 @@ fn an_order_that_gates_refuse_is_bad_input_unless_it_is_unchecked() {
     assert_eq!(
         line("DDDCCC", &[]),
         "error: --schedule DDDCCC: combine 2: an operator begins while other ranks may still read its partition: \
+         a dispatch must begin and end before: \
          see veriep schedule DDDCCC, or run it with --unchecked"
     );
     let seen = line("Ds0 Ds1 Dr0 Dr1 C0 C1", &[]);
