@@ -15,9 +15,8 @@
 //! [`Gates`](super::Gates) says which halves may begin.
 
 use super::kit::given;
-use super::run::drive;
-use super::{Context, Core, Machine, Ran};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use super::{Context, Core, Machine, Ran, Run};
+use crate::fabric::{Fabric, ProtocolError};
 use crate::sync::barrier;
 
 pub(super) const IN_TP_DOMAIN: ProtocolError = given("operators of a TP domain have no halves");
@@ -47,14 +46,25 @@ impl Machine {
     }
 
     /// Takes at most `budget` steps of the sending half, like [`run`](Self::run). The half has ended when this returns
-    /// [`Run::Done`](super::Run::Done).
+    /// [`Run::Done`].
     ///
     /// The other half is [`resume`](Self::resume) and [`run`](Self::run).
+    #[inline(never)]
     pub fn send<F: Fabric + ?Sized>(&mut self, cx: &mut Context<'_, F>, budget: u32) -> Ran {
         if cx.core.shape.tp_world_size() > 1 {
             return Ran::failed(IN_TP_DOMAIN);
         }
-        drive(budget, || if self.has_sent(cx.core) { Ok(Progress::Done) } else { self.step(cx) })
+        for steps in 0..budget {
+            if self.has_sent(cx.core) {
+                return Ran { steps, end: Ok(Run::Done) };
+            }
+            // A step by way of `run` takes no more stack than in a whole operator.
+            match self.run(cx, 1) {
+                Ran { end: Ok(Run::Budget), .. } => {}
+                ran => return Ran { steps, ..ran },
+            }
+        }
+        Ran { steps: budget, end: Ok(Run::Budget) }
     }
 
     /// Prepares the receiving half, once for each core: it reads again at which barrier the core is, since other operators may
