@@ -11,10 +11,10 @@
 /**
  * The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
  */
-#define VERIEP_ABI_VERSION 3
+#define VERIEP_ABI_VERSION 4
 
 /**
- * All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
+ * All went well. Of a step: the operator, or the half that was begun, has ended on this core; what it wrote may still have to land.
  */
 #define VERIEP_OK 0
 
@@ -78,6 +78,12 @@
  * The fabric refused a call. The group is dead; the status has the fabric's own code.
  */
 #define VERIEP_E_FABRIC -10
+
+/**
+ * The rank's gates refuse the operator as long as others may still read what it would write, or this rank has not. Nothing has begun;
+ * the text says what must end before.
+ */
+#define VERIEP_E_EARLY -11
 
 /**
  * Only what the product takes.
@@ -463,6 +469,16 @@
  * Words of 8 bytes in an agent.
  */
 #define VERIEP_AGENT_WORDS 8
+
+/**
+ * Words of 8 bytes in the gates of a rank.
+ */
+#define VERIEP_GATES_WORDS 4
+
+/**
+ * Words of 8 bytes in a ticket.
+ */
+#define VERIEP_TICKET_WORDS 2
 
 /**
  * The parameters of a domain as given, by the names of the operators' documents. `veriep_config_default` fills it in.
@@ -1292,6 +1308,26 @@ typedef struct veriep_awaited {
 } veriep_awaited;
 
 /**
+ * The gates of a rank: which operators and halves its own order lets it begin.
+ */
+typedef struct veriep_gates {
+  /**
+   * The library's alone.
+   */
+  uint64_t opaque[VERIEP_GATES_WORDS];
+} veriep_gates;
+
+/**
+ * An operator that gates have begun. Of several copies only one may be ended.
+ */
+typedef struct veriep_ticket {
+  /**
+   * The library's alone.
+   */
+  uint64_t opaque[VERIEP_TICKET_WORDS];
+} veriep_ticket;
+
+/**
  * The agent of a rank (A2).
  */
 typedef struct veriep_agent {
@@ -1481,8 +1517,22 @@ int32_t veriep_core_new(struct veriep_core *out,
 int32_t veriep_core_begin(struct veriep_core *core, uint32_t which);
 
 /**
- * Goes on with the operator, by at most `steps` steps: `VERIEP_STEPPED`, `VERIEP_PENDING`, `VERIEP_OK` when it has ended, or
- * a code below 0. `status` may be null.
+ * Begins the sending half of an operator: a step answers `VERIEP_OK` once everything is sent. Then other operators may run, each by
+ * another `veriep_core` of this core with scratch of its own, before `veriep_core_resume`. All cores of this rank must have ended the
+ * operator or half before. `VERIEP_E_REFUSED` in a TP domain.
+ */
+int32_t veriep_core_send(struct veriep_core *core,
+                         uint32_t which);
+
+/**
+ * Begins the other half of an operator that has been sent: a step answers `VERIEP_OK` when the operator has ended. All cores of this
+ * rank must have ended the operator or half before.
+ */
+int32_t veriep_core_resume(struct veriep_core *core);
+
+/**
+ * Goes on with the operator, or the half that was begun, by at most `steps` steps: `VERIEP_STEPPED`, `VERIEP_PENDING`, `VERIEP_OK`
+ * when it has ended, or a code below 0. `status` may be null.
  */
 int32_t veriep_core_step(struct veriep_core *core,
                          const struct veriep_context *cx,
@@ -1502,6 +1552,32 @@ int32_t veriep_core_awaits(struct veriep_core *core,
                            size_t room,
                            size_t *count,
                            struct veriep_status *status);
+
+/**
+ * Makes the gates of a rank in a new group, whose cores are made with these choices, or the default ones. They hold for a group whose
+ * ranks all take their operators and halves in one order.
+ */
+int32_t veriep_gates_new(struct veriep_gates *out,
+                         const struct veriep_shape *shape,
+                         const struct veriep_choices *choices);
+
+/**
+ * Asks before `veriep_core_begin` or `veriep_core_send` of the rank's first core whether the rank may begin the operator,
+ * `VERIEP_DISPATCH` or `VERIEP_COMBINE`: `VERIEP_OK` and a ticket; or `VERIEP_E_EARLY`, and the text says what must end before. A
+ * combine is of the oldest dispatch.
+ */
+int32_t veriep_gates_begin(struct veriep_gates *gates,
+                           uint32_t which,
+                           struct veriep_ticket *ticket,
+                           char *text,
+                           size_t text_len);
+
+/**
+ * Ends an operator that the gates have begun, once all cores of the rank have ended it, with its other half if it has two. The ticket
+ * is none any more.
+ */
+int32_t veriep_gates_end(struct veriep_gates *gates,
+                         struct veriep_ticket *ticket);
 
 /**
  * Makes the agent of `rank`, which issues tasks in this order (`VERIEP_ORDER_*`). It lives as long as the group.
@@ -1544,6 +1620,8 @@ VERIEP_ASSERT(sizeof(veriep_shape) == 2048, "veriep_shape");
 VERIEP_ASSERT(sizeof(veriep_core) == 288, "veriep_core");
 VERIEP_ASSERT(sizeof(veriep_expert_map) == 32, "veriep_expert_map");
 VERIEP_ASSERT(sizeof(veriep_agent) == 64, "veriep_agent");
+VERIEP_ASSERT(sizeof(veriep_gates) == 32, "veriep_gates");
+VERIEP_ASSERT(sizeof(veriep_ticket) == 16, "veriep_ticket");
 VERIEP_ASSERT(sizeof(veriep_place) == 16, "veriep_place");
 VERIEP_ASSERT(sizeof(veriep_choices) == 20, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");

@@ -11,9 +11,9 @@ use kernel_core::protocol::{Choices, Fingerprints, Flags, Receive, Stage};
 use kernel_core::shape::{Dtype, Given, Limits, Op, Protocol};
 
 /// The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
-pub const VERIEP_ABI_VERSION: u32 = 3;
+pub const VERIEP_ABI_VERSION: u32 = 4;
 
-/// All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
+/// All went well. Of a step: the operator, or the half that was begun, has ended on this core; what it wrote may still have to land.
 pub const VERIEP_OK: i32 = 0;
 /// Of a step: the core has taken as many steps as it was told to.
 pub const VERIEP_STEPPED: i32 = 1;
@@ -40,6 +40,9 @@ pub const VERIEP_E_REFUSED: i32 = -8;
 pub const VERIEP_E_PROTOCOL: i32 = -9;
 /// The fabric refused a call. The group is dead; the status has the fabric's own code.
 pub const VERIEP_E_FABRIC: i32 = -10;
+/// The rank's gates refuse the operator as long as others may still read what it would write, or this rank has not. Nothing has begun;
+/// the text says what must end before.
+pub const VERIEP_E_EARLY: i32 = -11;
 
 /// Only what the product takes.
 pub const VERIEP_LIMITS_PRODUCT: u32 = 0;

@@ -102,8 +102,9 @@ pub unsafe extern "C" fn veriep_core_new(
         })?;
         let env = if shape.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
         let machine = Machine::begin(Operator::Dispatch, &env);
-        let (needs, operator) = (choices.needs(shape), Operator::Dispatch);
-        objects::put(out, Core { env, rank, tp_rank, needs, operator, phase: Phase::Idle, machine })
+        let (needs, has_halves) = (choices.needs(shape), shape.tp_world_size() == 1);
+        let (operator, phase) = (Operator::Dispatch, Phase::Idle);
+        objects::put(out, Core { env, rank, tp_rank, needs, has_halves, operator, phase, machine })
     })())
 }
 
@@ -114,20 +115,59 @@ pub unsafe extern "C" fn veriep_core_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn veriep_core_begin(core: *mut veriep_core, which: u32) -> i32 {
     // SAFETY: the caller's.
+    code(unsafe { begin(core, which, Phase::Running) })
+}
+
+/// Begins the sending half of an operator: a step answers `VERIEP_OK` once everything is sent. Then other operators may run, each by
+/// another `veriep_core` of this core with scratch of its own, before `veriep_core_resume`. All cores of this rank must have ended the
+/// operator or half before. `VERIEP_E_REFUSED` in a TP domain.
+///
+/// # Safety
+/// As of `veriep_core_begin`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_core_send(core: *mut veriep_core, which: u32) -> i32 {
+    // SAFETY: the caller's.
+    code(unsafe { begin(core, which, Phase::Sends) })
+}
+
+/// # Safety
+/// As of [`veriep_core_begin`].
+unsafe fn begin(core: *mut veriep_core, which: u32, phase: Phase) -> Said {
+    // SAFETY: the caller's.
+    let core = unsafe { objects::get_mut::<Core>(core) }?;
+    if !matches!(core.phase, Phase::Idle | Phase::Done) {
+        return Err(VERIEP_E_ORDER);
+    }
+    let operator = codes::operator(which)?;
+    if phase == Phase::Sends && !core.has_halves {
+        return Err(VERIEP_E_REFUSED);
+    }
+    core.operator = operator;
+    core.machine = Machine::begin(operator, &core.env);
+    core.phase = phase;
+    Ok(VERIEP_OK)
+}
+
+/// Begins the other half of an operator that has been sent: a step answers `VERIEP_OK` when the operator has ended. All cores of this
+/// rank must have ended the operator or half before.
+///
+/// # Safety
+/// As of `veriep_core_begin`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_core_resume(core: *mut veriep_core) -> i32 {
+    // SAFETY: the caller's.
     code((|| unsafe {
         let core = objects::get_mut::<Core>(core)?;
-        if !matches!(core.phase, Phase::Idle | Phase::Done) {
+        if core.phase != Phase::Sent {
             return Err(VERIEP_E_ORDER);
         }
-        core.operator = codes::operator(which)?;
-        core.machine = Machine::begin(core.operator, &core.env);
-        core.phase = Phase::Running;
+        core.phase = Phase::Resumed;
         Ok(VERIEP_OK)
     })())
 }
 
-/// Goes on with the operator, by at most `steps` steps: `VERIEP_STEPPED`, `VERIEP_PENDING`, `VERIEP_OK` when it has ended, or
-/// a code below 0. `status` may be null.
+/// Goes on with the operator, or the half that was begun, by at most `steps` steps: `VERIEP_STEPPED`, `VERIEP_PENDING`, `VERIEP_OK`
+/// when it has ended, or a code below 0. `status` may be null.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say, and to as much; nobody else uses the core meanwhile. Memory is used as
@@ -140,7 +180,11 @@ pub unsafe extern "C" fn veriep_core_step(
     status: *mut veriep_status,
 ) -> i32 {
     // SAFETY: the caller's.
-    code(unsafe { drive(core, cx, status, false, &mut |machine, cx| machine.run(cx, steps)) })
+    code(unsafe {
+        drive(core, cx, status, false, &mut |machine, cx, sends| {
+            if sends { machine.send(cx, steps) } else { machine.run(cx, steps) }
+        })
+    })
 }
 
 /// Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
@@ -163,7 +207,10 @@ pub unsafe extern "C" fn veriep_core_awaits(
     // SAFETY: the caller's.
     code((|| unsafe {
         let mut list = List::new(out, room, count)?;
-        let said = drive(core, cx, status, true, &mut |machine, cx| {
+        let said = drive(core, cx, status, true, &mut |machine, cx, sends| {
+            if sends && machine.has_sent(cx.core) {
+                return Ran { steps: 0, end: Ok(Run::Done) };
+            }
             machine.awaits(cx, &mut |what| list.add(awaited(what))).into()
         })?;
         // A list that was cut would let its reader sleep too long. What has moved awaits nothing.
@@ -174,7 +221,7 @@ pub unsafe extern "C" fn veriep_core_awaits(
 type Cx<'c> = Context<'c, dyn Fabric + 'c>;
 
 /// Opens what the caller gave, lets `step` go on, and reports. Both kinds of memory are one type behind a pointer: the
-/// machines stand in the library once.
+/// machines stand in the library once. `step` is told whether only the sending half was begun.
 ///
 /// # Safety
 /// As of [`veriep_core_step`].
@@ -183,15 +230,16 @@ unsafe fn drive(
     cx: *const veriep_context,
     status: *mut veriep_status,
     tells: bool,
-    step: &mut dyn FnMut(&mut Machine, &mut Cx<'_>) -> Ran,
+    step: &mut dyn FnMut(&mut Machine, &mut Cx<'_>, bool) -> Ran,
 ) -> Said {
     // SAFETY: the caller's.
     unsafe {
         let core = objects::get_mut::<Core>(core)?;
         let (given, is_table) = context(cx, status, |cx| !cx.fabric.is_null())?;
-        if !matches!(core.phase, Phase::Running | Phase::Done) {
+        if matches!(core.phase, Phase::Idle | Phase::Dead) {
             return Err(VERIEP_E_ORDER);
         }
+        let sends = matches!(core.phase, Phase::Sends | Phase::Sent);
         let shape = objects::get::<Shape>(given.shape)?;
         let inputs = &given::inputs(read(given.inputs)?)?;
         let combine_inputs = &if given.operands.is_null() && core.operator == Operator::Dispatch {
@@ -226,16 +274,22 @@ unsafe fn drive(
         }
         core.env.set_vector(Unit::new(given.vector)?);
         let scratch = Scratch { words, row };
+        let (machine, is_resumed) = (&mut core.machine, core.phase == Phase::Resumed);
         let ran = match core.env.on(shape) {
-            Ok(on) => {
-                step(&mut core.machine, &mut Context { core: on, fabric, inputs, combine_inputs, scratch })
-            }
+            Ok(on) => match if is_resumed { machine.resume(on, &*fabric) } else { Ok(()) } {
+                Ok(()) => {
+                    step(machine, &mut Context { core: on, fabric, inputs, combine_inputs, scratch }, sends)
+                }
+                Err(error) => Ran::failed(error),
+            },
             Err(error) => Ran::failed(error),
         };
         core.phase = match ran.end {
             Err(ProtocolError::OtherShape { .. }) => core.phase,
             Err(_) => Phase::Dead,
+            Ok(Run::Done) if sends => Phase::Sent,
             Ok(Run::Done) => Phase::Done,
+            Ok(Run::Waiting(_) | Run::Budget) if sends => Phase::Sends,
             Ok(Run::Waiting(_) | Run::Budget) => Phase::Running,
         };
         report(given, status, ran, tells)

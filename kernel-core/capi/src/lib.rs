@@ -15,6 +15,7 @@ pub mod codes;
 mod context;
 pub mod driver;
 mod fabric;
+pub mod gates;
 mod given;
 // Words of 8 bytes must be atomic there.
 #[cfg(target_has_atomic = "64")]

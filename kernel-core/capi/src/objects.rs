@@ -2,11 +2,11 @@
 
 use crate::codes::{Said, VERIEP_E_ORDER, VERIEP_OK};
 use crate::given;
-use crate::types::{veriep_core, veriep_expert_map, veriep_shape};
+use crate::types::{veriep_core, veriep_expert_map, veriep_gates, veriep_shape, veriep_ticket};
 use crate::vector::Unit;
 use kernel_core::fabric::Capabilities;
 use kernel_core::inputs::ExpertMap;
-use kernel_core::protocol::{Env, Machine, Operator};
+use kernel_core::protocol::{Env, Gates, Machine, Operator, Ticket};
 use kernel_core::shape::Shape;
 
 /// An object behind a word that tells that it was made: memory of a program that never made it does not hold that by chance.
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub(crate) tp_rank: u32,
     /// Without which the memory cannot serve what was chosen.
     pub(crate) needs: Capabilities,
+    /// Whether it may send an operator, and run others before the rest.
+    pub(crate) has_halves: bool,
     pub(crate) operator: Operator,
     pub(crate) phase: Phase,
     pub(crate) machine: Machine,
@@ -57,6 +59,12 @@ pub(crate) struct Core {
 pub(crate) enum Phase {
     /// Nothing was begun, or what was begun has ended.
     Idle,
+    /// The sending half was begun.
+    Sends,
+    /// The sending half has ended, and may be asked once more.
+    Sent,
+    /// The other half was begun, and has not looked yet where its core is.
+    Resumed,
     /// Begun.
     Running,
     /// An operator has ended, and may be asked once more.
@@ -68,6 +76,16 @@ pub(crate) enum Phase {
 impl Object for Core {
     type Words = veriep_core;
     const MARK: u64 = 0x7643_6F72_6500_0001;
+}
+
+impl Object for Gates {
+    type Words = veriep_gates;
+    const MARK: u64 = 0x7647_6174_6573_0001;
+}
+
+impl Object for Ticket {
+    type Words = veriep_ticket;
+    const MARK: u64 = 0x7654_6963_6B65_0001;
 }
 
 /// The agent of a rank.

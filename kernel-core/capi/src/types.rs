@@ -11,6 +11,10 @@ pub const VERIEP_CORE_WORDS: usize = 36;
 pub const VERIEP_EXPERT_MAP_WORDS: usize = 4;
 /// Words of 8 bytes in an agent.
 pub const VERIEP_AGENT_WORDS: usize = 8;
+/// Words of 8 bytes in the gates of a rank.
+pub const VERIEP_GATES_WORDS: usize = 4;
+/// Words of 8 bytes in a ticket.
+pub const VERIEP_TICKET_WORDS: usize = 2;
 
 /// The parameters of a domain as given, by the names of the operators' documents. `veriep_config_default` fills it in.
 #[repr(C)]
@@ -534,6 +538,20 @@ pub struct veriep_vector {
             out: *mut u8,
         ),
     >,
+}
+
+/// The gates of a rank: which operators and halves its own order lets it begin.
+#[repr(C)]
+pub struct veriep_gates {
+    /// The library's alone.
+    pub opaque: [u64; VERIEP_GATES_WORDS],
+}
+
+/// An operator that gates have begun. Of several copies only one may be ended.
+#[repr(C)]
+pub struct veriep_ticket {
+    /// The library's alone.
+    pub opaque: [u64; VERIEP_TICKET_WORDS],
 }
 
 /// What a step works with. All of it stays as it is from an operator's first step to its last.

@@ -29,6 +29,8 @@ fn made() -> String {
         ("core", size_of::<crate::types::veriep_core>()),
         ("expert_map", size_of::<crate::types::veriep_expert_map>()),
         ("agent", size_of::<crate::types::veriep_agent>()),
+        ("gates", size_of::<crate::types::veriep_gates>()),
+        ("ticket", size_of::<crate::types::veriep_ticket>()),
         ("place", size_of::<crate::types::veriep_place>()),
         ("choices", size_of::<crate::types::veriep_choices>()),
         ("area", size_of::<crate::types::veriep_area>()),
@@ -53,7 +55,7 @@ fn made() -> String {
         line_length: 120,
         ..Config::default()
     };
-    let files = ["codes", "types", "shape", "driver", "agent"];
+    let files = ["codes", "types", "shape", "driver", "gates", "agent"];
     let builder = files.iter().fold(Builder::new().with_config(config), |builder, file| {
         builder.with_src(here.join(format!("src/{file}.rs")))
     });

@@ -45,7 +45,7 @@ pub(super) fn shape_of(config: &veriep_config) -> Box<veriep_shape> {
     shape
 }
 
-fn said_in(text: &[c_char]) -> String {
+pub(super) fn said_in(text: &[c_char]) -> String {
     text.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte as u8)).collect()
 }
 

@@ -1,5 +1,6 @@
 //! What C sees: the header, and functions that are given what makes no sense.
 
+mod halves;
 mod header;
 mod large;
 mod misuse;

@@ -28,6 +28,8 @@ pub(super) struct Args {
     pub(super) any: usize,
     /// The core that is meant, or the agent of its rank.
     pub(super) seat: usize,
+    /// The ticket that is meant.
+    pub(super) ticket: usize,
     /// Memory is a table of functions; or else it is mapped.
     pub(super) is_table: bool,
     /// The shape is that of the survivors.
@@ -47,6 +49,7 @@ impl Args {
             refused: None,
             any: world.dice.below(1 << 16),
             seat: world.dice.below(world.seats.len()),
+            ticket: world.dice.below(world.tickets.len()),
             is_table: row.name == "veriep_fabric_can" || world.dice.once_in(2),
             uses_left,
         }
@@ -95,7 +98,7 @@ impl Args {
             return false;
         }
         match name {
-            "core was begun" | "core is idle or done" | "agent has not failed" => false,
+            "core was begun" | "core is idle or done" | "core has sent" | "agent has not failed" => false,
             "cx.fabric and cx.mapped" | "cx.nic and cx.mapped" => self.is_table,
             "inputs.mask_kind" if fault == Fault::Wrong => {
                 !world.tensors[seat.rank as usize].of("inputs.x_active_mask").is_empty()
@@ -175,7 +178,10 @@ impl Args {
             "map" => world.of_map.is_some(),
             "core" => self.row.name == "veriep_core_new" || seat.phase != Phase::None,
             "agent" => agent.phase != Phase::None,
-            "core was begun" => matches!(seat.phase, Phase::Running | Phase::Done),
+            "gates" => world.of_gates.is_some(),
+            "ticket" => self.row.name == "veriep_gates_begin" || world.tickets[self.ticket].twin.is_some(),
+            "core was begun" => !matches!(seat.phase, Phase::None | Phase::Idle | Phase::Dead),
+            "core has sent" => seat.phase == Phase::Sent,
             "core is idle or done" => matches!(seat.phase, Phase::Idle | Phase::Done),
             "agent has not failed" => agent.phase != Phase::Dead,
             _ => unreachable!("{name} has no state"),

@@ -148,6 +148,11 @@ fn row(name: &str) -> &'static Row {
     ROWS.iter().find(|row| row.name == name).unwrap()
 }
 
+/// How cores begin: with all of an operator, or with its sending half.
+fn begins(world: &mut World) -> &'static str {
+    world.dice.pick(&["veriep_core_begin", "veriep_core_send"])
+}
+
 /// Calls of one program, in any order.
 fn group(number: u64, seen: &mut Seen) {
     let mut world = World::new(Dice::new(number));
@@ -168,7 +173,8 @@ fn group(number: u64, seen: &mut Seen) {
     let seats = world.seats.len();
     // Mostly all is made first.
     if !world.dice.once_in(5) {
-        for name in ["veriep_shape_new", "veriep_core_new", "veriep_agent_new", "veriep_core_begin"] {
+        let begins = begins(&mut world);
+        for name in ["veriep_shape_new", "veriep_core_new", "veriep_agent_new", "veriep_gates_new", begins] {
             for seat in 0..seats {
                 let args = right(&mut world, name, seat);
                 call(&mut world, args, seen);
@@ -188,11 +194,15 @@ fn group(number: u64, seen: &mut Seen) {
                 }
             }
             1 => {
+                let begins = begins(&mut world);
                 for seat in 0..seats {
-                    if world.seats[seat].phase == Phase::Done {
-                        let args = right(&mut world, "veriep_core_begin", seat);
-                        call(&mut world, args, seen);
-                    }
+                    let name = match world.seats[seat].phase {
+                        Phase::Idle | Phase::Done => begins,
+                        Phase::Sent => "veriep_core_resume",
+                        _ => continue,
+                    };
+                    let args = right(&mut world, name, seat);
+                    call(&mut world, args, seen);
                 }
             }
             2 if world.dice.once_in(2) => world.move_objects(),

@@ -28,6 +28,7 @@ fn name_of(code: i32) -> &'static str {
         VERIEP_E_REFUSED => "REFUSED",
         VERIEP_E_PROTOCOL => "PROTOCOL",
         VERIEP_E_FABRIC => "FABRIC",
+        VERIEP_E_EARLY => "EARLY",
         _ => unreachable!("{code} has no name"),
     }
 }

@@ -303,6 +303,20 @@ pub(super) const ROWS: &[Row] = &[
         call: calls::core_begin,
     },
     Row {
+        name: "veriep_core_send",
+        checks: &[one("core", OBJECT), one("core is idle or done", STATE), one("which", NUMBER)],
+        answers: &[OK, VERIEP_E_REFUSED],
+        writes: &["core"],
+        call: calls::core_send,
+    },
+    Row {
+        name: "veriep_core_resume",
+        checks: &[one("core", OBJECT), one("core has sent", STATE)],
+        answers: &[OK],
+        writes: &["core"],
+        call: calls::core_resume,
+    },
+    Row {
         name: "veriep_core_step",
         checks: &STEP,
         answers: STEPPED,
@@ -315,6 +329,27 @@ pub(super) const ROWS: &[Row] = &[
         answers: AWAITS,
         writes: &["core", "status", "list", "count", SCRATCH[0], SCRATCH[1]],
         call: calls::core_awaits,
+    },
+    Row {
+        name: "veriep_gates_new",
+        checks: &[one("out", POINTER), one("shape", OBJECT), one("choices", OPTIONAL), Check::All(&CHOICES)],
+        answers: &[OK],
+        writes: &["gates"],
+        call: calls::gates_new,
+    },
+    Row {
+        name: "veriep_gates_begin",
+        checks: &[one("text", TEXT), one("ticket", POINTER), one("gates", OBJECT), one("which", NUMBER)],
+        answers: &[OK, VERIEP_E_EARLY],
+        writes: &["gates", "ticket"],
+        call: calls::gates_begin,
+    },
+    Row {
+        name: "veriep_gates_end",
+        checks: &[one("gates", OBJECT), one("ticket", OBJECT)],
+        answers: &[OK],
+        writes: &["gates", "ticket"],
+        call: calls::gates_end,
     },
     Row {
         name: "veriep_agent_new",

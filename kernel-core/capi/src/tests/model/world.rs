@@ -15,7 +15,8 @@ use core::ptr::{null, null_mut};
 use kernel_core::fabric::Capabilities;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{
-    Agent, AgentEnv, Choices, Env, Flags, Machine, Operator, Receive, Stage, scratch_bytes, scratch_words,
+    Agent, AgentEnv, Choices, Env, Flags, Gates, Machine, Operator, Receive, Stage, Ticket, scratch_bytes,
+    scratch_words,
 };
 use kernel_core::shape::{BatchSizes, Config, Dtype, Given, Limits, Op, Protocol, Shape};
 use kernel_core::units::RankId;
@@ -36,6 +37,9 @@ pub(super) enum Phase {
     /// Not made.
     None,
     Idle,
+    Sends,
+    Sent,
+    Resumed,
     Running,
     Done,
     Dead,
@@ -64,6 +68,12 @@ pub(super) struct Seat {
     pub(super) phase: Phase,
     pub(super) twin: Option<Twin>,
     pub(super) scratch: [Scratch; 2],
+}
+
+/// A ticket of the gates.
+pub(super) struct TicketSeat {
+    pub(super) object: Box<veriep_ticket>,
+    pub(super) twin: Option<Ticket>,
 }
 
 /// The agent of a rank.
@@ -96,6 +106,10 @@ pub(super) struct World {
     pub(super) rows_of_map: u32,
     pub(super) seats: Vec<Seat>,
     pub(super) agents: Vec<AgentSeat>,
+    pub(super) gates: Box<veriep_gates>,
+    /// What the object `gates` is, when it is made.
+    pub(super) of_gates: Option<Gates>,
+    pub(super) tickets: [TicketSeat; 2],
     pub(super) memories: [Memory; 2],
     pub(super) tensors: Vec<Tensors>,
     pub(super) y: Vec<Data>,
@@ -258,6 +272,9 @@ impl World {
             rows_of_map,
             seats,
             agents,
+            gates: opaque(),
+            of_gates: None,
+            tickets: [(); 2].map(|()| TicketSeat { object: opaque(), twin: None }),
             memories,
             tensors,
             y,
@@ -350,6 +367,8 @@ impl World {
         to_elsewhere(&mut self.shape);
         to_elsewhere(&mut self.left);
         to_elsewhere(&mut self.map);
+        to_elsewhere(&mut self.gates);
+        self.tickets.iter_mut().for_each(|ticket| to_elsewhere(&mut ticket.object));
         self.seats.iter_mut().for_each(|seat| to_elsewhere(&mut seat.object));
         self.agents.iter_mut().for_each(|agent| to_elsewhere(&mut agent.object));
     }
@@ -380,6 +399,7 @@ impl World {
             of("left", &*self.left),
             of("blank", &*self.blank),
             of("map", &*self.map),
+            of("gates", &*self.gates),
             of("config", &*self.made_config),
             of("sizes", &*self.sizes),
             of("own", &*self.own),
@@ -405,6 +425,10 @@ impl World {
                 watched.push(all("words", &seat.scratch[0].words));
                 watched.push(all("bytes", &seat.scratch[0].bytes));
             }
+        }
+        for (number, ticket) in self.tickets.iter().enumerate() {
+            let is_its = number == args.ticket;
+            watched.push(of(if is_its { "ticket" } else { "another ticket" }, &*ticket.object));
         }
         for (rank, agent) in self.agents.iter().enumerate() {
             let is_its = rank as u32 == self.seats[args.seat].rank;

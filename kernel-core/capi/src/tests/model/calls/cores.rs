@@ -4,7 +4,10 @@ use super::came::check_steps;
 use super::memories::{Cache, lacking, mapped_of, reach_of, some};
 use super::{List, choices_of, shape_of};
 use crate::codes::*;
-use crate::driver::{veriep_core_awaits, veriep_core_begin, veriep_core_new, veriep_core_step};
+use crate::driver::{
+    veriep_core_awaits, veriep_core_begin, veriep_core_new, veriep_core_resume, veriep_core_send,
+    veriep_core_step,
+};
 use crate::tests::model::Args;
 use crate::tests::model::caches::Noted;
 use crate::tests::model::mood::{Mood, Moody};
@@ -63,7 +66,8 @@ pub(in crate::tests::model) fn core_new(world: &mut World, args: &mut Args) -> O
     })
 }
 
-pub(in crate::tests::model) fn core_begin(world: &mut World, args: &mut Args) -> Outcome {
+/// Begins an operator, or its sending half.
+fn begin(world: &mut World, args: &mut Args, phase: Phase) -> Outcome {
     let is_random = world.dice.once_in(8);
     let any = world.dice.below(2) as u32;
     let seat = &mut world.seats[args.seat];
@@ -72,25 +76,57 @@ pub(in crate::tests::model) fn core_begin(world: &mut World, args: &mut Args) ->
     let right = if is_random { any } else { has_dispatched.into() };
     let which = args.number("which", right, 2);
     let core = args.object("core", &raw mut *seat.object, &raw const *world.blank);
+    let sends = phase == Phase::Sends;
     // SAFETY: as above.
-    let said = unsafe { veriep_core_begin(core, which) };
+    let said = unsafe { if sends { veriep_core_send(core, which) } else { veriep_core_begin(core, which) } };
     args.outcome(said, || {
+        if sends && world.of.tp_world_size() > 1 {
+            return (VERIEP_E_REFUSED, None);
+        }
         let twin = seat.twin.as_mut().unwrap();
         twin.operator = if which == VERIEP_DISPATCH { Operator::Dispatch } else { Operator::Combine };
         twin.machine = Machine::begin(twin.operator, &twin.env);
-        seat.phase = Phase::Running;
+        seat.phase = phase;
         (VERIEP_OK, None)
     })
 }
 
-/// Lets a machine go on; or take one step and note what it waits for.
+pub(in crate::tests::model) fn core_begin(world: &mut World, args: &mut Args) -> Outcome {
+    begin(world, args, Phase::Running)
+}
+
+pub(in crate::tests::model) fn core_send(world: &mut World, args: &mut Args) -> Outcome {
+    begin(world, args, Phase::Sends)
+}
+
+pub(in crate::tests::model) fn core_resume(world: &mut World, args: &mut Args) -> Outcome {
+    let seat = &mut world.seats[args.seat];
+    let core = args.object("core", &raw mut *seat.object, &raw const *world.blank);
+    // SAFETY: as above.
+    let said = unsafe { veriep_core_resume(core) };
+    args.outcome(said, || {
+        seat.phase = Phase::Resumed;
+        (VERIEP_OK, None)
+    })
+}
+
+/// Lets a machine go on from a phase; or take one step and note what it waits for.
 fn go_on(
     machine: &mut Machine,
+    phase: Phase,
     mut cx: Context<'_, dyn Fabric + '_>,
     awaited: Option<&mut Vec<Awaited>>,
     steps: u32,
 ) -> Ran {
+    if phase == Phase::Resumed
+        && let Err(error) = machine.resume(cx.core, &*cx.fabric)
+    {
+        return Ran::failed(error);
+    }
+    let sends = matches!(phase, Phase::Sends | Phase::Sent);
     match awaited {
+        Some(_) if sends && machine.has_sent(cx.core) => Ran { steps: 0, end: Ok(Run::Done) },
+        None if sends => machine.send(&mut cx, steps),
         Some(awaited) => machine.awaits(&mut cx, &mut |what| awaited.push(what)).into(),
         None => machine.run(&mut cx, steps),
     }
@@ -98,9 +134,12 @@ fn go_on(
 
 /// The state of a core that has gone on.
 fn phase_after(before: Phase, came: &Ran) -> Phase {
+    let sends = matches!(before, Phase::Sends | Phase::Sent);
     match &came.end {
         Err(ProtocolError::OtherShape { .. }) => before,
         Err(_) => Phase::Dead,
+        Ok(Run::Done) if sends => Phase::Sent,
+        Ok(_) if sends => Phase::Sends,
         Ok(Run::Done) => Phase::Done,
         Ok(_) => Phase::Running,
     }
@@ -190,7 +229,7 @@ fn drive_core(world: &mut World, args: &mut Args, awaits: bool) -> Outcome {
         came = match twin.env.on(&of) {
             Ok(core) => {
                 let cx = Context { core, fabric, inputs, combine_inputs, scratch };
-                go_on(&mut twin.machine, cx, awaits.then_some(&mut awaited), steps)
+                go_on(&mut twin.machine, *phase, cx, awaits.then_some(&mut awaited), steps)
             }
             Err(error) => Ran::failed(error),
         };

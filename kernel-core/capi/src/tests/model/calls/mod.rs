@@ -3,12 +3,14 @@
 mod agents;
 mod came;
 mod cores;
+mod gates;
 mod memories;
 mod plans;
 mod shapes;
 
 pub(super) use agents::{agent_awaits, agent_new, agent_step};
-pub(super) use cores::{core_awaits, core_begin, core_new, core_step};
+pub(super) use cores::{core_awaits, core_begin, core_new, core_resume, core_send, core_step};
+pub(super) use gates::{gates_begin, gates_end, gates_new};
 pub(super) use memories::fabric_can;
 pub(super) use plans::{
     expert_map_new, expert_map_translate, has_agents, inputs_batch, inputs_check, plan_sends, received_rows,
