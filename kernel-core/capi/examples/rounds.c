@@ -368,6 +368,30 @@ static void prepare(struct task *task, struct group *group, uint32_t ep, uint32_
     fail(group, "no core:", text);
 }
 
+enum part { WHOLE, SEND, RESUME };
+static int32_t begin(struct task *task, enum part part, uint32_t operator) {
+  if (part == SEND) return veriep_core_send(&task->core, operator);
+  return part == RESUME ? veriep_core_resume(&task->core) : veriep_core_begin(&task->core, operator);
+}
+/* All cores begin an operator or a half of one, and go on until it has ended on all. */
+static void run_part(struct group *group, struct task *tasks, uint32_t count, enum part part, uint32_t operator) {
+  for (uint32_t i = 0; i < count; i++) {
+    tasks[i].awaited_len = 0;
+    if (tasks[i].is_agent) continue;
+    tasks[i].is_done = 0;
+    if (begin(&tasks[i], part, operator)) fail(group, "does not begin", "");
+  }
+  for (uint32_t step = 0, done = 0; !done; step++) {
+    int moved = 0;
+    done = 1;
+    for (uint32_t i = 0; i < count; i++) {
+      moved |= turn(&tasks[i], step + i);
+      done &= (uint32_t)(tasks[i].is_done || tasks[i].is_agent);
+    }
+    if (!moved && !done) fail(group, "all sleep:", tasks[0].cx.text);
+  }
+}
+
 static void run(struct group *group, uint32_t rounds) {
   char text[2048];
   static struct tensors tensors[RANKS];
@@ -393,9 +417,9 @@ static void run(struct group *group, uint32_t rounds) {
       rank->outputs[tensor] = calloc(rank->sizes.outputs[tensor] / 8 + 1, 8);
     tensors[n].y = calloc(rank->sizes.rows_max * group->tps, ROW);
   }
-  int32_t has_agents = veriep_has_agents(&group->shape, &group->choices);
+  uint32_t per_rank = CORES + (uint32_t)veriep_has_agents(&group->shape, &group->choices);
   for (uint32_t n = 0; n < all; n++)
-    for (uint32_t core = 0; core < CORES + (uint32_t)has_agents; core++) {
+    for (uint32_t core = 0; core < per_rank; core++) {
       tasks[count].is_agent = core == CORES;
       prepare(&tasks[count++], group, n / group->tps, n % group->tps, core, &tensors[n]);
     }
@@ -411,24 +435,14 @@ static void run(struct group *group, uint32_t rounds) {
       }
       if (group->has_replicas) translate(group, n / group->tps, tensors[n].ids);
     }
+    /* Every other round is taken in halves, which a TP domain has not. */
+    int has_halves = round % 2 && group->tps == 1;
     for (uint32_t operator = VERIEP_DISPATCH; operator <= VERIEP_COMBINE; operator++) {
-      for (uint32_t i = 0; i < count; i++) {
-        struct task *task = &tasks[i];
-        task->awaited_len = 0;
-        if (task->is_agent) continue;
-        task->is_done = 0;
-        if (veriep_inputs_check(&group->shape, task->view.ep, operator, &task->inputs, text, sizeof text)) fail(group, "inputs:\n", text);
-        if (veriep_core_begin(&task->core, operator)) fail(group, "does not begin", "");
-      }
-      for (uint32_t step = 0, done = 0; !done; step++) {
-        int moved = 0;
-        done = 1;
-        for (uint32_t i = 0; i < count; i++) {
-          moved |= turn(&tasks[i], step + i);
-          done &= (uint32_t)(tasks[i].is_done || tasks[i].is_agent);
-        }
-        if (!moved && !done) fail(group, "all sleep:", tasks[0].cx.text);
-      }
+      for (uint32_t n = 0; n < all; n++)
+        if (veriep_inputs_check(&group->shape, n / group->tps, operator, &tasks[n * per_rank].inputs, text, sizeof text))
+          fail(group, "inputs:\n", text);
+      run_part(group, tasks, count, has_halves ? SEND : WHOLE, operator);
+      if (has_halves) run_part(group, tasks, count, RESUME, operator);
       if (operator == VERIEP_DISPATCH)
         for (uint32_t n = 0; n < all; n++) experts(group, n / group->tps, n % group->tps, &tensors[n]);
     }

@@ -34,12 +34,23 @@ static void *make_fingerprints(void *argument) {
   said = veriep_fingerprints_new(&fingerprints, &shape, NULL, "ep", NULL);
   return argument;
 }
-/* A rank alone runs an operator to its end. */
-static void *step(void *argument) {
-  said = veriep_core_begin(&core, (uint32_t)*(int *)argument);
-  if (said) return argument;
+/* A rank alone runs what was begun to its end. */
+static void drive(void) {
+  if (said) return;
   while ((said = veriep_core_step(&core, &cx, 100, NULL)) > 0)
     if (has_agent && (said = veriep_agent_step(&agent, &cx, 100, NULL)) < 0) break;
+}
+static void *step(void *argument) {
+  said = veriep_core_begin(&core, (uint32_t)*(int *)argument);
+  drive();
+  return argument;
+}
+/* The same in two halves. */
+static void *step_halves(void *argument) {
+  said = veriep_core_send(&core, (uint32_t)*(int *)argument);
+  drive();
+  if (!said) said = veriep_core_resume(&core);
+  drive();
   return argument;
 }
 static veriep_segment memory(uint64_t bytes) {
@@ -62,7 +73,7 @@ static size_t taken(void *(*call)(void *), void *argument) {
 }
 
 static int is_within(const char *what, size_t bytes, size_t most) {
-  printf("stack of %-22s %6zu bytes, at most %zu\n", what, bytes, most);
+  printf("stack of %-29s %6zu bytes, at most %zu\n", what, bytes, most);
   if (said) fprintf(stderr, "%s: %d %s\n", what, said, text);
   return !said && bytes <= most;
 }
@@ -106,6 +117,8 @@ static int steps_are_within(const char *what, uint32_t comm_alg, uint32_t receiv
     char name[64];
     snprintf(name, sizeof name, "%s, %s", i ? "combine" : "dispatch", what);
     good &= is_within(name, taken(step, &operators[i]) - thread, 5120);
+    snprintf(name, sizeof name, "%s halves, %s", i ? "combine" : "dispatch", what);
+    good &= is_within(name, taken(step_halves, &operators[i]) - thread, 5248);
   }
   return good;
 }

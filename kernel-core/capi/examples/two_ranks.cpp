@@ -1,4 +1,5 @@
-// Two ranks of two cores on four threads, over a fabric class of this program's own: tokens come back as they were.
+// Two ranks of two cores on four threads, over a fabric class of this program's own: tokens come back as they were. Every other dispatch
+// is taken in two halves.
 #include "veriep.hpp"
 
 #include <atomic>
@@ -111,7 +112,13 @@ int main() {
         inputs.expert_scales = {weights.data(), 4 * weights.size()};
         veriep_context cx{};
         cx.fabric = &fabric, cx.inputs = &inputs;
-        core.run(VERIEP_DISPATCH, cx, yield);
+        if (round % 2) {
+          core.send(VERIEP_DISPATCH, cx, yield);
+          own.join.arrive_and_wait();
+          core.resume(cx, yield);
+        } else {
+          core.run(VERIEP_DISPATCH, cx, yield);
+        }
         own.join.arrive_and_wait();
         // Experts return the rows as they came.
         veriep_operands operands{};

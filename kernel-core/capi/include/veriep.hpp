@@ -145,11 +145,28 @@ class Core {
   // Runs an operator to its end; `wait` is called whenever it waits for others.
   template <std::invocable Wait>
   void run(std::uint32_t operation, veriep_context cx, Wait wait) {
+    accept(veriep_core_begin(&core, operation));
+    drive(cx, wait);
+  }
+  // Runs the sending half of an operator. `resume` runs the rest, and other operators may run before on another `Core`.
+  template <std::invocable Wait>
+  void send(std::uint32_t operation, veriep_context cx, Wait wait) {
+    accept(veriep_core_send(&core, operation));
+    drive(cx, wait);
+  }
+  template <std::invocable Wait>
+  void resume(veriep_context cx, Wait wait) {
+    accept(veriep_core_resume(&core));
+    drive(cx, wait);
+  }
+
+ private:
+  template <std::invocable Wait>
+  void drive(veriep_context &cx, Wait wait) {
     cx.shape = shape.get();
     cx.words = words.data(), cx.words_len = words.size();
     cx.bytes = row.data(), cx.bytes_len = row.size();
     cx.text = text.data(), cx.text_len = text.size();
-    accept(veriep_core_begin(&core, operation));
     while (std::int32_t said = accept(veriep_core_step(&core, &cx, 1000, nullptr), text))
       if (said == VERIEP_PENDING) wait();
   }

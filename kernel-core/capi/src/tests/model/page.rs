@@ -91,6 +91,18 @@ fn the_page_has_the_codes_of_the_model() {
     snapbox::assert_data_eq!(made, Data::read_from(&path, Some(DataFormat::Text)).raw());
 }
 
+/// What the page shows in C is run as part of the example.
+#[test]
+fn the_page_shows_lines_of_the_example() {
+    let page = include_str!("../../../../../docs/embed/c.md");
+    let example = include_str!("../../../examples/two_ranks.c");
+    let blocks: Vec<_> = page.split("```c\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        assert!(example.contains(block), "docs/embed/c.md shows what two_ranks.c does not have:\n{block}");
+    }
+}
+
 /// A function without a row would be in no model.
 #[test]
 fn each_function_of_the_header_has_a_row() {
