@@ -168,6 +168,8 @@ defects! {
     NoRowsDone: explorer [Unawaited, Unrefined], loom No, sim [];
     /// A relay waits in dispatch for no record and no end flag (hierarchy).
     NoStreams: explorer [Diverged, Unawaited, Unrefined], loom No, sim [];
+    /// A memory that answers busy to a put has taken it all the same.
+    BusyAfterPut: explorer [Overwritten], loom No, sim [];
     /// The word that results of experts lie ready is not after the results.
     RelaxedReady: explorer [], loom Fails, sim [];
     /// What follows an observe may have come before it.

@@ -1,5 +1,6 @@
 //! Which moves must be tried, and which ways through a step.
 
+use super::model::Model;
 use super::moves::{Ask, Found, Known, Move, Next};
 use super::protocol::{Explored, Outcome};
 use super::state::{Core, StateOf};
@@ -55,7 +56,7 @@ impl<P: Explored> Known<'_, P> {
 
     /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
     pub(super) fn ways(&mut self, state: &StateOf<P>, core: usize) -> (Vec<Next<P>>, u32) {
-        let defect = self.setup.model.defect;
+        let Model { defect, busy, .. } = *self.setup.model;
         for supposing in [self.protocol.supposes(), false] {
             let (mut open, mut holds) = (0, true);
             let step = |given: Vec<bool>| {
@@ -70,7 +71,8 @@ impl<P: Explored> Known<'_, P> {
                 let moved = self.conclude(&mut next, core, came, step.found);
                 let moved = moved.map(|moved| {
                     next.cores[core].polled = defect.is_polled(state.cores[core].polled, moved);
-                    moved || defect.polls() || landed
+                    let prepared = busy && next.cores[core].local != state.cores[core].local;
+                    moved || defect.polls() || landed || prepared
                 });
                 if matches!(moved, Ok(false)) {
                     self.give_back(next);

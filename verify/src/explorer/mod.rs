@@ -90,7 +90,8 @@ pub struct Report {
 ///
 /// # Panics
 /// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever. Or a model is to
-/// be held against that of the theorem, which has no such group. Or its defect is none that a model here can have.
+/// be held against that of the theorem, which has no such group. Or a memory is busy that is not A3's. Or its defect is none that a
+/// model here can have.
 pub fn explore(model: &Model) -> Report {
     explore_before(model, None)
 }
@@ -104,9 +105,10 @@ pub(crate) fn explore_before(model: &Model, witness: Option<&dyn Witness>) -> Re
     if model.refined {
         assert!(setup.is_whole(), "the theorem's model has no halves: {model:?}");
         let other = model.choices.receive == Receive::InPlace || model.units.is_none();
-        let other = other || model.tp || model.elastic || model.shared_ranks > 0;
+        let other = other || model.tp || model.elastic || model.shared_ranks > 0 || model.busy;
         assert!(!other, "the theorem's model has no such group: {model:?}");
     }
+    assert!(model.product == Product::A3 || !model.busy, "no such memory of this protocol: {model:?}");
     match model.product {
         _ if !setup.is_searchable() => panic!("no such orders of this protocol: {model:?}"),
         Product::A3 => search(Known::new(setup, a3::Scene::new(setup))),

@@ -85,6 +85,8 @@ pub struct Model {
     /// Whether a step may have several effects in a row, as the host takes them (A3). Else one at most, so that all orders
     /// of effects are explored.
     pub in_runs: bool,
+    /// Whether the memory may have no room for an effect and answer busy, at any effect of any step (A3).
+    pub busy: bool,
     /// Blocks of a record, 1 to 3, with fullmesh_v2; 0 in the plain layout.
     pub blocks: u32,
     /// The orders of the ranks, as text; units, their time round, repeat.
@@ -152,6 +154,7 @@ with! {
     fn elastic() { elastic = true }
     fn quantised() { quantised = true }
     fn in_runs() { in_runs = true }
+    fn busy() { busy = true }
     /// Uses fullmesh_v2, where each record has `blocks` blocks (1 to 3).
     fn blocks(blocks: u32) { blocks = blocks }
     fn weak() { memory = Memory::Weak }
@@ -193,6 +196,7 @@ impl Model {
             elastic: false,
             quantised: false,
             in_runs: false,
+            busy: false,
             blocks: 0,
             schedule: schedule.to_owned(),
             units: None,
@@ -277,6 +281,7 @@ impl Model {
             (self.calls > 0, ", calls numbered"),
             (self.quantised, ", int8"),
             (runs, ", several effects a step"),
+            (self.busy, ", memory that is busy at any effect"),
         ];
         let size: String = size.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
         let times = self.units.map_or("for ever".to_owned(), |units| format!("x {units}"));

@@ -344,7 +344,9 @@ impl<'a, P: Explored> Known<'a, P> {
         let Local { phase, words, row } = &mut self.local;
         let moved = (&*phase, &*words) != (&known.phase, &known.words);
         let stays = matches!(came, Ok(Progress::Pending(_)));
-        if matches!(came, Ok(Progress::Stepped)) && !moved || stays && moved {
+        // For an effect without room a step may have prepared a row or its plan.
+        let changed = moved && !setup.model.busy;
+        if matches!(came, Ok(Progress::Stepped)) && !moved || stays && changed {
             step.found.blame(Violation::Misreported { rank: step.at.rank });
         }
         row.truncate(staged);

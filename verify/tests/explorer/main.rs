@@ -6,6 +6,7 @@ mod a2;
 mod agreement;
 mod argument;
 mod blocks;
+mod busy;
 mod domains;
 mod flags;
 mod forty;

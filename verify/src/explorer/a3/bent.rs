@@ -42,11 +42,13 @@ pub(super) struct Bent<'v, 'a> {
     sent: bool,
     /// Where it last saw the flag of a block.
     block_seen: Cell<Option<u64>>,
+    /// Of the rows that the step has read for the last time, those that its effects have used.
+    used: usize,
 }
 
 impl<'v, 'a> Bent<'v, 'a> {
     pub(super) fn new(view: View<'v, 'a>, sent: bool) -> Self {
-        Self { view, sent, block_seen: Cell::default() }
+        Self { view, sent, block_seen: Cell::default(), used: 0 }
     }
 
     /// The view, and what is kept of the core for its next step.
@@ -184,6 +186,30 @@ impl<'v, 'a> Bent<'v, 'a> {
         }
     }
 
+    /// Asks the memory for room for an effect, if the model's may be busy: it has room, or answers busy. Both ways are tried.
+    fn has_room(&mut self, at: Place) -> Result<bool, Fault> {
+        if !self.setup().model.busy {
+            return Ok(true);
+        }
+        self.view.step.touch(at)?;
+        let has_room = self.view.step.search.tape.get_mut().choose(());
+        if !has_room {
+            // A row that was read for an effect without room is read again.
+            self.view.read_rows.get_mut().truncate(self.used);
+        }
+        Ok(has_room)
+    }
+
+    /// An effect has been taken, which has used all rows that were read.
+    fn taken(&mut self) {
+        self.used = self.view.read_rows.get_mut().len();
+    }
+
+    /// Asks for room, and refuses an effect for which there is none.
+    fn ask_room(&mut self, to: RankId, at: Place) -> Result<(), Fault> {
+        if self.has_room(at)? { Ok(()) } else { Err(Fault::busy(to, at, 0)) }
+    }
+
     /// Clears the combine flags of the partition that comes next.
     fn clean_next(&mut self) {
         let (model, view) = (self.setup().model, &mut self.view);
@@ -207,12 +233,17 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.view.put(to, at, row, tail)?;
-        self.sent = true;
-        Ok(())
+        let has_room = self.has_room(at)?;
+        if has_room || self.defect() == Defect::BusyAfterPut {
+            self.view.put(to, at, row, tail)?;
+            self.taken();
+            self.sent = true;
+        }
+        if has_room { Ok(()) } else { Err(Fault::busy(to, at, 0)) }
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.ask_room(to, at)?;
         let (at, member) = (self.folded(at), self.view.member(to, at)?);
         if self.leaves_out(member, at) {
             return Ok(());
@@ -220,7 +251,9 @@ impl Fabric for Bent<'_, '_> {
         if self.is_lost(member, at) {
             return self.view.step.touch(at);
         }
-        self.view.publish(to, at, word)
+        self.view.publish(to, at, word)?;
+        self.taken();
+        Ok(())
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
@@ -244,6 +277,7 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.ask_room(self.view.step.at.rank, at)?;
         if self.defect() == Defect::CleansNext && at == selector(Operator::Combine, CoreId(0)) {
             self.view.step.touch(at)?;
             self.clean_next();
@@ -254,7 +288,9 @@ impl Fabric for Bent<'_, '_> {
         if is_shared(at) && self.forgets(at) {
             return self.view.take(at).map(|_| ());
         }
-        self.view.store(at, word)
+        self.view.store(at, word)?;
+        self.taken();
+        Ok(())
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
@@ -270,16 +306,22 @@ impl Fabric for Bent<'_, '_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.ask_room(self.view.step.at.rank, at)?;
         if self.defect() == Defect::EarlyGrants && self.view.step.at.expected().is_none() {
             // What will be right is not known yet.
             self.view.step.found.written += bytes.len() as u32;
             return Ok(());
         }
-        self.view.write(at, bytes)
+        self.view.write(at, bytes)?;
+        self.taken();
+        Ok(())
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.view.deliver(output, from, len)
+        self.ask_room(self.view.step.at.rank, output)?;
+        self.view.deliver(output, from, len)?;
+        self.taken();
+        Ok(())
     }
 }
 
