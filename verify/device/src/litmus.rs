@@ -6,8 +6,13 @@ use veriep_core::conformance::{Claim, Litmus, STRIDE, SUITES};
 use veriep_core::fabric::raw::Peer;
 use veriep_core::layout::state::STATE_BYTES;
 
-/// Attempts of a wait, of which a good one takes some thousands.
-const ATTEMPTS: u32 = 20_000_000;
+/// Attempts of a wait, of which a good one takes some thousands. Threads may wait while the system runs others for a second.
+const fn attempts(device: Device) -> u32 {
+    match device {
+        Device::Processor => 500_000_000,
+        Device::Gpu { .. } => 20_000_000,
+    }
+}
 
 /// As many repetitions as fit into the state region.
 pub(crate) const REPETITIONS_MAX: u32 = (STATE_BYTES / STRIDE) as u32;
@@ -56,7 +61,7 @@ fn one(
         litmus: number,
         program,
         repetitions,
-        attempts: ATTEMPTS,
+        attempts: attempts(device),
         broken: 0,
         stopped: 0,
         met: met.segment().base().cast(),

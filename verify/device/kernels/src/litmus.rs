@@ -1,7 +1,7 @@
 //! The programs of the fabric's contract, each as a block of its own.
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use veriep_core::conformance::{Actor, Run, SUITES, Who, Why};
+use veriep_core::conformance::{Actor, Failure, Run, SUITES, Step, Who, Why};
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use veriep_core::place::Tensor;
 use veriep_core::units::RankId;
@@ -20,7 +20,7 @@ pub struct Job {
     pub program: u32,
     /// Repetitions, each in places of its own.
     pub repetitions: u32,
-    /// Attempts of a wait.
+    /// Attempts of each wait.
     pub attempts: u32,
     /// Repetitions in which an expectation of the program did not hold.
     pub broken: u32,
@@ -55,15 +55,23 @@ pub unsafe fn run(job: *mut Job) {
             Who::Core(_) => Actor::Core(&mut fabric),
             Who::Agent => Actor::Agent(&mut nic),
         };
-        let mut left = job.attempts;
-        let waits = || {
-            left = left.saturating_sub(1);
-            left > 0
-        };
-        match Run::new(program, repetition.into()).to_end(&mut actor, waits) {
+        match to_end(Run::new(program, repetition.into()), &mut actor, job.attempts) {
             Ok(()) => {}
             Err(failure) if matches!(failure.why, Why::Seen(_)) => job.broken += 1,
             Err(_) => job.stopped += 1,
+        }
+    }
+}
+
+/// Does all operations of a program. Each of its waits has so many attempts, however many waits there are.
+fn to_end(mut run: Run, actor: &mut Actor<'_>, attempts: u32) -> Result<(), Failure> {
+    let mut left = attempts;
+    loop {
+        match run.step(actor)? {
+            Step::Moved => left = attempts,
+            Step::Waits if left > 0 => left -= 1,
+            Step::Waits => return Err(run.failed(Why::Stuck)),
+            Step::Done => return Ok(()),
         }
     }
 }
