@@ -9,7 +9,8 @@ use core::fmt;
 pub enum Progress {
     /// The machine moved.
     Stepped,
-    /// The machine did not change: it lacks this.
+    /// The machine did not move: it waits for this. It did not change, either, unless it waits for [room](Flag::Room): then it may
+    /// have prepared a row or its plan.
     Pending(Wait),
     /// The operator has ended.
     Done,

@@ -8,16 +8,18 @@ use crate::fabric::completions::BehindCompletions;
 use crate::fabric::nic::Nic;
 use crate::fabric::{Capabilities, Fabric};
 use crate::inputs::Inputs;
+use crate::layout::state::Operator;
 use crate::layout::state::STATE_BYTES;
-use crate::place::Place;
+use crate::place::{Place, Tensor};
 use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config, Protocol, Shape};
 use crate::sim::chooser::{AGENT, Actor, Dice};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
 use crate::sim::storage::{Dense, Spot, group_sizes};
-use crate::testing::domain::{self, Domain, PAIR, result_row, shape as shape_of};
-use crate::testing::group::{Judge, map_large_vectors, unmasked_rounds};
+use crate::testing::domain::{self, Domain, PAIR, Tensors, result_row, shape as shape_of};
+use crate::testing::group::{Judge, map_large_vectors};
 use crate::units::{CoreId, RankId};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -42,6 +44,7 @@ pub(super) fn setups() -> Vec<Setup> {
     let plain = |r, h| Domain { r, e: 2 * r, k: 2, h, bs: 2, cores: 2, ..PAIR }.config();
     let a3 = Choices::default();
     let receive = |receive| Choices { receive, ..a3 };
+    let tp = Config { tp_world_size: 2, moe_expert_num: 2, ..plain(2, 512) };
     let v2 = Config { comm_alg: Protocol::FullmeshV2, ..plain(2, 512) };
     let a2 = Config { comm_alg: Protocol::Fullmesh, ..plain(3, 512) };
     let servers = Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..plain(4, 512) };
@@ -59,6 +62,7 @@ pub(super) fn setups() -> Vec<Setup> {
         ),
         ("direct", plain(2, 512), receive(Receive::Direct { areas: 1 })),
         ("overwrite", plain(3, 16), receive(Receive::Overwrite { areas: 1 })),
+        ("TP = 2", tp, a3),
         ("fullmesh_v2", v2, a3),
         ("a2", a2, a3),
         ("hierarchy 2", servers, stage(Stage::Two)),
@@ -91,6 +95,39 @@ pub(super) fn with_windows(shape: &Shape, bytes: u64) -> Behind {
 struct Zooed {
     judge: Judge,
     zoo: RefCell<Zoo>,
+    /// With a TP domain: the outputs of each operator that a member has ended, by round, operator and member.
+    outputs: BTreeMap<(usize, bool, usize), Vec<u8>>,
+}
+
+impl Zooed {
+    /// Keeps the outputs of an operator in a TP domain, which the reference does not judge here, and gives the experts' results.
+    fn ended_in_tp_domain(
+        &mut self,
+        cluster: &mut Cluster<'_, Dense, Idle>,
+        i: usize,
+        planned: Planned,
+    ) -> Result<(), Failure> {
+        let (round, is_combine) = (planned.round, planned.operator == Operator::Combine);
+        let of_operator = |tensor: &Tensor| (*tensor == Tensor::XOut) == is_combine;
+        let outputs = Tensor::ALL.into_iter().filter(of_operator);
+        let outputs = outputs.flat_map(|tensor| cluster.output(i, round, tensor)).copied().collect();
+        self.outputs.insert((round, is_combine, i), outputs);
+        if is_combine {
+            return Ok(());
+        }
+        // The rows of both peers.
+        let counts = cluster.output(i, round, Tensor::TpRecvCounts).as_chunks().0.iter().rev().take(2);
+        let rows = counts.map(|&count| u64::from(u32::from_le_bytes(count))).sum::<u64>();
+        let len = rows * cluster.shape.row_bytes();
+        if len > cluster.output(i, round, Tensor::ExpandX).len() as u64 {
+            return Err(Failure::Wrong("tp_recv_counts".to_string()));
+        }
+        // Small numbers of bf16, others in each row.
+        let y =
+            (0..len as usize).map(|byte| if byte % 2 == 0 { (byte / 2 + i) as u8 } else { 0x3F }).collect();
+        cluster.members[i].returned[round] = cluster.returned(i, round, y);
+        Ok(())
+    }
 }
 
 impl World<Dense, Idle> for Zooed {
@@ -104,7 +141,10 @@ impl World<Dense, Idle> for Zooed {
         i: usize,
         planned: Planned,
     ) -> Result<(), Failure> {
-        self.judge.ended(cluster, i, planned)
+        match cluster.shape.tp_world_size() {
+            1 => self.judge.ended(cluster, i, planned),
+            _ => self.ended_in_tp_domain(cluster, i, planned),
+        }
     }
 
     fn through(&self, core: Actor, inner: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
@@ -118,19 +158,29 @@ impl World<Dense, Idle> for Zooed {
     }
 }
 
-/// Runs some rounds as a seed decides.
+/// Runs some rounds as a seed decides, and returns what the reference has not judged.
 ///
 /// # Errors
 /// The first thing that goes wrong.
-pub(super) fn play(setup: &Setup, animal: &Animal, seed: u64) -> Result<(), String> {
-    let shape = &setup.shape;
-    let tensors = unmasked_rounds(shape, ROUNDS, &mut domain::Dice(seed));
+fn outputs(
+    setup: &Setup,
+    animal: &Animal,
+    seed: u64,
+) -> Result<BTreeMap<(usize, bool, usize), Vec<u8>>, String> {
+    let (shape, tp) = (&setup.shape, setup.shape.tp_world_size());
+    let mut inputs = domain::Dice(seed);
+    let mut round = || {
+        let members = 0..shape.ep_world_size() * tp;
+        members.map(|member| Tensors::unmasked(shape, RankId(member / tp), &mut inputs)).collect()
+    };
+    let tensors = (0..ROUNDS).map(|_| round()).collect();
     let behind = fresh(shape);
     let mut cluster = Cluster::new(shape, setup.choices, behind, schedule("DC", ROUNDS));
     cluster.checked = false;
     cluster.memory.rewrites = true;
     let judge = Judge::new(shape, tensors, |shape, _, source, token, k| result_row(shape, source, token, k));
-    let mut world = Zooed { judge, zoo: RefCell::new(Zoo::new(animal, shape.tp_world_size(), seed)) };
+    let zoo = RefCell::new(Zoo::new(animal, tp, seed));
+    let mut world = Zooed { judge, zoo, outputs: BTreeMap::new() };
     let mut dice = Dice(seed ^ 0x5EED);
     let actors: Vec<_> = cluster.actors().collect();
     cluster.begin(&mut world).map_err(|failure| format!("{failure:?}"))?;
@@ -151,7 +201,20 @@ pub(super) fn play(setup: &Setup, animal: &Animal, seed: u64) -> Result<(), Stri
             return Err("hang".to_string());
         }
     }
-    Ok(())
+    Ok(world.outputs)
+}
+
+/// Runs some rounds as a seed decides. Outputs of a TP domain are compared with those over a memory in which effects land at once.
+///
+/// # Errors
+/// The first thing that goes wrong.
+pub(super) fn play(setup: &Setup, animal: &Animal, seed: u64) -> Result<(), String> {
+    let seen = outputs(setup, animal, seed)?;
+    if setup.shape.tp_world_size() == 1 {
+        return Ok(());
+    }
+    let want = outputs(setup, &super::zoo::RIGHT[0], seed)?;
+    if seen == want { Ok(()) } else { Err("an output of the TP domain".to_string()) }
 }
 
 /// Returns the steps that moved, and the operators that members have ended.
