@@ -64,6 +64,11 @@ impl Plan {
         self.last.as_ref().unwrap_or(&self.unit).batches()
     }
 
+    /// How often a unit takes a loop; none of an order whose batches end in it.
+    pub fn chain(&self) -> Option<usize> {
+        self.unit.is_loop().then(|| self.unit.times())
+    }
+
     /// A unit by its number, and its first round; that of the last one for any greater number.
     pub fn unit(&self, number: usize) -> (usize, &Schedule) {
         let all = self.units + usize::from(self.last.is_some());

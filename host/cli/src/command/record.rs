@@ -27,6 +27,8 @@ pub(super) struct Subject<'s> {
     pub(super) choices: Choices,
     pub(super) schedule: &'s str,
     pub(super) rounds: usize,
+    /// How often a loop is taken in one go, if the schedule is one and the run has several goes.
+    pub(super) chain: Option<usize>,
     /// Ranks that an elastic domain has lost, of which there are no events.
     pub(super) dead: Vec<u32>,
 }
@@ -38,7 +40,16 @@ impl<'s> Subject<'s> {
         choices: Choices,
         (schedule, rounds): (&'s str, usize),
     ) -> Self {
-        Self { unit, config: &case.config, shape: &case.shape, choices, schedule, rounds, dead: case.dead() }
+        Self {
+            unit,
+            config: &case.config,
+            shape: &case.shape,
+            choices,
+            schedule,
+            rounds,
+            chain: None,
+            dead: case.dead(),
+        }
     }
 
     pub(super) fn header(&self) -> Header {
@@ -53,6 +64,9 @@ impl<'s> Subject<'s> {
             "schedule": self.schedule,
             "rounds": self.rounds,
         });
+        if let Some(chain) = self.chain {
+            options["chain"] = chain.into();
+        }
         if !self.dead.is_empty() {
             options["dead"] = self.dead.as_slice().into();
         }

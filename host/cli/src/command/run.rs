@@ -25,7 +25,7 @@ use veriep_group::backend::lockstep::{Lockstep, Memory};
 use veriep_group::backend::rank_remap::RankRemap;
 use veriep_group::backend::shared::SharedMemory;
 use veriep_group::backend::{Backend, Layer, Layered};
-use veriep_group::driver::schedule::Schedule;
+use veriep_group::driver::schedule::{Schedule, Units};
 use veriep_group::driver::threads::{Times, Workers};
 use veriep_group::driver::{self, Options, RankState};
 use veriep_group::dump::{Dump, Mapped};
@@ -174,12 +174,6 @@ fn job(args: &RunArgs, started: Option<usize>) -> Result<(Job<'_>, Schedule), Er
         let wrong = "--events, --trace, --html: only --backend threads, lockstep and weak have them, not";
         return Err(Error::Request(format!("{wrong} {backend}")));
     }
-    if (schedule.has_halves() || schedule.is_loop()) && record::is_asked(&args.record) {
-        let order = &args.schedule;
-        let line =
-            format!("--events, --trace, --html: --schedule {order}: records know whole operators only");
-        return Err(Error::Request(line));
-    }
     let (case, source) =
         open_case(&args.config, &args.tensors, args.seed, (args.mode.port_offset, u64::MAX))?;
     let mode = Mode { checked: !args.unchecked, ..args.mode.mode() };
@@ -288,7 +282,8 @@ fn recorded<T>(
 ) -> Result<T, Error> {
     let Job { args, case, plan, .. } = job;
     let asked = (args.schedule.as_str(), plan.rounds());
-    let log = record::begin(&args.record, &Subject::of(case, unit, plan.options.choices, asked))?;
+    let subject = Subject { chain: plan.chain(), ..Subject::of(case, unit, plan.options.choices, asked) };
+    let log = record::begin(&args.record, &subject)?;
     let ran = run(log.clone());
     record::end(&args.record, log, |_| {
         let title = format!("{} on {}, seed {}", job.source, name_of(args.backend), args.seed);
@@ -432,13 +427,10 @@ fn plan(
             CHAIN_BYTES_MAX >> 20
         )));
     }
-    let unit = schedule.repeat(chain);
-    let rest = rounds % unit.batches();
-    let last = (rest > 0).then(|| schedule.repeat(schedule.times_for(rest))).filter(|last| *last != unit);
-    let whole = if last.is_some() { rounds / unit.batches() } else { rounds.div_ceil(unit.batches()) };
+    let Units { unit, count: units, last } = schedule.in_units(rounds, chain);
     Ok(Plan {
         unit,
-        units: whole,
+        units,
         last,
         options: Options {
             choices,

@@ -34,9 +34,8 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
         let line = format!("{option}: needs --model machines: windows have no story of cores");
         return Err(Error::Request(line));
     }
-    if args.events.is_some() && (question.orders.has_halves() || !question.orders.is_one()) {
-        let line =
-            "--events: must be left out: a record is of whole operators, which all ranks take in one order";
+    if args.events.is_some() && !question.orders.is_one() {
+        let line = "--events: must be left out: a record is of one order, which all ranks take";
         return Err(Error::Request(line.to_owned()));
     }
     let calls = Calls::default();
@@ -154,8 +153,8 @@ fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls
     let choices = Choices { receive: question.receive, ..Choices::default() };
     let rounds = taken.iter().map(|taken| taken.planned.round + 1).max().unwrap_or(0);
     let schedule = &question.operators;
-    let (unit, dead) = (Unit::Events, Vec::new());
-    let subject = record::Subject { unit, config: &config, shape, choices, schedule, rounds, dead };
+    let (unit, chain, dead) = (Unit::Events, None, Vec::new());
+    let subject = record::Subject { unit, config: &config, shape, choices, schedule, rounds, chain, dead };
     let mut header = subject.header();
     header.options["partitions"] = question.partitions.into();
     header.options["server_ranks"] = shape.server_ranks().into();

@@ -3,7 +3,7 @@
 
 use crate::common::{fails, json, text};
 use serde_json::Value;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use tempfile::tempdir;
 use veriep_case::config::Bs;
 use veriep_core::layout::a2_message::doorbell;
@@ -13,7 +13,7 @@ use veriep_testing::tier;
 use veriep_trace::conform::{Guard, Line, Trace, conform};
 
 /// Runs, and of which of their events the record can miss none: `flag` is a word that is cleared after its use.
-const RUNS: [(&str, &[&str]); 11] = [
+const RUNS: [(&str, &[&str]); 14] = [
     ("run --preset tiny --backend lockstep", &["put", "flag"]),
     ("run --preset tiny --backend weak --schedule DDCC", &["put", "flag"]),
     ("run --preset tiny --backend weak --flags separate", &["put", "flag"]),
@@ -29,7 +29,16 @@ const RUNS: [(&str, &[&str]); 11] = [
     ("run --preset a2-hier-16 --set comm_alg=fullmesh --set k=2 --set h=512 --set bs=1 --backend weak", &[]),
     ("run --preset a2-hier-16 --set h=512 --set bs=1 --backend weak", &["put", "send"]),
     ("simulate --preset tiny --cluster a3 --schedule DDCC", &["put", "flag"]),
+    // Of halves: a loop, then all of an operator before the next one.
+    ("run --preset tiny --backend weak --schedule Ds1,Cs0,Dr1,Cr0", &["put", "flag"]),
+    ("run --preset tiny --backend weak --receive direct --schedule DsDrCsCr", &["quiet"]),
+    (
+        "run --preset a2-hier-16 --set comm_alg=fullmesh --set k=2 --set h=512 --set bs=1 --backend weak --schedule DsDrCsCr",
+        &[],
+    ),
 ];
+/// Where in [`RUNS`] those of halves are.
+const OF_HALVES: [usize; 3] = [11, 12, 13];
 /// Of a group of two ranks.
 const HEADER: &str = r#"{"schema":"veriep.events/1","unit":"events","config":{"ep_world_size":2,"moe_expert_num":4,"k":2},"options":{}}"#;
 /// Of each kind so many events are changed.
@@ -346,6 +355,169 @@ fn each_guard_is_named() {
     );
 }
 
+/// The lines that begin, set aside, take up again and end what a core does: each is left out, doubled and exchanged with the
+/// next one of its core.
+#[test]
+fn each_changed_line_of_a_half_is_refused() {
+    for run in OF_HALVES.map(|at| RUNS[at].0) {
+        let record = record(run);
+        let events = &record.trace.events;
+        let mut doing = HashMap::new();
+        let mut tried = HashMap::new();
+        for (at, event) in events.iter().enumerate() {
+            let kind = event.kind.as_str();
+            let (core, operator) = ((event.rank, event.core), (event.batch, event.operator.clone()));
+            match kind {
+                // Another phase.
+                "begin" if doing.get(&core) == Some(&operator) => continue,
+                "begin" | "resume" => drop(doing.insert(core, operator)),
+                "sent" | "end" => drop(doing.remove(&core)),
+                _ => continue,
+            }
+            let count = tried.entry(kind).or_insert(0);
+            *count += 1;
+            // Of the group of 16 ranks some are enough.
+            if *count > tier(24, 400) {
+                continue;
+            }
+            let next = events[at + 1..].iter().position(|other| (other.rank, other.core) == core);
+            let next = next.map(|next| at + 1 + next);
+            for change in CHANGES {
+                let mut other = record.trace.clone();
+                match (change, next) {
+                    (LEFT_OUT, _) => drop(other.events.remove(at)),
+                    (DOUBLED, _) => other.events.insert(at + 1, event.clone()),
+                    (_, Some(next)) => other.events.swap(at, next),
+                    // The last line of a core.
+                    (_, None) => continue,
+                }
+                let conformed = conform(&other, &record.shape).unwrap();
+                let is_refused = conformed.broken.is_some() || !conformed.lacks.is_empty();
+                // Up to the next begin, which is of another phase, or the next event there is nothing that must be inside.
+                let is_free = |kind: &str| ["await", "observe", "quiet"].contains(&kind);
+                let is_harmless = match (kind, change) {
+                    ("begin", DOUBLED) => true,
+                    ("begin", LEFT_OUT) => {
+                        let own = events[at + 1..].iter().filter(|other| (other.rank, other.core) == core);
+                        own.map(|event| &*event.kind).find(|kind| !is_free(kind)) == Some("begin")
+                    }
+                    ("begin", EXCHANGED) => {
+                        next.is_some_and(|next| is_free(&events[next].kind) || events[next].kind == "begin")
+                    }
+                    ("resume", EXCHANGED) => next.is_some_and(|next| is_free(&events[next].kind)),
+                    _ => false,
+                };
+                assert_eq!(is_refused, !is_harmless, "{run}: {change}: {}", record.trace.texts[at]);
+            }
+        }
+        let kinds = ["begin", "sent", "resume", "end"];
+        assert!(kinds.iter().all(|kind| tried.get(kind).is_some_and(|tried| *tried > 7)), "{run}: {tried:?}");
+    }
+}
+
+/// What is awaited of an operator is told as if it had come after the word that everything is sent, and after that in the other half.
+#[test]
+fn what_is_sent_after_everything_is_sent_is_refused() {
+    for run in OF_HALVES.map(|at| RUNS[at].0) {
+        // Of one core: no other one must have sent, too.
+        let record = record_of(run, 1);
+        let events = &record.trace.events;
+        let mut tried = 0;
+        let is_core = |at: usize, other: usize| {
+            (events[at].rank, events[at].core) == (events[other].rank, events[other].core)
+        };
+        for sent in record.evenly(&|event| event.kind == "sent" && event.batch == Some(1)) {
+            let is_own = |at: &usize| is_core(*at, sent) && events[*at].operator == events[sent].operator;
+            let is_awaited = |at: &usize| {
+                let event = &events[*at];
+                let is_rung = event.kind == "publish" && event.offset == doorbell().offset;
+                event.peer.is_some_and(|peer| peer != event.rank) && event.kind != "deliver" || is_rung
+            };
+            let last = (0..sent).rev().filter(|at| is_own(at)).find(is_awaited);
+            let resumed = (sent..events.len()).find(|at| is_own(at) && events[*at].kind == "resume").unwrap();
+            // A core without rows may send nothing.
+            let Some(last) = last.filter(|last| events[*last].batch == Some(1)) else { continue };
+            let between = record.guard(|events| events[last..=sent].rotate_right(1));
+            assert_eq!(between, Some(Guard::Inside), "{run}: {}", record.trace.texts[last]);
+            // Both words come before it: only that everything is sent is not true.
+            let event = events[last].clone();
+            let core = |other: &Line| (other.rank, other.core) == (event.rank, event.core);
+            let halves = [events[sent].clone(), events[resumed].clone()];
+            let early = record.guard(|events| {
+                events.remove(resumed);
+                events.remove(sent);
+                let first = events[..last].iter().rposition(|other| other.kind == "begin" && core(other));
+                events.splice(first.unwrap() + 1..=first.unwrap(), halves);
+            });
+            assert_eq!(early, Some(Guard::Sent), "{run}: {}", record.trace.texts[last]);
+            tried += 1;
+        }
+        assert!(tried > 1, "{run}: {tried}");
+    }
+}
+
+#[test]
+fn what_gates_forbid_is_refused_by_name() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    for (order, event, why) in [
+        ("Ds0,Ds1,Dr0,Dr1,C0,C1", "dispatch", "a dispatch begins before the one before it has been received"),
+        ("DsDrD D CsCrCC", "combine", "an operator begins while other ranks may still read its partition"),
+    ] {
+        let run = "run tiny --backend lockstep --unchecked --rounds 3 --set aiv_num=2 --events";
+        let run: Vec<_> = run.split(' ').chain([text(&file), "--schedule", order]).collect();
+        json(0, &run);
+        let broken = &json(1, &["conform", text(&file)])["broken"];
+        assert_eq!((&broken["guard"], &broken["because"]), (&"gate".into(), &why.into()), "{order}");
+        let begun: Value = serde_json::from_str(broken["event"].as_str().unwrap()).unwrap();
+        assert_eq!((&begun["kind"], &begun["operator"]), (&"begin".into(), &event.into()), "{order}");
+        let line = fails(1, &["conform", text(&file)]);
+        assert!(line.contains(&format!("gate: the gates of the rank refuse the operator: {why}")), "{line}");
+    }
+    // Of more partitions gates know nothing, and the header of such a record says so.
+    let record = std::fs::read_to_string(&file).unwrap();
+    let more = record.replacen("\"options\":{", "\"options\":{\"partitions\":[3,3],", 1);
+    std::fs::write(&file, more).unwrap();
+    assert_ne!(json(1, &["conform", text(&file)])["broken"]["guard"], "gate");
+}
+
+/// Two cores of a rank, and the combine of a dispatch that has not ended.
+#[test]
+fn the_cores_of_a_rank_take_halves_in_one_order() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let header = HEADER.replace(":2}", ":2,\"aiv_num\":2}");
+    let event = |core: u32, kind: &str, operator: &str, batch: u64| {
+        format!(r#"{{"rank":0,"core":{core},"batch":{batch},"operator":"{operator}","kind":"{kind}"}}"#)
+    };
+    let broken = |status: i32, events: &[String]| {
+        std::fs::write(&file, format!("{header}\n{}\n", events.join("\n"))).unwrap();
+        let broken = json(status, &["conform", text(&file)])["broken"].clone();
+        (broken["guard"].clone(), broken["line"].clone(), broken["against"].clone())
+    };
+    let sent = |core: u32| [event(core, "begin", "dispatch", 0), event(core, "sent", "dispatch", 0)];
+    let received = |core: u32| [event(core, "resume", "dispatch", 0), event(core, "end", "dispatch", 0)];
+    let both = [sent(0), sent(1)].concat();
+    let next = |events: &[String]| [&both[..], events].concat();
+    assert_eq!(broken(4, &next(&[received(0), received(1)].concat())), Default::default());
+    let other = [received(0), [event(1, "begin", "dispatch", 1), event(1, "end", "dispatch", 1)]].concat();
+    assert_eq!(broken(1, &next(&other)), ("join".into(), 8.into(), 6.into()));
+    let early = [event(0, "begin", "combine", 0)];
+    assert_eq!(broken(1, &next(&early)), ("join".into(), 6.into(), Value::Null));
+    let again = [event(0, "begin", "dispatch", 0)];
+    assert_eq!(broken(1, &next(&again)), ("join".into(), 6.into(), Value::Null));
+    let unsent = [event(0, "resume", "dispatch", 1)];
+    assert_eq!(broken(1, &next(&unsent)), ("inside".into(), 6.into(), Value::Null));
+    let ended: Vec<_> = both.iter().cloned().chain(received(0)).chain(received(1)).collect();
+    let combine = |core: u32, kind: &str| event(core, kind, "combine", 0);
+    let returned = [0, 1].map(|core| [combine(core, "begin"), combine(core, "sent")]).concat();
+    let twice = [&ended[..], &returned, &[combine(0, "begin")]].concat();
+    assert_eq!(broken(1, &twice), ("join".into(), 14.into(), Value::Null));
+    // One core has sent, the other one has not.
+    let alone = [&sent(0)[..], &received(0)[..]].concat();
+    assert_eq!(broken(1, &[&alone[..], &sent(1)[..]].concat()).0, Value::from("join"));
+}
+
 #[test]
 fn what_is_no_record_is_refused_with_its_line() {
     let folder = tempdir().unwrap();
@@ -378,6 +550,7 @@ fn what_is_no_record_is_refused_with_its_line() {
             "line 1: rounds 18446744073709551615: more operators than can be counted",
         ),
         (good.replace("{}}", "{\"schedule\":\"X\",\"rounds\":1}}"), "line 1: schedule \"X\": "),
+        (good.replace("{}}", "{\"schedule\":\"D1 C0\",\"chain\":-1}}"), "line 1: must be the header"),
         (
             good.replace("{}}", "{\"schedule\":\"\",\"rounds\":1}}"),
             "line 1: schedule \"\": must have at least one D",
@@ -398,7 +571,7 @@ fn what_is_no_record_is_refused_with_its_line() {
         (good.replace("{}}", "{\"receive\":\"teleport\"}}") + "\n" + event, "no such way to receive"),
         (
             format!("{good}\n{}", event.replace("quiet", "xput")),
-            "kind \"xput\": must be one of begin, end, put",
+            "kind \"xput\": must be one of begin, sent, resume, end, put",
         ),
         (format!("{good}\n{}", event.replace("quiet", "put")), "put: must have peer"),
         (
@@ -470,6 +643,35 @@ fn a_header_that_the_record_does_not_bear_out_is_not_believed() {
             "puts a row where this configuration has none: is its bs right?",
         );
     }
+}
+
+#[test]
+fn a_header_of_halves_and_loops_is_believed_as_the_record_shows_it() {
+    let record = record(RUNS[OF_HALVES[0]].0);
+    assert_eq!(lacks(&record, |_| ()), "");
+    assert_eq!(record.trace.chain, Some(3), "a dispatch and a combine are outside of the loop");
+    let says = |change: &dyn Fn(&mut Trace), why: &str| {
+        let said = lacks(&record, change);
+        assert!(said.contains(why), "{why}: {said}");
+    };
+    // Taken once, the loop ends earlier and begins again.
+    says(
+        &|trace| trace.chain = Some(1),
+        "begins a sending half of a dispatch as operator 7: not by the header's schedule \"Ds1,Cs0,Dr1,Cr0\"",
+    );
+    says(
+        &|trace| trace.schedule = Some("DC".to_owned()),
+        "begins a sending half of a dispatch as operator 1",
+    );
+    says(
+        &|trace| trace.schedule = Some("Ds1,C0,Dr1".to_owned()),
+        "as operator 4: not by the header's schedule",
+    );
+    says(&|trace| trace.rounds = Some(3), "begins a sending half of a dispatch as operator 11");
+    says(&|trace| (trace.rounds, trace.operators) = (Some(5), Some(10)), "have not ended all 10 operators");
+    let is_last = |event: &Line| event.kind == "resume" && event.operator.as_deref() == Some("combine");
+    let last = record.trace.events.iter().rposition(is_last).unwrap();
+    says(&|trace| trace.events.truncate(last), "has sent combine of batch ");
 }
 
 #[test]
@@ -673,7 +875,7 @@ const SURVIVORS: &[(&str, &[&str], &str)] = &[
     (EXCHANGED, &["deliver", "observe"], "the next event needs nothing that it tells, or tells it, too"),
     (
         EXCHANGED,
-        &["put", "publish", "publish of a flag", "send"],
+        &["put", "publish", "publish of a flag", "send", "post"],
         "the next event is none that it must precede",
     ),
     (EXCHANGED, &["quiet"], "the next event needs none"),

@@ -7,16 +7,17 @@ use std::path::Path;
 use tempfile::tempdir;
 
 /// Those of threads, the last ones, are other runs each time.
-const RUNS: [&str; 6] = [
+const RUNS: [&str; 7] = [
     "simulate --preset tiny --cluster a3 --schedule DDCC --rounds 2",
     "simulate --preset a2-hier-16 --set h=512 --set aiv_num=2 --cluster a2 --stage 2 --jitter 20",
     "run --preset tiny --backend lockstep --rounds 2",
     "run --preset a2-hier-16 --set h=512 --set aiv_num=2 --backend weak --rounds 1 --seed 5",
+    "run --preset tiny --backend lockstep --schedule Ds1,Cs0,Dr1,Cr0 --rounds 2",
     "run --preset tiny --backend threads --rounds 2",
     "run --preset a2-hier-16 --set h=512 --set aiv_num=2 --backend threads --rounds 1 --stage 2 --threads 3",
 ];
 /// How many of them have a scheduler.
-const SCHEDULED: usize = 4;
+const SCHEDULED: usize = 5;
 
 fn record(run: &str, option: &str, file: &Path) {
     let line = format!("{run} {option} {}", text(file));
@@ -60,13 +61,13 @@ fn lines_have_a_header_and_events_in_order() {
                     assert!(event["offset"].is_u64() && event["length"].is_u64(), "{event}");
                 }
                 "store" | "observe" => assert!(event["word"].is_string(), "{event}"),
-                "begin" => {
+                "begin" | "resume" => {
                     let planned = (event["operator"].clone(), event["batch"].clone());
                     let before = running.insert(core, planned.clone());
                     assert!(before.is_none_or(|before| before == planned), "{run}: {event} before the end");
                     assert!(event["phase"].is_string(), "{event}");
                 }
-                "end" => assert!(running.remove(&core).is_some(), "{run}: {event} without a begin"),
+                "sent" | "end" => assert!(running.remove(&core).is_some(), "{run}: {event} without a begin"),
                 _ => {}
             }
         }
@@ -74,6 +75,9 @@ fn lines_have_a_header_and_events_in_order() {
         let mut expected = vec!["begin", "end", "await", "observe", "quiet", "publish", "store"];
         if is_simulated {
             expected.push("land");
+        }
+        if run.contains("Ds") {
+            expected.extend(["sent", "resume"]);
         }
         // In stage 2 agents carry what cores write.
         expected.extend(if run.contains("--stage 2") { ["write", "post"] } else { ["put", "write"] });

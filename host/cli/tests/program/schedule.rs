@@ -117,6 +117,15 @@ fn the_record_of_a_counterexample_is_refused_in_its_last_step() {
         assert_eq!(conform(4), Value::Null, "{args:?}");
         std::fs::remove_file(&file).unwrap();
     }
+    for (args, guard) in [
+        (&["Ds0 Ds1 Dr0 Dr1 C0 C1"][..], "gate"),
+        (&["D2 C0", "--rounds", "2"], "overwritten"),
+        (&["Ds1 Cs0 Dr1 Cr0", "--partitions", "1"], "cleared"),
+        (&["DsDrCsCr", "--product", "a2", "--partitions", "1"], "overwritten"),
+    ] {
+        verdict(1, &[args, &["--events", text(&file)]].concat());
+        assert_eq!(conform(1)["guard"], guard, "{args:?}");
+    }
     // Events of agents stand in the record.
     verdict(1, &["DC", "--product", "a2", "--partitions", "1", "--events", text(&file)]);
     assert!(std::fs::read_to_string(&file).unwrap().contains("\"core\":null,\"kind\":\"post\""));
@@ -168,8 +177,8 @@ fn what_is_not_a_schedule_is_refused() {
     assert!(fails(2, &["schedule", "DC|DC|D"]).contains("3 orders for 2 ranks"));
     assert!(fails(2, &["schedule", "DC|DC|DC"]).contains("3 orders for 2 ranks"));
     assert!(fails(2, &["schedule", &"D".repeat(33)]).contains("33 batches: must be at most 32"));
-    let record = fails(2, &["schedule", "DsDrCsCr", "--events", "target/never.jsonl"]);
-    assert!(record.contains("--events: must be left out"), "{record}");
+    let record = fails(2, &["schedule", "DC|DDCC", "--events", "target/never.jsonl"]);
+    assert!(record.contains("--events: must be left out: a record is of one order"), "{record}");
     assert!(fails(2, &["schedule", ""]).contains("missing: a D"));
     assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("as many C as D"));
     assert!(fails(2, &["schedule", "DC", "--ep", "9"]).contains("--ep"));

@@ -8,8 +8,32 @@ use veriep_core::sim::cluster::{Order, Planned};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     order: Order,
+    /// How often the order is taken.
+    times: usize,
     operators: Vec<Planned>,
     batches: usize,
+}
+
+/// A schedule in units, for so many batches or more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// The schedule of each.
+    pub unit: Schedule,
+    /// How many there are.
+    pub count: usize,
+    /// A shorter one after them.
+    pub last: Option<Schedule>,
+}
+
+impl Units {
+    /// The operators and halves of all units in order. Batches are counted on from unit to unit.
+    pub fn operators(&self) -> impl Iterator<Item = Planned> {
+        let schedules = core::iter::repeat_n(&self.unit, self.count).chain(&self.last);
+        schedules.enumerate().flat_map(|(nth, schedule)| {
+            let first = nth * self.unit.batches;
+            schedule.operators.iter().map(move |planned| Planned { round: first + planned.round, ..*planned })
+        })
+    }
 }
 
 impl Schedule {
@@ -24,8 +48,7 @@ impl Schedule {
                 "must be one order for all ranks; veriep schedule takes one for each".to_owned(),
             ));
         }
-        let order = Order::parse(text).map_err(refuse)?;
-        let schedule = Self::of(order, 1);
+        let schedule = Self::read(text).map_err(refuse)?;
         // A combine that ends has a dispatch that has ended.
         let ends = |planned: &&Planned| planned.operator == Operator::Combine && planned.ends();
         let (batches, combined) = (schedule.batches, schedule.operators.iter().filter(ends).count());
@@ -38,10 +61,34 @@ impl Schedule {
         Ok(schedule)
     }
 
+    /// Reads an order, of which batches may lack a half or a combine.
+    ///
+    /// # Errors
+    /// The text is no [order](Order).
+    pub fn read(text: &str) -> Result<Self, String> {
+        Order::parse(text).map(|order| Self::of(order, 1))
+    }
+
     fn of(order: Order, times: usize) -> Self {
         let operators = order.times(times);
         let batches = operators.iter().map(|planned| planned.round + 1).max().unwrap_or(0);
-        Self { order, operators, batches }
+        Self { order, times, operators, batches }
+    }
+
+    /// Cuts it into units that take the order so often, `chain`, as far as `batches` need.
+    #[must_use]
+    pub fn in_units(&self, batches: usize, chain: usize) -> Units {
+        let unit = self.repeat(chain);
+        let rest = batches % unit.batches;
+        let last = (rest > 0).then(|| self.repeat(self.times_for(rest))).filter(|last| *last != unit);
+        let count = if last.is_some() { batches / unit.batches } else { batches.div_ceil(unit.batches) };
+        Units { unit, count, last }
+    }
+
+    /// How often it takes its order.
+    #[must_use]
+    pub const fn times(&self) -> usize {
+        self.times
     }
 
     /// The same, `times` over, with batches of their own.
@@ -60,7 +107,7 @@ impl Schedule {
     #[must_use]
     pub fn times_for(&self, batches: usize) -> usize {
         // A loop whose first and last batches lack something begins some outside of it.
-        let outside = self.batches - self.order.batches();
+        let outside = self.batches - self.times * self.order.batches();
         batches.saturating_sub(outside).div_ceil(self.order.batches()).max(1)
     }
 

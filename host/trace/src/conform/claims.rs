@@ -1,6 +1,7 @@
 //! Claims of a header about its run that the record does not bear out. Such a thing is not known, so that no answer
 //! may depend on it.
 
+use super::parts::{self, Part};
 use super::{Line, Trace};
 use std::collections::{BTreeMap, HashSet};
 use veriep_case::global_rank::{self, ep_rank};
@@ -8,7 +9,9 @@ use veriep_core::layout::data::dispatch_record;
 use veriep_core::layout::state::Partition;
 use veriep_core::placement::Home;
 use veriep_core::shape::{Protocol, Shape};
+use veriep_core::sim::order::{Half, Planned};
 use veriep_core::units::RankId;
+use veriep_group::driver::schedule::Schedule;
 
 /// All that the record does not bear out, or leaves out although no run can.
 pub(super) fn unfounded(trace: &Trace, shape: &Shape) -> Vec<String> {
@@ -16,46 +19,46 @@ pub(super) fn unfounded(trace: &Trace, shape: &Shape) -> Vec<String> {
     found.into_iter().flatten().collect()
 }
 
-/// The operators that each core begins, in their order.
-fn begun(trace: &Trace) -> BTreeMap<(u32, u32), Vec<&str>> {
-    let (mut begun, mut last) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::new());
-    for event in trace.events.iter().filter(|event| event.kind == "begin") {
-        let (Some(core), Some(batch), Some(operator)) = (event.core, event.batch, event.operator.as_deref())
-        else {
-            continue;
-        };
-        let planned = (batch, operator);
-        // A further begin is another phase.
-        if last.insert((event.rank, core), planned) != Some(planned) {
-            begun.entry((event.rank, core)).or_default().push(operator);
-        }
-    }
-    begun
-}
-
-/// Schedule and rounds: each core begins these operators, no other ones and no more.
+/// Schedule and rounds: each core takes these operators and halves, no other ones and no more.
 fn operators(trace: &Trace) -> Option<String> {
-    let letter = |operator: &&str| if *operator == "dispatch" { 'D' } else { 'C' };
-    begun(trace).into_iter().find_map(|((rank, core), operators)| {
-        let order: String = operators.iter().map(letter).collect();
+    parts::of_cores(trace).into_iter().find_map(|((rank, core), parts)| {
         let who = format!("rank {rank} core {core} begins");
+        let begun = parts.iter().filter(|part| part.planned.is_dispatch() && part.planned.begins());
+        let dispatches = begun.count() as u64;
         if let Some(schedule) = &trace.schedule {
-            let planned: String = schedule.chars().cycle().take(order.len()).collect();
-            if planned != order {
-                let nth = planned.chars().zip(order.chars()).position(|(planned, seen)| planned != seen)?;
-                let seen = operators.get(nth)?;
+            // Batches that come after so many parts are none of this core's: it has taken no more.
+            let rounds = trace.rounds.unwrap_or(dispatches).min(parts.len() as u64 + 1);
+            let planned = planned(Schedule::read(schedule).ok()?, rounds as usize, trace.chain);
+            let astray = |(_, (part, planned)): &(usize, (&Part, Planned))| {
+                let Planned { operator, half, .. } = part.planned;
+                (operator, half) != (planned.operator, planned.half)
+            };
+            if let Some((nth, (Part { planned, .. }, _))) = (1..).zip(parts.iter().zip(planned)).find(astray)
+            {
+                let half = match planned.half {
+                    Half::Whole => "",
+                    Half::Send => "sending half of a ",
+                    Half::Receive => "receiving half of a ",
+                };
+                let seen = planned.operator.name();
                 return Some(format!(
-                    "{who} a {seen} as operator {}: not by the header's schedule {schedule:?}",
-                    nth + 1
+                    "{who} a {half}{seen} as operator {nth}: not by the header's schedule {schedule:?}"
                 ));
             }
         }
-        let dispatches = operators.iter().filter(|operator| **operator == "dispatch").count() as u64;
         // That a core has ended fewer than the schedule asks for is told without this.
         let is_told = |rounds: u64| trace.schedule.is_some() && dispatches < rounds;
         let rounds = trace.rounds.filter(|&rounds| rounds != dispatches && !is_told(rounds))?;
         Some(format!("{who} {dispatches} dispatches: the header has {rounds} rounds"))
     })
+}
+
+/// The operators and halves of a schedule for so many rounds, of which a loop is taken `chain` times in one go, or to its end.
+fn planned(schedule: Schedule, rounds: usize, chain: Option<usize>) -> impl Iterator<Item = Planned> {
+    let repetitions = schedule.times_for(rounds);
+    let chain = if schedule.is_loop() { chain.unwrap_or(repetitions) } else { 1 };
+    let units = schedule.in_units(rounds, chain.clamp(1, repetitions));
+    units.operators().collect::<Vec<_>>().into_iter()
 }
 
 /// Dead ranks: they do nothing, and no rank sends them anything.
@@ -76,7 +79,7 @@ fn dead(trace: &Trace, shape: &Shape) -> Option<String> {
 /// The configuration: A3 puts rows of dispatch where its bs, k and experts have them.
 fn places(trace: &Trace, shape: &Shape) -> Option<String> {
     let is_a3 = matches!(shape.protocol(), Protocol::FullmeshV1 | Protocol::FullmeshV2);
-    if !is_a3 || trace.is_direct || trace.has_more_partitions {
+    if !is_a3 || trace.receive.is_direct() || trace.has_more_partitions {
         return None;
     }
     if !trace.dead.is_empty() {

@@ -8,6 +8,7 @@
 mod claims;
 mod clock;
 mod memory;
+mod parts;
 mod trace;
 
 pub use trace::{Line, Trace};
@@ -21,7 +22,9 @@ use std::rc::Rc;
 use veriep_case::dump::REGIONS;
 use veriep_case::error::Error;
 use veriep_case::global_rank;
-use veriep_core::shape::{Protocol, Shape};
+use veriep_core::layout::a2_message::doorbell;
+use veriep_core::place::Region;
+use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::sync::flag;
 
@@ -29,8 +32,12 @@ use veriep_core::sync::flag;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Guard {
-    /// A core begins an operator after all cores of its rank have ended the one before.
+    /// A core begins an operator or goes on with one after all cores of its rank have ended what they did before.
     Join,
+    /// The gates of a rank let it begin an operator; asked of records of halves.
+    Gate,
+    /// What other ranks await of an operator precedes the word that everything is sent.
+    Sent,
     /// A core has effects between the begin and the end of an operator.
     Inside,
     /// The bytes that an event reads or writes lie within their region.
@@ -58,7 +65,9 @@ impl Guard {
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
-            Self::Join => "a core of the rank has not ended the operator before",
+            Self::Join => "a core of the rank has not ended what it did before",
+            Self::Gate => "the gates of the rank refuse the operator",
+            Self::Sent => "the core has told that everything of the operator is sent",
             Self::Inside => "the core is in no such operator",
             Self::Place => "the region ends before that",
             Self::Flag => "nobody has written that word there",
@@ -70,6 +79,11 @@ impl Guard {
             Self::Hush => "what was put there is not known to have landed, so it may land on top",
             Self::Round => "an older word there has the same value, and the core knows of none between them",
         }
+    }
+
+    /// What breaks it, and clashes with the event of that line.
+    const fn against(self, line: Option<usize>) -> Refused {
+        Refused { guard: self, against: line, because: None }
     }
 }
 
@@ -83,18 +97,30 @@ pub struct Broken {
     pub event: String,
     /// The event that it clashes with, if there is one.
     pub against: Option<usize>,
+    /// What the gates say.
+    pub because: Option<&'static str>,
 }
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = format!("{:?}", self.guard).to_lowercase();
         write!(f, "line {}: {name}: {}", self.line, self.guard.about())?;
+        if let Some(because) = self.because {
+            write!(f, ": {because}")?;
+        }
         self.against.map_or(Ok(()), |line| write!(f, " (line {line})"))
     }
 }
 
-/// What breaks a guard, and the line of the event that it clashes with.
-type Refused = (Guard, Option<usize>);
+/// What breaks a guard.
+#[derive(Clone, Copy, Debug)]
+struct Refused {
+    guard: Guard,
+    /// The line of the event that it clashes with.
+    against: Option<usize>,
+    /// What the gates say.
+    because: Option<&'static str>,
+}
 
 /// Clocks take the square of this.
 const ACTORS_MAX: usize = 4096;
@@ -108,8 +134,14 @@ struct State {
     clock: Clock,
     /// Whether it is in an operator: batch and name.
     doing: Option<(u64, String)>,
+    /// Whether it has sent everything of that one, and goes on with it.
+    has_sent: bool,
+    /// The operators that it has sent and not gone on with.
+    open: Vec<(u64, String)>,
     begun: usize,
     ended: usize,
+    /// Operators and halves that it has ended.
+    parts: usize,
     /// When it was quiet, by its own clock.
     quiets: Vec<u32>,
 }
@@ -172,15 +204,18 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Conformed, Error> {
         delivered: HashMap::new(),
         experts: HashMap::new(),
     };
+    let forbidden = parts::forbidden(trace, shape);
     for (number, event) in (2..).zip(&trace.events) {
         let actor = reader
             .actors
             .actor(event)
             .ok_or_else(|| trace.error(number, "no such rank, core or peer in this group"))?;
         reader.states[actor].clock.tick(actor);
-        if let Err((guard, against)) = reader.take(number, event, actor) {
+        let taken = reader.take(number, event, actor);
+        let refused = taken.err().or_else(|| forbidden.get(&number).copied());
+        if let Some(Refused { guard, against, because }) = refused {
             let event = trace.texts.get(number - 2).cloned().unwrap_or_default();
-            let broken = Some(Broken { line: number, guard, event, against });
+            let broken = Some(Broken { line: number, guard, event, against, because });
             return Ok(Conformed { broken, ended: reader.ended(), lacks: Vec::new() });
         }
     }
@@ -208,8 +243,10 @@ impl Reader<'_> {
         if whole == 0 {
             lacks.push("no core has begun an operator".to_owned());
         } else if let Some((rank, core, state)) = short.first() {
-            let inside = state.doing.as_ref().map_or_else(String::new, |(batch, operator)| {
-                format!(" and is in {operator} of batch {batch}")
+            let open = state.open.first().map(|open| (open, "has sent"));
+            let inside = state.doing.as_ref().map(|doing| (doing, "is in")).or(open);
+            let inside = inside.map_or_else(String::new, |((batch, operator), is)| {
+                format!(" and {is} {operator} of batch {batch}")
             });
             lacks.push(format!(
                 "{} cores have not ended all {whole} operators: rank {rank} core {core} has ended {}{inside}",
@@ -222,7 +259,7 @@ impl Reader<'_> {
         }
         lacks.extend(self.unseen());
         lacks.extend(claims::unfounded(self.trace, self.shape));
-        if let Some(line) = self.memory.unread(self.trace.keeps_rows, self.protocol) {
+        if let Some(line) = self.memory.unread(self.trace.receive.keeps_rows(), self.protocol) {
             lacks.push(format!("no core reads what line {line} puts"));
         }
         lacks
@@ -241,7 +278,7 @@ impl Reader<'_> {
                 continue;
             }
             // Owners of tokens fetch results that stay with the experts.
-            let is_fetched = operator == "combine" && self.trace.is_direct;
+            let is_fetched = operator == "combine" && self.trace.receive.is_direct();
             if !is_fetched && !has(operator, &Line::is_sent) {
                 unseen.push(format!("no core puts a row in any {operator}"));
             }
@@ -257,7 +294,7 @@ impl Reader<'_> {
         let (mut doing, mut begun, mut observed) = (HashMap::new(), BTreeSet::new(), BTreeSet::new());
         for event in &self.trace.events {
             let actor = (event.rank, event.core);
-            if let ("begin", Some(batch), Some(operator)) = (&*event.kind, event.batch, &event.operator) {
+            if let (true, Some(batch), Some(operator)) = (event.takes_up(), event.batch, &event.operator) {
                 doing.insert(actor, (batch, operator));
                 if operator == "dispatch" {
                     begun.insert((event.rank, batch));
@@ -279,21 +316,30 @@ impl Reader<'_> {
     fn take(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
         let is_core = event.core.is_some();
         let is_inside = event.is_of(self.states[actor].doing.as_ref());
-        if is_core && !is_inside && (event.is_effect() || event.kind == "end") {
-            return Err((Guard::Inside, None));
+        if is_core && !is_inside && (event.is_effect() || ["sent", "end"].contains(&event.kind.as_str())) {
+            return Err(Guard::Inside.against(None));
         }
         let to = event.peer.unwrap_or(event.rank);
+        if is_core && self.states[actor].has_sent && self.is_awaited(event) {
+            return Err(Guard::Sent.against(None));
+        }
         if !self.is_in_region(to, event)
             || event.source().is_some_and(|from| !self.is_in_region(event.rank, &from))
         {
-            return Err((Guard::Place, None));
+            return Err(Guard::Place.against(None));
         }
         match event.kind.as_str() {
             "begin" if is_core => self.begin(event, actor),
-            "end" if is_core => {
-                let State { clock, doing, ended, .. } = &mut self.states[actor];
-                *doing = None;
-                *ended += 1;
+            "resume" if is_core => self.resume(event, actor),
+            "sent" | "end" if is_core => {
+                let State { clock, doing, has_sent, open, ended, parts, .. } = &mut self.states[actor];
+                let left = doing.take();
+                if event.kind == "sent" {
+                    open.extend(left);
+                } else {
+                    *ended += 1;
+                }
+                (*has_sent, *parts) = (false, *parts + 1);
                 self.joined[event.rank as usize].join(clock);
                 Ok(())
             }
@@ -317,6 +363,15 @@ impl Reader<'_> {
         }
     }
 
+    /// Whether other ranks may await what a core does: it reaches one, or the agent of its own rank.
+    fn is_awaited(&self, event: &Line) -> bool {
+        let is_far = event.peer.is_some_and(|peer| peer != event.rank) && event.kind != "deliver";
+        let at = (event.region.as_str(), event.offset);
+        let is_rung = event.kind == "publish" && at == (doorbell().region.name(), doorbell().offset);
+        let is_carried = event.kind == "write" && event.region == Region::WindowOut.name();
+        is_far && event.is_effect() || self.shape.product() == Product::A2 && (is_rung || is_carried)
+    }
+
     /// Whether a place lies within its region. Of outputs nobody asks: only their rank reaches them.
     fn is_in_region(&self, rank: u32, event: &Line) -> bool {
         let region = REGIONS.iter().position(|region| region.name() == event.region);
@@ -328,24 +383,51 @@ impl Reader<'_> {
     /// A core begins an operator, or only another phase of it.
     fn begin(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
         let (Some(batch), Some(operator)) = (event.batch, event.operator.clone()) else { return Ok(()) };
-        let State { doing, begun, ended, .. } = &mut self.states[actor];
         let planned = (batch, operator);
+        let State { doing, open, .. } = &self.states[actor];
         if doing.as_ref() == Some(&planned) {
             return Ok(());
         }
-        if doing.is_some() {
-            return Err((Guard::Join, None));
+        let dispatch = (batch, "dispatch".to_owned());
+        // An operator begins once, and a combine after its dispatch has ended.
+        if open.contains(&planned) || open.contains(&dispatch) {
+            return Err(Guard::Join.against(None));
         }
-        let before = *ended;
-        *begun += 1;
-        *doing = Some(planned.clone());
-        if self.actors.cores(event.rank).any(|core| self.states[core].ended < before) {
-            return Err((Guard::Join, None));
-        }
-        if planned.1 == "combine" && !self.experts.contains_key(&(event.rank, batch)) {
+        self.states[actor].begun += 1;
+        self.take_up(event.rank, actor, planned)?;
+        if event.operator.as_deref() == Some("combine") && !self.experts.contains_key(&(event.rank, batch)) {
             self.run_experts(event.rank, batch)?;
         }
         self.states[actor].clock.join(&self.joined[event.rank as usize]);
+        Ok(())
+    }
+
+    /// A core goes on with an operator of which it has sent everything.
+    fn resume(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
+        let (Some(batch), Some(operator)) = (event.batch, event.operator.clone()) else { return Ok(()) };
+        let planned = (batch, operator);
+        let open = &mut self.states[actor].open;
+        let Some(found) = open.iter().position(|other| *other == planned) else {
+            return Err(Guard::Inside.against(None));
+        };
+        open.remove(found);
+        self.take_up(event.rank, actor, planned)?;
+        self.states[actor].has_sent = true;
+        self.states[actor].clock.join(&self.joined[event.rank as usize]);
+        Ok(())
+    }
+
+    /// A core is in an operator from now on, after the join.
+    fn take_up(&mut self, rank: u32, actor: usize, planned: (u64, String)) -> Result<(), Refused> {
+        let State { doing, parts, .. } = &mut self.states[actor];
+        if doing.is_some() {
+            return Err(Guard::Join.against(None));
+        }
+        let before = *parts;
+        *doing = Some(planned);
+        if self.actors.cores(rank).any(|core| self.states[core].parts < before) {
+            return Err(Guard::Join.against(None));
+        }
         Ok(())
     }
 
@@ -357,10 +439,10 @@ impl Reader<'_> {
         clock.tick(experts);
         let now = clock.of(experts);
         self.experts.insert((rank, batch), now);
-        if self.trace.keeps_rows {
+        if self.trace.receive.keeps_rows() {
             for piece in self.memory.of_batch(rank, batch) {
                 if !landed(&self.states, &self.arrivals, piece, &clock) {
-                    return Err((Guard::Covered, Some(piece.line)));
+                    return Err(Guard::Covered.against(Some(piece.line)));
                 }
                 piece.readers.push((experts, now));
             }
@@ -397,14 +479,14 @@ impl Reader<'_> {
                 false => state.clock.of(reader) >= tick,
             };
             if !old.readers.iter().all(knows) {
-                return Err((Guard::Overwritten, Some(old.line)));
+                return Err(Guard::Overwritten.against(Some(old.line)));
             }
             // What a core writes again into its own memory lands in its order. A row that it sends to a slot again may come first.
             if event.kind == "write" && old.actor == actor && old.doing == piece.doing {
                 continue;
             }
             // Cores read what stands beside a row, and experts the row.
-            let stays = self.trace.keeps_rows
+            let stays = self.trace.receive.keeps_rows()
                 && event.region == "window"
                 && old.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
             let is_read = match stays {
@@ -412,10 +494,10 @@ impl Reader<'_> {
                 false => old.is_read(self.protocol),
             };
             if !is_read && old.is_data(&event.region) {
-                return Err((Guard::Overwritten, Some(old.line)));
+                return Err(Guard::Overwritten.against(Some(old.line)));
             }
             if !landed(&self.states, &self.arrivals, old, &state.clock) {
-                return Err((Guard::Hush, Some(old.line)));
+                return Err(Guard::Hush.against(Some(old.line)));
             }
         }
         self.memory.put(to, event, piece);
@@ -431,16 +513,16 @@ impl Reader<'_> {
         let skipped = if self.protocol == Protocol::Fullmesh { length.saturating_sub(8) } else { 0 };
         let new = Line { offset: source.offset + skipped, length: Some(length - skipped), ..source.clone() };
         if self.memory.covered(event.rank, &new) < length - skipped {
-            return Err((Guard::Carries, None));
+            return Err(Guard::Carries.against(None));
         }
         for piece in self.memory.overlapping(event.rank, &new) {
             if piece.readers.iter().any(|&(reader, _)| reader == actor) {
-                return Err((Guard::Carries, Some(piece.line)));
+                return Err(Guard::Carries.against(Some(piece.line)));
             }
         }
         for piece in self.memory.overlapping(event.rank, &source) {
             if !was_quiet(&self.states, (piece.actor, piece.tick), clock) {
-                return Err((Guard::Covered, Some(piece.line)));
+                return Err(Guard::Covered.against(Some(piece.line)));
             }
             piece.readers.push((actor, clock.of(actor)));
         }
@@ -462,7 +544,7 @@ impl Reader<'_> {
                     || was_quiet(&self.states, (word.actor, word.tick), &state.clock)
             };
             if let Some(word) = known.filter(|word| !is_seen(word)) {
-                return Err((Guard::Taken, Some(word.line)));
+                return Err(Guard::Taken.against(Some(word.line)));
             }
         } else if let Some(word) = last.filter(|_| !is_store) {
             let landed = || was_quiet(&self.states, (word.actor, word.tick), &state.clock);
@@ -472,11 +554,11 @@ impl Reader<'_> {
                 false => word.value == value,
             };
             if is_lost {
-                return Err((Guard::Cleared, Some(word.line)));
+                return Err(Guard::Cleared.against(Some(word.line)));
             }
             // Publishes are not ordered, not even to one word. Messages are.
             if event.kind == "publish" && !landed() && !is_there(&self.states, word, (actor, &state.clock)) {
-                return Err((Guard::Hush, Some(word.line)));
+                return Err(Guard::Hush.against(Some(word.line)));
             }
         }
         let word = Word {
@@ -502,7 +584,7 @@ impl Reader<'_> {
             let is_known = is_there(&self.states, word, (actor, &state.clock));
             if word.value == value {
                 if found.is_some() && value != 0 {
-                    return Err((Guard::Round, Some(word.line)));
+                    return Err(Guard::Round.against(Some(word.line)));
                 }
                 found = found.or(Some(word));
             } else if is_known && found.is_none() {
@@ -531,7 +613,7 @@ impl Reader<'_> {
         // A word inside a transfer or a message, whose value is not in the record.
         let pieces = self.memory.overlapping(rank, event);
         let Some(piece) = pieces.filter(|piece| newer.is_none_or(|line| piece.line > line)).last() else {
-            return Err((Guard::Flag, newer));
+            return Err(Guard::Flag.against(newer));
         };
         // A core that polls for a word of its operator may meet one of an operator before, which it does not use.
         if piece.doing.is_none() || piece.doing == self.states[actor].doing {
@@ -551,7 +633,7 @@ impl Reader<'_> {
             let is_clear = |word: &&mut Word| word.is_store && word.value == 0 && word.line > before;
             let clear = self.memory.words(&key).filter(is_clear).last();
             if !clear.is_some_and(|clear| was_quiet(states, (clear.actor, clear.tick), &sent)) {
-                return Err((Guard::Cleared, Some(before)));
+                return Err(Guard::Cleared.against(Some(before)));
             }
         }
         Ok(())
@@ -566,24 +648,25 @@ impl Reader<'_> {
         let (now, owner) = (self.now(actor), event.peer.unwrap_or(event.rank));
         let state = &self.states[actor];
         // Experts leave what they return in the window, too, and owners of tokens read it there.
-        let is_result = self.trace.keeps_rows && event.peer.is_some();
+        let is_result = self.trace.receive.keeps_rows() && event.peer.is_some();
         if is_result && let Some((batch, _)) = &state.doing {
             let ran = self.experts.get(&(owner, *batch));
             let experts = self.actors.experts(owner);
             if ran.is_none_or(|&tick| state.clock.of(experts) < tick) {
-                return Err((Guard::Covered, None));
+                return Err(Guard::Covered.against(None));
             }
         }
         if !is_result && self.memory.covered(owner, event) < event.length.unwrap_or(8) {
-            return Err((Guard::Carries, None));
+            return Err(Guard::Carries.against(None));
         }
         for piece in self.memory.overlapping(owner, event) {
             if !landed(&self.states, &self.arrivals, piece, &state.clock) {
-                return Err((Guard::Covered, Some(piece.line)));
+                return Err(Guard::Covered.against(Some(piece.line)));
             }
-            let is_other = piece.doing.is_some() && piece.doing != state.doing && !self.trace.keeps_rows;
+            let is_other =
+                piece.doing.is_some() && piece.doing != state.doing && !self.trace.receive.keeps_rows();
             if is_other {
-                return Err((Guard::Carries, Some(piece.line)));
+                return Err(Guard::Carries.against(Some(piece.line)));
             }
             piece.readers.push((actor, now));
             piece.read.push((event.offset, event.offset.saturating_add(event.length.unwrap_or(8))));

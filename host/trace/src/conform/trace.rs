@@ -10,7 +10,7 @@ use veriep_case::dump::REGIONS;
 use veriep_case::error::Error;
 use veriep_core::place::{Region, Tensor};
 use veriep_core::protocol::Receive;
-use veriep_core::sim::order::Order;
+use veriep_group::driver::schedule::Schedule;
 
 /// The first line of a record. What a field of another name would say is not known, so that none is taken.
 #[derive(Deserialize)]
@@ -32,6 +32,8 @@ struct Options {
     receive: Option<String>,
     schedule: Option<String>,
     rounds: Option<u64>,
+    /// How often a loop is taken in one go.
+    chain: Option<usize>,
     /// Ranks that take no part.
     dead: Vec<u32>,
     partitions: Vec<u64>,
@@ -84,8 +86,10 @@ pub struct Line {
 }
 
 /// What an event can be, and what it must have then.
-const KINDS: [(&str, &str); 14] = [
+const KINDS: [(&str, &str); 16] = [
     ("begin", "batch operator"),
+    ("sent", ""),
+    ("resume", "batch operator"),
     ("end", ""),
     ("put", "peer region length"),
     ("send", "peer region length"),
@@ -166,6 +170,11 @@ impl Line {
         })
     }
 
+    /// Whether its core begins an operator or goes on with one.
+    pub(super) fn takes_up(&self) -> bool {
+        ["begin", "resume"].contains(&self.kind.as_str())
+    }
+
     /// Whether it hands bytes to a rank.
     pub(super) fn is_sent(&self) -> bool {
         ["put", "send", "post"].contains(&self.kind.as_str())
@@ -190,10 +199,8 @@ fn word<'d, D: Deserializer<'d>>(from: D) -> Result<Option<u64>, D::Error> {
 pub struct Trace {
     path: PathBuf,
     pub config: Config,
-    /// Whether experts read rows in the window.
-    pub keeps_rows: bool,
-    /// Whether owners of tokens fetch results where experts left them.
-    pub is_direct: bool,
+    /// Where experts find rows.
+    pub receive: Receive,
     /// Whether the record is of a model with more than two partitions, some of which lie beyond the end of their region.
     pub has_more_partitions: bool,
     /// Events in the order in which they happened.
@@ -202,9 +209,10 @@ pub struct Trace {
     pub texts: Vec<String>,
     /// Operators that each core runs, if the header says so.
     pub operators: Option<usize>,
-    /// Their order and the number of dispatches, if the header has them.
+    /// Their order, the number of dispatches, and how often a loop is taken in one go, if the header has them.
     pub schedule: Option<String>,
     pub rounds: Option<u64>,
+    pub chain: Option<usize>,
     /// Ranks that take no part.
     pub dead: Vec<u32>,
     /// Whether the file ends within its last line, which is not among the events.
@@ -270,15 +278,17 @@ impl Trace {
             event.problem().map_or(Ok(event), |problem| Err(at(number, problem)))
         };
         let events = (2..).zip(&texts).map(event).collect::<Result<_, Error>>()?;
+        let schedule = options.schedule().map_err(|what| at(1, what))?;
+        let has_two_areas = schedule.as_ref().is_none_or(|schedule| schedule.in_flight() > 1);
         Ok(Self {
-            operators: options.operators().map_err(|what| at(1, what))?,
+            operators: options.operators(schedule.as_ref()).map_err(|what| at(1, what))?,
             schedule: options.schedule,
             rounds: options.rounds,
+            chain: options.chain,
             dead: options.dead,
             path: path.to_owned(),
             config,
-            keeps_rows: mode.keeps_rows(),
-            is_direct: mode.is_direct(),
+            receive: mode.with_batches(1 + usize::from(has_two_areas)),
             has_more_partitions: options.partitions.iter().any(|&count| count > 2),
             events,
             texts,
@@ -310,20 +320,32 @@ fn of_one_line(error: &serde_json::Error) -> String {
 }
 
 impl Options {
+    /// The order of operators.
+    ///
+    /// # Errors
+    /// There is no such order.
+    fn schedule(&self) -> Result<Option<Schedule>, String> {
+        let Some(text) = self.schedule.as_deref() else { return Ok(None) };
+        let schedule = Schedule::read(text).map_err(|why| format!("schedule {text:?}: {why}"))?;
+        if schedule.batches() == 0 {
+            return Err(format!("schedule {text:?}: must have at least one D"));
+        }
+        Ok(Some(schedule))
+    }
+
     /// The operators of so many rounds, each of which is a dispatch and, unless the schedule leaves some uncombined, a combine.
     ///
     /// # Errors
-    /// There is no such schedule, or there are more operators than can be counted.
-    fn operators(&self) -> Result<Option<usize>, String> {
-        let Some(schedule) = self.schedule.as_deref() else { return Ok(None) };
-        let order = Order::parse(schedule).map_err(|why| format!("schedule {schedule:?}: {why}"))?;
-        let dispatches = order.batches();
-        if dispatches == 0 {
-            return Err(format!("schedule {schedule:?}: must have at least one D"));
-        }
-        let Some(rounds) = self.rounds else { return Ok(None) };
-        let repetitions = usize::try_from(rounds).ok().and_then(|rounds| rounds.checked_div(dispatches));
-        let operators = repetitions.and_then(|repetitions| repetitions.checked_mul(order.body().len()));
+    /// There are more than can be counted.
+    fn operators(&self, schedule: Option<&Schedule>) -> Result<Option<usize>, String> {
+        let (Some(schedule), Some(rounds)) = (schedule, self.rounds) else { return Ok(None) };
+        // A loop has as many combines as dispatches, wherever it is cut.
+        let (batches, ended) = match schedule.is_loop() {
+            true => (1, 2),
+            false => (schedule.batches(), schedule.operators().iter().filter(|part| part.ends()).count()),
+        };
+        let repetitions = usize::try_from(rounds).ok().map(|rounds| rounds / batches);
+        let operators = repetitions.and_then(|repetitions| repetitions.checked_mul(ended));
         operators.map(Some).ok_or_else(|| format!("rounds {rounds}: more operators than can be counted"))
     }
 }

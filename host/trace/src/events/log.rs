@@ -81,8 +81,11 @@ impl Inner {
         self.add(Event { time, actor, doing, kind, what });
     }
 
+    /// A core ends an operator or its sending half.
     fn ends(&mut self, actor: Actor) {
-        self.record(actor, Kind::End, What::default());
+        let planned = self.doing.get(&actor).and_then(|doing| doing.planned);
+        let has_ended = planned.is_none_or(|planned| planned.ends());
+        self.record(actor, if has_ended { Kind::End } else { Kind::Sent }, What::default());
         self.doing.remove(&actor);
     }
 
@@ -135,13 +138,15 @@ impl Log {
         self.lock().first_round = first_round;
     }
 
-    /// A core is about to take a step: with its first one in an operator or a phase, it begins that.
+    /// A core is about to take a step: with its first one in an operator or a phase, it begins that, or goes on with the operator.
     pub fn steps(&self, actor: Actor, planned: Planned, phase: &'static str) {
         let mut inner = self.lock();
         let planned = Planned { round: inner.first_round + planned.round, ..planned };
         let doing = Doing { planned: Some(planned), phase };
-        if inner.doing.insert(actor, doing) != Some(doing) {
-            inner.record(actor, Kind::Begin, What::default());
+        let before = inner.doing.insert(actor, doing);
+        if before != Some(doing) {
+            let resumes = before.is_none() && !planned.begins();
+            inner.record(actor, if resumes { Kind::Resume } else { Kind::Begin }, What::default());
         }
     }
 
@@ -184,6 +189,10 @@ impl Book for Log {
     /// It counts if it is not what this actor has seen there before.
     fn observes(&self, actor: Actor, at: Place, word: u64) {
         let mut inner = self.lock();
+        // A core that prepares to go on reads its own words again, and must be able to see them later.
+        if actor.core != AGENT && !inner.doing.contains_key(&actor) {
+            return;
+        }
         let all = inner.seen.entry((actor.member, at)).or_default();
         let before = match all.iter_mut().find(|(who, _)| *who == actor) {
             Some((_, seen)) => core::mem::replace(seen, word),
@@ -241,6 +250,7 @@ mod tests {
     use super::*;
     use crate::events::lines::Lines;
     use veriep_core::protocol::Operator;
+    use veriep_core::sim::cluster::Half;
     use veriep_core::units::CoreId;
 
     #[test]
@@ -272,5 +282,44 @@ mod tests {
         assert_eq!(kinds, ["begin", "begin", "publish", "observe", "end"]);
         assert!(lines.windows(2).all(|two| two[0]["time"].as_u64() < two[1]["time"].as_u64()), "{lines:?}");
         assert!(lines.iter().all(|line| line["batch"] == 7), "{lines:?}");
+    }
+
+    /// Between two halves a core does nothing, but reads its own words again before it goes on.
+    #[test]
+    fn halves_of_an_operator_are_set_aside_and_taken_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let sinks = Sinks { lines: Some(Lines::begin(&path).unwrap()), timeline: None };
+        let log = Log::new(Unit::Events, 1, sinks);
+        let core = Actor { member: RankId(0), core: CoreId(0) };
+        let half = |operator, half| Planned { operator, round: 0, half };
+        let does = |planned: Planned, phases: &[&'static str]| {
+            phases.iter().for_each(|phase| log.steps(core, planned, phase));
+            log.stepped(core, &Ok(Progress::Done));
+        };
+        does(half(Operator::Dispatch, Half::Send), &["Send", "Publish"]);
+        log.observes(core, Place::state(64), 1);
+        log.steps(core, half(Operator::Dispatch, Half::Receive), "Await");
+        log.observes(core, Place::state(64), 1);
+        does(half(Operator::Dispatch, Half::Receive), &["Await", "Copy"]);
+        does(half(Operator::Combine, Half::Whole), &["Send"]);
+        log.finish().lines.unwrap().finish().unwrap();
+        let lines = std::fs::read_to_string(path).unwrap();
+        let kinds = lines.lines().map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            format!("{} {}", line["kind"].as_str().unwrap(), line["phase"].as_str().unwrap())
+        });
+        let right = [
+            "begin Send",
+            "begin Publish",
+            "sent Publish",
+            "resume Await",
+            "observe Await",
+            "begin Copy",
+            "end Copy",
+            "begin Send",
+            "end Send",
+        ];
+        assert_eq!(kinds.collect::<Vec<_>>(), right);
     }
 }

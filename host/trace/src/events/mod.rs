@@ -70,6 +70,10 @@ pub enum Kind {
     Quiet,
     /// The core begins an operator, or another phase of it.
     Begin,
+    /// The core has sent everything of an operator, and sets it aside.
+    Sent,
+    /// The core goes on with an operator that it has set aside.
+    Resume,
     /// The core ends an operator.
     End,
     /// The core or agent has nothing to do from now on until its next event.

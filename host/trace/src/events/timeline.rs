@@ -192,7 +192,7 @@ impl Lane {
         let now = event.time;
         self.close_wait(now);
         match event.kind {
-            Kind::Begin => {
+            Kind::Begin | Kind::Resume => {
                 let Some(planned) = event.doing.planned else { return };
                 if self.runs {
                     self.close_phase(now);
@@ -204,7 +204,7 @@ impl Lane {
                 let (name, batch) = (event.doing.phase, planned.round);
                 self.phases.push(Span { from: now, to: now, name, batch });
             }
-            Kind::End => self.close_operator(now),
+            Kind::End | Kind::Sent => self.close_operator(now),
             Kind::Await => {
                 let what = event.what.awaited.unwrap_or("");
                 // Woken in vain, it goes on waiting.
