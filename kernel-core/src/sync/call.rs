@@ -18,7 +18,8 @@
 
 use crate::fabric::{ProtocolError, Result, Wait};
 use crate::layout::state::Operator;
-use crate::sync::flag::FLAG;
+use crate::sync::flag::{self, FLAG};
+use crate::sync::selector;
 use core::fmt;
 
 /// The number of calls that tags tell apart. A rank that is this many calls behind is not seen.
@@ -83,6 +84,19 @@ impl Tag {
         self.0 as u32 >> 1
     }
 
+    /// Returns by how many calls it comes after another tag, modulo [`CALLS`].
+    #[must_use]
+    pub const fn ahead_of(self, other: Self) -> u32 {
+        self.call().wrapping_sub(other.call()) & (CALLS - 1)
+    }
+
+    /// Returns whether it comes after another tag of the same operator, by less than half of [`CALLS`].
+    #[must_use]
+    pub const fn is_later(self, other: Self) -> bool {
+        let ahead = self.ahead_of(other);
+        self.0 & 1 == other.0 & 1 && ahead > 0 && ahead < CALLS / 2
+    }
+
     /// Returns the operator.
     #[must_use]
     pub const fn operator(self) -> Operator {
@@ -110,11 +124,56 @@ impl Untagged {
     pub const fn selector(self, word: u64) -> u64 {
         if self.checked { word & 1 } else { word }
     }
+}
 
-    /// Returns the epoch that a hierarchy's word states, after [`unmark`](crate::layout::relay::unmark).
+/// The call of the operator that a core has begun last, for tools that read its memory: they judge words as the core does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    tag: Tag,
+    /// The tag of the call before, whose words have other places.
+    before: Option<Tag>,
+}
+
+impl Begun {
+    /// Returns the call with this tag, of whose words the places were empty.
     #[must_use]
-    pub const fn epoch(self, epoch: u64) -> u64 {
-        if self.checked { epoch >> TAG_BITS } else { epoch }
+    pub const fn tagged(tag: Tag) -> Self {
+        Self { tag, before: None }
+    }
+
+    /// Returns the call that an A3 selector says; `None` if its core has begun none, or does not check calls.
+    #[must_use]
+    pub fn of_selector(word: u64) -> Option<Self> {
+        let (tag, before) = selector::last_two(word)?;
+        Some(Self { tag, before })
+    }
+
+    /// Returns the tag of its words.
+    #[must_use]
+    pub const fn tag(self) -> Tag {
+        self.tag
+    }
+
+    /// Returns a word of A3 without its tag; `None` if nothing has arrived yet. The selector of an operator that runs does not keep
+    /// the tag of the former use of its places: any number less than that of the call before is taken for it.
+    ///
+    /// # Errors
+    /// The word is another call's, or none.
+    pub fn read(self, seen: u64, awaited: Wait) -> Result<Option<u64>> {
+        self.tags(Tag::of(seen)).read(seen, awaited)
+    }
+
+    /// Returns whether a word of an A2 window is this call's flag.
+    ///
+    /// # Errors
+    /// It is another call's flag.
+    pub fn in_window(self, seen: u64, awaited: Wait) -> Result<bool> {
+        flag::window(seen, self.tags(Tag::of(seen >> 32)), || awaited)
+    }
+
+    fn tags(self, seen: Tag) -> Tags {
+        let is_former = self.before.is_some_and(|before| before.is_later(seen));
+        Tags { tag: self.tag, former: is_former.then_some(seen), is_checked: true }
     }
 }
 
@@ -188,7 +247,7 @@ impl Tags {
 mod tests {
     use super::*;
     use crate::fabric::Flag;
-    use crate::sync::flag::{ARRIVED, status};
+    use crate::sync::flag::{ARRIVED, WINDOW_FLAG, status};
     use crate::units::RankId;
 
     const AWAITED: Wait = Wait::new(Flag::Combine, RankId(1), &[3, 0]);
@@ -226,5 +285,38 @@ mod tests {
         assert_eq!(tags.read(7, AWAITED), Err(AWAITED.refused(7)));
         assert_eq!(Tags::NONE.read(word(tag), AWAITED), Err(AWAITED.refused(word(tag))));
         assert_eq!(Tags::NONE.read(ARRIVED, AWAITED), Ok(Some(ARRIVED)));
+    }
+
+    /// A tool has the selector of a core that has begun calls 4, 5 and 6, and does not know what came before.
+    #[test]
+    fn a_tool_judges_words_by_the_selector_as_the_core_does() {
+        let tag = |call| numbering(Some(call)).tag(None);
+        let word = |call| Tags { tag: tag(call), ..Tags::NONE }.with(ARRIVED);
+        for first in [4, CALLS - 1, CALLS - 2] {
+            let numbers = [first, first + 1, first + 2].map(|call| call % CALLS);
+            let tags = numbers.map(|call| tag(call).bits() + 1);
+            // Partitions 0, 1, 0: the next one is 1.
+            let selector = tags[1] << 32 | tags[2] << 16 | 1;
+            let begun = Begun::of_selector(selector).unwrap();
+            assert_eq!(begun.tag(), tag(numbers[2]));
+            assert_eq!(begun.read(0, AWAITED), Ok(None));
+            assert_eq!(begun.read(word(numbers[2]), AWAITED), Ok(Some(ARRIVED)));
+            assert_eq!(begun.read(word(numbers[0]), AWAITED), Ok(None));
+            assert_eq!(begun.read(word((first + CALLS - 2) % CALLS), AWAITED), Ok(None));
+            for other in [first + 1, first + 3, first + 40].map(|call| tag(call % CALLS)) {
+                let refused =
+                    ProtocolError::OtherCall { awaited: AWAITED, seen: other, expected: begun.tag() };
+                assert_eq!(begun.read(word(other.call()), AWAITED), Err(refused), "{first}");
+                let flag = other.bits() << 32 | u64::from(WINDOW_FLAG);
+                assert_eq!(Begun::tagged(begun.tag()).in_window(flag, AWAITED), Err(refused));
+            }
+            assert_eq!(begun.read(7, AWAITED), Err(AWAITED.refused(7)));
+        }
+        // The first call of a partition, whose places are new.
+        let first = Begun::of_selector((tag(4).bits() + 1) << 16 | 1).unwrap();
+        assert!(first.read(word(3), AWAITED).is_err() && Begun::tagged(tag(4)) == first);
+        for none in [0, 1, 2, 7 << 16] {
+            assert_eq!(Begun::of_selector(none), None, "{none:#x}");
+        }
     }
 }

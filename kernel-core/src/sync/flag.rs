@@ -100,7 +100,15 @@ pub(crate) fn in_window<F: Fabric + ?Sized>(
     tags: Tags,
     awaited: impl FnOnce() -> Wait,
 ) -> Result<bool> {
-    let seen = fabric.observe(at)?;
+    window(fabric.observe(at)?, tags, awaited)
+}
+
+/// Returns whether a word is the A2 flag of the call of `tags`, the word that `awaited` returns.
+///
+/// # Errors
+/// The flag is another call's.
+#[inline(always)]
+pub(crate) fn window(seen: u64, tags: Tags, awaited: impl FnOnce() -> Wait) -> Result<bool> {
     if !is_window_flag(seen) {
         return Ok(false);
     }

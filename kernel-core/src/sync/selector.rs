@@ -93,6 +93,15 @@ impl Record {
     }
 }
 
+/// The tags of the last call that a core has begun and of the one before, by the record of a core that checks calls.
+pub(crate) fn last_two(word: u64) -> Option<(Tag, Option<Tag>)> {
+    let Record { next, last: [p0, p1] } = Record::of(word)?;
+    match next {
+        Partition::P0 => Some((p1?, p0)),
+        Partition::P1 => Some((p0?, p1)),
+    }
+}
+
 /// The operator that the word of the A2 full mesh names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {

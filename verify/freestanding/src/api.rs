@@ -43,7 +43,7 @@ use veriep_core::shape::{
     Algorithm, BatchSizes, Buffer, Config, Elastic, Given, Limit, Limits, Protocol, Release, RowElement,
     Shape,
 };
-use veriep_core::sync::call::{Tag, Untagged};
+use veriep_core::sync::call::{Begun, Tag, Untagged};
 use veriep_core::sync::event::Order;
 use veriep_core::sync::join::{Arrivals, Join};
 use veriep_core::sync::{barrier, event, flag, join};
@@ -296,11 +296,16 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
     let untagged = Choices::untagged(&Choices::default());
     let (tag, word) = (Tag::of(u64::from(at)), u64::from(at));
     keep((Tag::call(tag), Tag::bits(tag), Tag::operator(tag)));
-    keep((
-        Untagged::flag(untagged, word),
-        Untagged::selector(untagged, word),
-        Untagged::epoch(untagged, word),
-    ));
+    keep((Tag::ahead_of(tag, Tag::of(0)), Tag::is_later(tag, Tag::of(0))));
+    for begun in [Some(Begun::tagged(tag)), Begun::of_selector(word)].into_iter().flatten() {
+        keep((
+            Begun::tag(begun),
+            Begun::read(begun, word, Wait::IDLE),
+            Begun::in_window(begun, word, Wait::IDLE),
+        ));
+    }
+    keep(hierarchy::Begun::is_reached(hierarchy::Begun::of(word, tag, any() > 0), word, Wait::IDLE));
+    keep((Untagged::flag(untagged, word), Untagged::selector(untagged, word)));
     let (words, mut physical) = (black_box(&[0, 1, -1, 2]), [0; 4]);
     if let Some(map) = ExpertMap::check(shape, words, at as usize, &mut |violation| say(violation)) {
         keep((map.logical_expert_num(), ExpertMap::physical(&map, shape, rank, token, -1)));

@@ -186,14 +186,18 @@ impl Epoch {
         let tag = if numbering.given.is_some() { numbering.tag(None) } else { Tags::NONE.tag };
         let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
         fabric.store(relay::epoch(core), number)?;
-        let epoch = Self { is_checked: numbering.is_checked(), ..Self::none(numbering.kind) };
+        Ok(Self { is_checked: numbering.is_checked(), ..Self::none(numbering.kind) }.numbered(number, tag))
+    }
+
+    /// Returns the epoch of the operator with this number, counted from 1, as words state it.
+    const fn numbered(self, number: u64, tag: Tag) -> Self {
         // 2 follows the last number that fits into a word: a word that holds 0 has never been written, and the parity goes on.
-        let in_words = match number.checked_sub(epoch.last() + 1) {
+        let in_words = match number.checked_sub(self.last() + 1) {
             None => number,
-            Some(beyond) => 2 + beyond % (epoch.last() - 1),
+            Some(beyond) => 2 + beyond % (self.last() - 1),
         };
-        let word = in_words << epoch.shift() | tag.bits();
-        Ok(Self { word, comes_round: number > epoch.last() - AHEAD_MAX, ..epoch })
+        let word = in_words << self.shift() | tag.bits();
+        Self { word, comes_round: number > self.last() - AHEAD_MAX, ..self }
     }
 
     /// Returns the number of bits by which words have the operator's number above its tag.
@@ -293,6 +297,27 @@ impl Epoch {
         }
         let [seen, expected] = [seen, self.word].map(Tag::of);
         Err(ProtocolError::OtherCall { awaited: awaited(), seen, expected })
+    }
+}
+
+/// The operator that a rank has begun last, for tools that read its memory: they judge words as its cores do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun(Epoch);
+
+impl Begun {
+    /// Returns operator `number` of a core, counted from 1, with the tag of its call; `checked` says whether words have tags.
+    #[must_use]
+    pub const fn of(number: u64, tag: Tag, checked: bool) -> Self {
+        let none = Epoch { is_checked: checked, ..Epoch::none(Operator::Dispatch) };
+        Self(none.numbered(number, if checked { tag } else { Tags::NONE.tag }))
+    }
+
+    /// Returns whether the writer of an epoch, after [`unmark`], has begun this operator or a later one.
+    ///
+    /// # Errors
+    /// It is in another call.
+    pub fn is_reached(self, seen: u64, awaited: Wait) -> Result<bool> {
+        self.0.is_reached(seen, || awaited)
     }
 }
 
