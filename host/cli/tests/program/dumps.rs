@@ -10,6 +10,12 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 use tempfile::{TempDir, tempdir};
+use veriep_case::config::Config;
+use veriep_core::layout::affine::Named;
+use veriep_core::protocol::Choices;
+use veriep_core::shape::{Given, Limits, Shape};
+use veriep_core::units::RankId;
+use veriep_plan::export::indices;
 
 /// Overrides of the preset `tiny`, options of `run` that decide what words mean, and how many ranks there are.
 pub(crate) struct Group {
@@ -488,4 +494,77 @@ fn a_running_group_is_dumped_when_a_signal_asks() {
     // Pages that were never touched are holes.
     let window = dumped.join("rank0.window").metadata().unwrap();
     assert!(window.blocks() * 512 < window.len() / 10, "{} blocks", window.blocks());
+}
+
+/// Rank 2 leaves out a call, so its words have numbers that no other rank awaits, also where numbers come round. Of two ranks
+/// either may be the one.
+#[test]
+fn a_rank_in_another_call_is_named_with_both_numbers() {
+    for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, MESH, MESSAGES, STREAMS] {
+        let folder = group.dump(1, &["--rounds", "6", "--inject", "skips=2:3"]);
+        let said = diagnose(3, folder.path(), &[]);
+        let line = said["bound"].as_str().unwrap();
+        let ahead =
+            line.contains("rank 2 is one call ahead of rank ") && line.contains("has number 4 where 3 is");
+        let behind =
+            line.contains(" is one call behind rank 2: ") && line.contains("has number 3 where 4 is");
+        assert!(ahead || behind, "{:?}: {line}", group.set);
+        let suspected = said["suspects"].as_array().unwrap().iter().any(|one| one["rank"] == 2);
+        assert!(of(&said) == [2] || of(&said).is_empty() && suspected, "{:?}: {said}", group.set);
+        assert!(!line.contains("owes"), "{line}");
+    }
+    let folder = JOINT.dump(1, &["--rounds", "2050", "--inject", "skips=2:2047"]);
+    let line = diagnose(3, folder.path(), &[])["bound"].to_string();
+    let ahead =
+        line.contains("rank 2 is one call ahead of rank ") && line.contains("has number 0 where 2047 is");
+    assert!(ahead || line.contains("is one call behind rank 2"), "{line}");
+    let two = Group { set: &["aiv_num=2"], options: &[], ranks: 2 };
+    let folder = two.dump(1, &["--rounds", "4", "--inject", "skips=1:2"]);
+    let said = diagnose(3, folder.path(), &[]);
+    let reasons: Vec<_> = said["suspects"].as_array().unwrap().iter().map(|one| &one["reason"]).collect();
+    assert_eq!((of(&said), reasons.len()), (vec![], 2), "{said}");
+    assert!(reasons[0].as_str().unwrap().starts_with("it is in another call than ranks [1]"), "{said}");
+}
+
+/// A hang of a hierarchy as it would be just after numbers in words have come round: what has not come has the last number before.
+#[test]
+fn epochs_that_have_come_round_are_told_from_old_ones() {
+    let folder = MESSAGES.dump(3, &["--rounds", "1", "--inject", "silent=3"]);
+    let before = diagnose(3, folder.path(), &[]);
+    assert_eq!(of(&before), [3]);
+    let config = fs::read_to_string(folder.path().join("config.toml")).unwrap();
+    let config = Config::parse(&config).unwrap();
+    let shape = Shape::new(&config.as_core(Given::empty()), Limits::None).unwrap();
+    let (last, beside) = ((1_u64 << 36) - 1, 16);
+    for member in 0..MESSAGES.ranks {
+        let path = folder.path().join(format!("rank{member}.window"));
+        let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        for named in [Named::Epochs, Named::Entered, Named::EndFlags, Named::Counts] {
+            let map = named.map(&shape, Choices::default().mode(), RankId(member)).unwrap();
+            for indices in indices(&map) {
+                let at = map.offset(indices);
+                let mut bytes = [0; 8];
+                file.read_exact_at(&mut bytes, at).unwrap();
+                let word = u64::from_le_bytes(bytes);
+                // Operator 1 is number 2^36 + 1 then, which words state as 3.
+                let new = match (named, word) {
+                    (Named::Epochs, 0) => 0,
+                    (Named::Epochs, _) => last + 2,
+                    (Named::Entered, 0) => last << 12,
+                    (Named::Entered, _) => 3 << 12,
+                    (_, 0) => last << (12 + beside),
+                    _ => word + (2 << (12 + beside)),
+                };
+                file.write_all_at(&u64::to_le_bytes(new), at).unwrap();
+            }
+        }
+    }
+    let after = diagnose(3, folder.path(), &[]);
+    assert_eq!(of(&after), [3], "{after}");
+    let waits = |said: &Value| -> Vec<Value> {
+        let ranks = said["ranks"].as_array().unwrap().iter();
+        ranks.map(|rank| Value::from(rank["waits_for"].as_array().unwrap().len())).collect()
+    };
+    assert_eq!(waits(&after), waits(&before));
+    assert_eq!(after["ranks"][0]["number"], (last + 3) / 2);
 }

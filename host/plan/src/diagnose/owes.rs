@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use veriep_core::fabric::Wait;
 use veriep_core::layout::state::Operator;
+use veriep_core::sync::call::Tag;
 
 /// What a dump shows of a rank.
 #[derive(Clone, Debug, Default)]
@@ -27,12 +28,23 @@ pub(super) struct Seen {
     pub(super) told: BTreeSet<u32>,
     /// Whether it lacks some of its own flags; none unless it lacks some flags of a dispatch and has others.
     pub(super) lacks_own_flags: Option<bool>,
+    /// Words of other calls than its own, which its cores refuse.
+    pub(super) others: Vec<OtherCall>,
     /// Contents of its memory that contradict the configuration, the case or the other dumps.
     pub(super) contradictions: Vec<String>,
     /// Whether it may lack results that no dump tells of: those that memory shows are all there, or none is.
     pub(super) may_lack_results: bool,
     /// Words that came and were cleared, or never came. At least one of a core's is the latter if the core waits at all.
     pub(super) doubts: Vec<Lack>,
+}
+
+/// A word with the number of another call than its reader's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OtherCall {
+    /// Which word, by the numbers of members.
+    pub(super) wait: Wait,
+    pub(super) seen: Tag,
+    pub(super) expected: Tag,
 }
 
 /// A word, or several, that a core lacks.
@@ -177,6 +189,8 @@ pub(super) struct Evidence {
     pub(super) absent_everywhere: Vec<u32>,
     /// Ranks that lack flags of dispatch, where each of several lacks some of its own.
     pub(super) lack_own_flags: Vec<u32>,
+    /// Words of other calls, each with its reader: two ranks are in different calls.
+    pub(super) others: Vec<(u32, OtherCall)>,
     /// What cannot be true together.
     pub(super) contradictions: Vec<Contradiction>,
 }
@@ -207,6 +221,8 @@ pub(super) enum Suspicion {
     IfDumpsAreRight,
     /// It owes words only if options that nothing states have some of their values.
     IfOptionsAreRight,
+    /// It or one of these ranks is in another call than it should be.
+    MayBeInAnotherCall(Vec<u32>),
 }
 
 /// Weighs what was seen of the ranks, and decides doubts by what other ranks lack.
@@ -215,6 +231,12 @@ pub(super) enum Suspicion {
 /// doubts is a suspicion. So is a lone rank in doubt: either it waits, or it is at fault itself.
 pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Evidence {
     settle(ranks);
+    let others = others(ranks);
+    if !others.is_empty() {
+        // What is missing follows from that: cores that refuse a word send no more.
+        let (culprits, suspects) = in_another_call(&others);
+        return Evidence { culprits, suspects, others, ..Evidence::default() };
+    }
     let contradictions = contradictions(ranks, in_flight);
     let lack_own_flags = lack_own_flags(ranks);
     let mut culprits = culprits(ranks, in_flight);
@@ -267,8 +289,44 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
         absent,
         absent_everywhere,
         lack_own_flags,
+        others,
         contradictions,
     }
+}
+
+/// The words of other calls that ranks have, each pair of ranks once.
+fn others(ranks: &[Option<Seen>]) -> Vec<(u32, OtherCall)> {
+    let mut others: Vec<(u32, OtherCall)> = Vec::new();
+    for (rank, seen) in all(ranks) {
+        for other in &seen.others {
+            let is_same =
+                |(by, known): &(u32, OtherCall)| (*by, known.wait.source()) == (rank, other.wait.source());
+            if !others.iter().any(is_same) {
+                others.push((rank, *other));
+            }
+        }
+    }
+    others
+}
+
+/// The rank that is in another call than others, if it is one of every pair and there are several of those; else all of them are
+/// suspected.
+fn in_another_call(others: &[(u32, OtherCall)]) -> (BTreeSet<u32>, BTreeMap<u32, Suspicion>) {
+    let pairs: BTreeSet<BTreeSet<u32>> = others
+        .iter()
+        .map(|(by, other)| other.wait.source().map(|rank| rank.0).into_iter().chain([*by]).collect())
+        .collect();
+    let common = pairs.iter().cloned().reduce(|all, pair| &all & &pair).unwrap_or_default();
+    if pairs.len() > 1 && common.len() == 1 {
+        return (common, BTreeMap::new());
+    }
+    let beside = |rank: &u32| {
+        let with: BTreeSet<_> = pairs.iter().filter(|pair| pair.contains(rank)).flatten().copied().collect();
+        with.into_iter().filter(|other| other != rank).collect()
+    };
+    let all: BTreeSet<_> = pairs.iter().flatten().copied().collect();
+    let suspects = all.into_iter().map(|rank| (rank, Suspicion::MayBeInAnotherCall(beside(&rank))));
+    (BTreeSet::new(), suspects.collect())
 }
 
 /// What cannot be true together: a rank leaves a dispatch only with words of all ranks, which have begun it then.

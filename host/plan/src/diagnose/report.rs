@@ -1,7 +1,7 @@
 //! What is said of the ranks.
 
 use super::options::{EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
-use super::owes::{Contradiction, Evidence, Lack, Missing, Seen, Suspicion};
+use super::owes::{Contradiction, Evidence, Lack, Missing, OtherCall, Seen, Suspicion};
 use super::{Group, OperatorSource, Reading};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -185,6 +185,7 @@ impl Of<'_> {
         if self.ranks.iter().flatten().any(|seen| !seen.is_numbered && seen.last.is_some()) {
             unknown.push("how many operators have begun: memory has that modulo 2".to_owned());
         }
+        unknown.extend(self.other_calls().into_iter().skip(1));
         unknown.extend(self.evidence.contradictions.iter().skip(1).map(|what| self.contradiction(what)));
         let mut lacks = self.ranks.iter().flatten().flat_map(|seen| &seen.waits);
         if self.group.case.is_none() && lacks.any(|lack| lack.what.source().is_none()) {
@@ -289,6 +290,12 @@ impl Of<'_> {
                     sources => format!(", but it may wait for words of {}", named(sources)),
                 };
                 format!("{waits}{excuse}")
+            }
+            Suspicion::MayBeInAnotherCall(others) => {
+                format!(
+                    "it is in another call than {}: one of them has left out a call or given another number",
+                    named(others)
+                )
             }
             Suspicion::IfCoresAreRight => "it holds the group up if aiv_num is right".to_owned(),
             Suspicion::IfExpertsAreRight => "it holds the group up if moe_expert_num is right".to_owned(),
@@ -429,6 +436,19 @@ impl Of<'_> {
         let (there, all) = (self.ranks.iter().flatten().count(), self.ranks.len());
         let dumps = if there == all { format!("all {all} ranks") } else { format!("{there} of {all} ranks") };
         let culprits = &self.evidence.culprits;
+        if !self.evidence.others.is_empty() {
+            let (culprits, mut others) = (self.numbers(culprits.iter().copied()), self.other_calls());
+            let more = others.len().saturating_sub(1);
+            others.truncate(1);
+            let who = match (culprits.as_slice(), more) {
+                ([rank], _) => format!("; {more} more show rank {rank} in another call"),
+                (_, 0) => String::new(),
+                _ => format!("; and {more} more"),
+            };
+            let line = format!("{}{who}", others.concat());
+            let error = Error::NoProgress { line: line.clone(), missing: Vec::new() };
+            return Judgement::no(format!("{line}; by dumps of {dumps}"), error);
+        }
         if !culprits.is_empty() {
             let line = culprits.iter().map(|member| self.accusation(*member)).collect::<Vec<_>>().join("; ");
             let error = Error::NoProgress { line: line.clone(), missing: Vec::new() };
@@ -457,6 +477,27 @@ impl Of<'_> {
             suspects => format!("no rank surely owes, ranks {suspects:?} may"),
         };
         Judgement::unknown(format!("{who}; words that are missing: {words}; by dumps of {dumps}"), decides)
+    }
+
+    /// The words of other calls, each with how far the calls are apart.
+    fn other_calls(&self) -> Vec<String> {
+        let said = |(by, OtherCall { wait, seen, expected }): &(u32, OtherCall)| {
+            let source = wait.source().map_or(*by, |rank| rank.0);
+            let (rank, by, flag) = (self.number(source), self.number(*by), wait.flag.name());
+            if seen.operator() != expected.operator() {
+                return format!("rank {rank} is in {seen} by its {flag}, where rank {by} is in {expected}");
+            }
+            let (ahead, behind) = (seen.ahead_of(*expected), expected.ahead_of(*seen));
+            let (calls, where_) = if ahead <= behind { (ahead, "ahead of") } else { (behind, "behind") };
+            let calls = if calls == 1 { "one call".to_owned() } else { format!("{calls} calls") };
+            format!(
+                "rank {rank} is {calls} {where_} rank {by}: its {flag} of {} has number {} where {} is expected",
+                seen.operator().name(),
+                seen.call(),
+                expected.call()
+            )
+        };
+        self.evidence.others.iter().map(said).collect()
     }
 
     /// What a culprit has not done.

@@ -4,12 +4,14 @@
 use super::super::memory::Memory;
 use super::super::owes::Seen;
 use super::{Group, LastOperator, Refused, partition};
+use core::ops::RangeInclusive;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::a2_message::doorbell;
 use veriep_core::layout::a2_window::{FLAG1, buffer_chosen, tail_flag, window_in, window_out};
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::plan::split;
+use veriep_core::sync::call::{Begun, Tag};
 use veriep_core::sync::flag;
 use veriep_core::units::{CoreId, RankId};
 
@@ -39,31 +41,32 @@ impl Windows<'_> {
     fn look(mut self) -> Seen {
         let (shape, operator) = (self.last.group.shape, self.last.operator);
         let own = RankId(self.last.member);
-        let is_cleared = match operator {
-            Operator::Dispatch => !self.has(own, FLAG1),
-            Operator::Combine => {
-                self.rows_of_combine(own).is_none_or(|rows| !self.has_end(own, operator, rows))
-            }
+        let own_flag = match operator {
+            Operator::Dispatch => self.flag(own, FLAG1),
+            Operator::Combine => self.rows_of_combine(own).and_then(|rows| self.end(own, operator, rows)),
         };
-        if is_cleared {
+        let Some(own_flag) = own_flag else {
             return Seen { phase: Some("has all rows"), ..self.last.seen };
-        }
+        };
+        // What it has written to itself has the number of its own call.
+        let is_checked = self.last.group.choices.checked;
+        self.last.call = is_checked.then(|| Begun::tagged(Tag::of(own_flag >> 32)));
         for core in 0..shape.aiv_num() {
             for source in split::ranks(shape, CoreId(core)).map(RankId) {
+                let counts = Wait::new(Flag::WindowCounts, source, &[]);
+                let rows = |first| Wait::new(Flag::WindowRows, source, &[first]);
                 let missing = match operator {
-                    Operator::Dispatch if !self.has(source, FLAG1) => {
-                        Some(Wait::new(Flag::WindowCounts, source, &[]))
-                    }
+                    Operator::Dispatch if !self.has(self.flag(source, FLAG1), counts) => Some(counts),
                     Operator::Dispatch => {
                         self.last.seen.told.insert(source.0);
-                        let rows = self.counted(window_in(shape, self.half, source, 0));
-                        (!self.has_end(source, operator, rows..=rows))
-                            .then(|| Wait::new(Flag::WindowRows, source, &[rows]))
+                        let counted = self.counted(window_in(shape, self.half, source, 0));
+                        let end = self.end(source, operator, counted..=counted);
+                        (!self.has(end, rows(counted))).then(|| rows(counted))
                     }
-                    Operator::Combine => self.rows_of_combine(source).and_then(|rows| {
-                        let first = *rows.start();
-                        (!self.has_end(source, operator, rows))
-                            .then(|| Wait::new(Flag::WindowRows, source, &[first]))
+                    Operator::Combine => self.rows_of_combine(source).and_then(|counted| {
+                        let wait = rows(*counted.start());
+                        let end = self.end(source, operator, counted);
+                        (!self.has(end, wait)).then_some(wait)
                     }),
                 };
                 if let Some(wait) = missing {
@@ -74,14 +77,21 @@ impl Windows<'_> {
         self.last.seen
     }
 
-    fn has(&self, source: RankId, at: u64) -> bool {
+    /// The flag in the window of `source`, if there is one.
+    fn flag(&self, source: RankId, at: u64) -> Option<u64> {
         let word = self.memory.word(window_in(self.last.group.shape, self.half, source, at));
-        word.is_some_and(flag::is_window_flag)
+        word.filter(|word| flag::is_window_flag(*word))
     }
 
-    /// Whether the last flag of the window of `source` is there, behind one of these numbers of rows.
-    fn has_end(&self, source: RankId, operator: Operator, mut rows: core::ops::RangeInclusive<u32>) -> bool {
-        rows.any(|rows| self.has(source, tail_flag(self.last.group.shape, operator, rows)))
+    /// The last flag of the window of `source`, behind one of these numbers of rows.
+    fn end(&self, source: RankId, operator: Operator, mut rows: RangeInclusive<u32>) -> Option<u64> {
+        rows.find_map(|rows| self.flag(source, tail_flag(self.last.group.shape, operator, rows)))
+    }
+
+    /// Whether a flag has come, as its core judges it.
+    fn has(&mut self, flag: Option<u64>, awaited: Wait) -> bool {
+        let (Some(flag), Some(call)) = (flag, self.last.call) else { return flag.is_some() };
+        self.last.judged(call.in_window(flag, awaited))
     }
 
     /// The sum of the counts at the head of a window.
@@ -96,7 +106,7 @@ impl Windows<'_> {
 
     /// The rows that come back from `source` in combine: as many as were sent there, by the other half, while its dispatch was
     /// the operator before. Else any number.
-    fn rows_of_combine(&self, source: RankId) -> Option<core::ops::RangeInclusive<u32>> {
+    fn rows_of_combine(&self, source: RankId) -> Option<RangeInclusive<u32>> {
         let LastOperator { group, member, .. } = self.last;
         let shape = group.shape;
         let half = partition(self.rung - 1);

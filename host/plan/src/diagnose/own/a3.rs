@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::Region;
 use veriep_core::sync::barrier;
+use veriep_core::sync::call::Begun;
 use veriep_core::units::CoreId;
 
 /// Selectors repeat after so many operators, with one batch in flight or two.
@@ -62,7 +63,8 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
     }
     for member in 0..seen.len() {
         let (Some(own), Some(rank)) = (seen[member].clone(), &ranks[member]) else { continue };
-        let Some(last) = LastOperator::of(group, member as u32, own) else { continue };
+        let Some(mut last) = LastOperator::of(group, member as u32, own) else { continue };
+        last.call = call(&last);
         let cores = |of: u32| ranks[of as usize].as_ref().map_or(&[][..], |rank| &rank.cores);
         let found = match (last.operator, group.choices.receive.is_direct()) {
             (Operator::Dispatch, true) => direct::dispatch(last),
@@ -74,6 +76,15 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         seen[member] = Some(found);
     }
     Ok(seen)
+}
+
+/// The call of a member's last operator, by the selector of a core that has begun it.
+fn call(last: &LastOperator<'_>) -> Option<Begun> {
+    let LastOperator { group, member, operator, seen, .. } = last;
+    let core = (0..group.shape.aiv_num())
+        .find(|core| !seen.behind.contains(core))
+        .filter(|_| group.choices.checked)?;
+    Begun::of_selector(group.memory(*member)?.word(selector(*operator, CoreId(core)))?)
 }
 
 /// The ranks, with the position of the hindmost one. Behind four operators the memory of a single core is as new.
@@ -135,8 +146,10 @@ fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, String> {
         ([0, 0], 1) => at(Operator::Combine, 2),
         ([0, 0], _) => {
             let waits = if group.choices.receive.is_direct() {
-                let (operator, seen) = (Operator::Dispatch, Seen::default());
-                !direct::dispatch(LastOperator { group, member, operator, number: 2, seen }).waits.is_empty()
+                let (operator, seen, call) = (Operator::Dispatch, Seen::default(), None);
+                let mut last = LastOperator { group, member, operator, number: 2, call, seen };
+                last.call = self::call(&last);
+                !direct::dispatch(last).waits.is_empty()
             } else {
                 core.epoch != 0
             };

@@ -4,11 +4,12 @@ use super::super::owes::Seen;
 use super::a3::Core;
 use super::{Group, LastOperator, Taken, lacking, partition};
 use core::ops::Range;
+use std::collections::BTreeSet;
 use veriep_case::global_rank::named;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
 use veriep_core::layout::field::FieldName;
-use veriep_core::layout::state::core_word;
+use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::layout::{block, data};
 use veriep_core::place::Region;
 use veriep_core::placement::Home;
@@ -16,6 +17,7 @@ use veriep_core::plan::split;
 use veriep_core::protocol::Flags;
 use veriep_core::shape::Protocol;
 use veriep_core::sync::barrier;
+use veriep_core::sync::call::{Begun, Tag};
 use veriep_core::units::{CoreId, RankId};
 
 /// Counts and flags of blocks are sent as soon as the operator has begun.
@@ -57,28 +59,32 @@ pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<See
     Ok(last.seen)
 }
 
-/// How many flags of dispatch `number` a member has.
+/// How many flags of dispatch `number`, which a member has not begun, it has. Where words have numbers of calls, those of
+/// earlier dispatches may still be in their places.
 pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
-    let slots = group.shape.local_experts(group.ep(member)) * group.shape.ep_world_size();
-    let is_there = |slot: &u32| has(group, member, (number, *slot), Some(FieldName::Status));
+    let ranks = group.shape.ep_world_size();
+    let own = group.memory(member).and_then(|memory| memory.word(selector(Operator::Dispatch, CoreId(0))));
+    let own = own.filter(|_| group.choices.checked).and_then(Begun::of_selector);
+    let is_there = |word: &u64| *word != 0 && own.is_none_or(|own| Tag::of(*word).is_later(own.tag()));
     if group.choices.receive.is_direct() {
-        let records = 0..group.shape.ep_world_size();
-        let told = |source: &u32| {
-            let at = [partition(number).index(), *source, 0, 0, 0];
-            group
-                .word(member, (Named::DirectRecords, Some(FieldName::CountsTold)), at)
-                .is_some_and(|word| word != 0)
+        let told = |source: u32| {
+            let at = [partition(number).index(), source, 0, 0, 0];
+            group.word(member, (Named::DirectRecords, Some(FieldName::CountsTold)), at)
         };
-        return records.filter(told).count();
+        return (0..ranks).filter_map(told).filter(is_there).count();
     }
-    (0..slots).filter(is_there).count()
+    let slots = 0..group.shape.local_experts(group.ep(member)) * ranks;
+    slots
+        .filter_map(|slot| word(group, member, (number, slot), Some(FieldName::Status)))
+        .filter(is_there)
+        .count()
 }
 
-/// Whether that word of a slot is there.
-fn has(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: Option<FieldName>) -> bool {
+/// That word of a slot.
+fn word(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: Option<FieldName>) -> Option<u64> {
     let (expert, source) = (slot / group.shape.ep_world_size(), slot % group.shape.ep_world_size());
     let at = [partition(number).index(), expert, source, 0, 0];
-    group.word(member, (Named::DispatchStatus, field), at).is_some_and(|word| word != 0)
+    group.word(member, (Named::DispatchStatus, field), at)
 }
 
 impl Own<'_, '_> {
@@ -122,12 +128,16 @@ impl Own<'_, '_> {
     ) {
         let LastOperator { group, member, number, .. } = *self.last;
         let ranks = group.shape.ep_world_size();
-        let has = |slot: u32| has(group, member, (number, slot), field);
+        let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
+        let come: BTreeSet<_> = own
+            .clone()
+            .filter(|slot| self.last.has_come(word(group, member, (number, *slot), field), wait(*slot)))
+            .collect();
+        let has = |slot: u32| come.contains(&slot);
         let tellers = own.clone().filter(|slot| has(*slot)).map(|slot| RankId(slot % ranks));
         let tellers = tellers.map(|rank| named(group.shape.tp_world_size(), RankId(member), rank, false).0);
         self.last.seen.told.extend(tellers);
         let (sure, doubt) = lacking(own.clone(), taken, has);
-        let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
         sure.into_iter().for_each(|slot| self.lacks(level, wait(slot), true));
         doubt.into_iter().for_each(|slot| self.lacks(level, wait(slot), false));
     }
@@ -157,7 +167,10 @@ impl Own<'_, '_> {
             for record in 0..shape.bs(source) {
                 let home = Home { rank, local_expert };
                 let at = data::dispatch_record(shape, partition(number), home, source, record);
-                let has = |n: &u32| memory.word(block::flag(at, *n)).is_some_and(|word| word != 0);
+                let mut has = |n: &u32| {
+                    let wait = Wait::new(Flag::Block, source, &[local_expert, record, *n]);
+                    self.last.has_come(memory.word(block::flag(at, *n)), wait)
+                };
                 let (there, missing): (Vec<_>, Vec<_>) = (0..block::count(shape)).partition(|n| has(n));
                 let lost = missing.first().filter(|_| !there.is_empty());
                 if let Some(&n) = lost {

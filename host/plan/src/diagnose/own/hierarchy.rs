@@ -3,13 +3,15 @@
 use super::super::owes::{Seen, at_position};
 use super::{Group, LastOperator, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
-use veriep_core::layout::affine::Named;
+use veriep_core::layout::affine::{INDICES_MAX, Named};
 use veriep_core::layout::field::FieldName;
 use veriep_core::layout::relay::unmark;
 use veriep_core::layout::state::Operator;
 use veriep_core::place::Region;
 use veriep_core::plan::split;
 use veriep_core::protocol::Stage;
+use veriep_core::protocol::hierarchy::Begun;
+use veriep_core::sync::call::Tag;
 use veriep_core::units::{CoreId, RankId};
 
 /// The levels of words in an operator. A rank tells of counts and of returned rows when all near ranks have entered, of counts
@@ -17,6 +19,14 @@ use veriep_core::units::{CoreId, RankId};
 const FIRST: u32 = 0;
 const FORWARDED: u32 = 1;
 const SUMMED: u32 = 2;
+
+/// A map and the field of its word.
+type Field = (Named, Option<FieldName>);
+/// A word by its field and indices, and whether it has a number beside its epoch.
+type Word = (Field, [u32; INDICES_MAX], bool);
+
+const ENTERED: Field = (Named::Entered, Some(FieldName::Word));
+const COUNTS: Field = (Named::Counts, Some(FieldName::Word));
 
 pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
     group.each(Region::Window, |member, _| rank(group, member))
@@ -28,7 +38,7 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
         .map(|core| group.word(member, (Named::Epochs, None), [core, 0, 0, 0, 0]).unwrap_or(0))
         .collect();
     let last = epochs.iter().copied().max().unwrap_or(0);
-    if epochs.iter().any(|epoch| epoch.abs_diff(last) > 1) || last > u64::from(u32::MAX) {
+    if epochs.iter().any(|epoch| epoch.abs_diff(last) > 1) {
         return Err(format!("epochs of its cores: {epochs:?}: cannot be more than one apart"));
     }
     let behind = (0..).zip(&epochs).filter(|(_, epoch)| **epoch < last).map(|(core, _)| core).collect();
@@ -37,27 +47,43 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
         return Ok(Seen { is_numbered: true, ..Seen::default() });
     };
     let is_dispatch = own.operator == Operator::Dispatch;
-    let (server, _) = shape.server_of(RankId(member));
+    let (server, near) = shape.server_of(RankId(member));
     let half = partition(last).index();
-    let stated = |epoch| group.choices.untagged().epoch(epoch);
-    let mut lacks = |core: u32, level, wait| own.note_wait(core, level, wait);
-    let has = |named, indices, is_mark: bool| {
-        let seen = group.word(member, named, indices).unwrap_or(0);
-        stated(if is_mark { unmark(seen).0 } else { seen }) >= last
+    // The word by which it has entered the operator has the number of its own call.
+    let entered = group.word(member, ENTERED, [near, 0, 0, 0, 0]).unwrap_or(0);
+    let begun = |number| Begun::of(number, Tag::of(entered), group.choices.checked);
+    let is_known = epochs[0] == last && begun(last).is_reached(entered, Wait::IDLE) == Ok(true);
+    let mut awaits = |(core, level): (u32, u32), (place, indices, is_mark): Word, wait| {
+        let seen = group.word(member, place, indices).unwrap_or(0);
+        let judged = begun(last).is_reached(if is_mark { unmark(seen).0 } else { seen }, wait);
+        if !(if is_known { own.judged(judged) } else { judged != Ok(false) }) {
+            own.note_wait(core, level, wait);
+        }
     };
     for near in 0..shape.server_ranks() {
-        if !has((Named::Entered, Some(FieldName::Word)), [near, 0, 0, 0, 0], false) {
-            lacks(0, FIRST, Wait::new(Flag::Entered, shape.rank_on(server, near), &[]));
-        }
+        let wait = Wait::new(Flag::Entered, shape.rank_on(server, near), &[]);
+        awaits((0, FIRST), (ENTERED, [near, 0, 0, 0, 0], false), wait);
     }
     let end = match group.choices.stage {
         Stage::Two => (Named::StreamsIn, Some(FieldName::EndFlag)),
         Stage::Three => (Named::EndFlags, Some(FieldName::Word)),
     };
     for from in (0..shape.servers()).filter(|from| *from != server) {
-        if !has(end, [half, from, 0, 0, 0], true) {
-            let level = if is_dispatch { FIRST } else { SUMMED };
-            lacks(0, level, Wait::new(Flag::Record, shape.relay(RankId(member), from), &[0]));
+        let level = if is_dispatch { FIRST } else { SUMMED };
+        let wait = Wait::new(Flag::Record, shape.relay(RankId(member), from), &[0]);
+        awaits((0, level), (end, [half, from, 0, 0, 0], true), wait);
+    }
+    for core in 0..shape.aiv_num() {
+        for slot in split::slots(shape, RankId(member), CoreId(core)).filter(|_| is_dispatch) {
+            let (expert, source) = (slot / shape.ep_world_size(), slot % shape.ep_world_size());
+            let relay = shape.relay(RankId(source), server);
+            let wait = Wait::new(Flag::RelayedCount, relay, &[source, expert]);
+            awaits((core, FORWARDED), (COUNTS, [half, expert, source, 0, 0], true), wait);
+        }
+        for near in (0..shape.server_ranks()).filter(|_| !is_dispatch) {
+            let wait = Wait::new(Flag::RowsDone, shape.rank_on(server, near), &[core]);
+            let rows_done = (Named::RowsDone, Some(FieldName::Word));
+            awaits((0, FORWARDED), (rows_done, [near, core, 0, 0, 0], false), wait);
         }
     }
     // Words of counts stay, so a rank that has left a dispatch has them all.
@@ -68,28 +94,12 @@ fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
             .flat_map(|expert| (0..shape.ep_world_size()).map(move |source| (expert, source)));
         let mut lost = all.filter(|(expert, source)| {
             let at = [half, *expert, *source, 0, 0];
-            group
-                .word(member, (Named::Counts, Some(FieldName::Word)), at)
-                .is_some_and(|word| stated(unmark(word).0) < last - 1)
+            let word = group.word(member, COUNTS, at);
+            word.is_some_and(|word| begun(last - 1).is_reached(unmark(word).0, Wait::IDLE) == Ok(false))
         });
         own.seen.contradictions.extend(lost.next().map(|(expert, source)| {
             format!("it has left dispatch {number}, and lacks its word how many rows rank {source} has for local expert {expert}")
         }));
-    }
-    let mut lacks = |core: u32, level, wait| own.note_wait(core, level, wait);
-    for core in 0..shape.aiv_num() {
-        for slot in split::slots(shape, RankId(member), CoreId(core)).filter(|_| is_dispatch) {
-            let (expert, source) = (slot / shape.ep_world_size(), slot % shape.ep_world_size());
-            if !has((Named::Counts, Some(FieldName::Word)), [half, expert, source, 0, 0], true) {
-                let relay = shape.relay(RankId(source), server);
-                lacks(core, FORWARDED, Wait::new(Flag::RelayedCount, relay, &[source, expert]));
-            }
-        }
-        for near in (0..shape.server_ranks()).filter(|_| !is_dispatch) {
-            if !has((Named::RowsDone, Some(FieldName::Word)), [near, core, 0, 0, 0], false) {
-                lacks(0, FORWARDED, Wait::new(Flag::RowsDone, shape.rank_on(server, near), &[core]));
-            }
-        }
     }
     own.seen.lacks_own_flags = own.lacks_own(|flag| flag == Flag::RelayedCount);
     if own.seen.waits.is_empty() {

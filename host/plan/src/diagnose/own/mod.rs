@@ -10,17 +10,18 @@ mod hierarchy;
 mod results;
 
 use super::memory::Memory;
-use super::owes::{Lack, Missing, Seen};
+use super::owes::{Lack, Missing, OtherCall, Seen};
 use crate::export::indices;
 use veriep_case::case::Case;
 use veriep_case::global_rank;
-use veriep_core::fabric::{Flag, Wait};
+use veriep_core::fabric::{Flag, ProtocolError, Wait};
 use veriep_core::layout::affine::{self, INDICES_MAX, Named};
 use veriep_core::layout::field::FieldName;
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Protocol, Shape};
+use veriep_core::sync::call::Begun;
 use veriep_core::sync::event::{self, Value};
 use veriep_core::sync::flag::{self, Seen as Word};
 use veriep_core::units::RankId;
@@ -107,6 +108,8 @@ struct LastOperator<'a> {
     member: u32,
     operator: Operator,
     number: u64,
+    /// Its call, where words have numbers of calls and memory shows the member's own.
+    call: Option<Begun>,
     seen: Seen,
 }
 
@@ -114,7 +117,30 @@ impl<'a> LastOperator<'a> {
     /// Returns `None` for a member that has begun no operator.
     fn of(group: &'a Group<'a>, member: u32, seen: Seen) -> Option<Self> {
         let (operator, number) = seen.last?;
-        Some(Self { group, member, operator, number, seen })
+        Some(Self { group, member, operator, number, call: None, seen })
+    }
+
+    /// Notes a word of another call, which cores refuse as they read it. Whether one has come, as cores judge it.
+    fn judged(&mut self, judged: Result<bool, ProtocolError>) -> bool {
+        match judged {
+            Ok(has_come) => has_come,
+            Err(ProtocolError::OtherCall { awaited, seen, expected }) => {
+                let wait = global_rank::of_wait(self.group.shape, RankId(self.member), awaited);
+                self.seen.others.push(OtherCall { wait, seen, expected });
+                true
+            }
+            // What is no flag has been refused, where it can be told.
+            Err(_) => true,
+        }
+    }
+
+    /// Whether a word of A3 has come. Without numbers of calls a place is empty before its word comes.
+    fn has_come(&mut self, word: Option<u64>, awaited: Wait) -> bool {
+        let Some(word) = word else { return false };
+        match self.call {
+            Some(call) => self.judged(call.read(word, awaited).map(|read| read.is_some())),
+            None => word != 0,
+        }
     }
 
     /// Returns the word of a map whose first index is the partition.
@@ -161,8 +187,9 @@ impl<'a> LastOperator<'a> {
         };
         let begun = self.group.word(self.member, (selectors, None), [core, 0, 0, 0, 0]);
         let begun = begun.map(|word| self.group.choices.untagged().selector(word));
-        if let (Some(begun), Some(0)) = (begun, self.word((slots, Some(FieldName::Rows)), [core, 0])) {
-            let wait = Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]);
+        let wait = Wait::new(Flag::Tp, RankId(1 - self.member % 2), &[core]);
+        let word = self.word((slots, Some(FieldName::Rows)), [core, 0]);
+        if let (Some(begun), Some(_), false) = (begun, word, self.has_come(word, wait)) {
             // Before it takes its partition there, it has cleared nothing.
             self.note(core, level, wait, begun != self.number % 2);
         }

@@ -6,6 +6,7 @@ use super::a3::Core;
 use super::{Group, LastOperator, partition};
 use std::collections::HashMap;
 use veriep_case::global_rank::named;
+use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::Named;
 use veriep_core::layout::field::FieldName;
 use veriep_core::layout::record::{Triple, triple_of};
@@ -55,8 +56,17 @@ pub(super) fn combine<'a>(
     for core in 0..shape.aiv_num() {
         for token in split::tokens(shape, rank, CoreId(core)) {
             let has = |k: &u32| {
-                last.word((Named::CombineStatus, Some(FieldName::Word)), [token, *k])
-                    .is_some_and(|word| word != 0)
+                let word = last.word((Named::CombineStatus, Some(FieldName::Word)), [token, *k]);
+                let source = sources.get(&(token, *k)).copied().flatten();
+                let ep_rank = source.map_or(rank, |source| group.ep(source));
+                let come = last.has_come(word, Wait::new(Flag::Combine, ep_rank, &[token, *k]));
+                // Of a result whose sender is not known, the number says nothing of a rank.
+                if source.is_none() {
+                    last.seen.others.retain(|other| {
+                        other.wait.flag != Flag::Combine || other.wait.source() != Some(RankId(member))
+                    });
+                }
+                come
             };
             let (there, empty): (Vec<u32>, Vec<u32>) = (0..shape.combine_columns()).partition(has);
             let lack = |k, source| Lack { core, number, what: Missing::Result { token, k, source } };
