@@ -8,6 +8,7 @@ pub use gone::list;
 use crate::verdict::{STATUS_UNKNOWN, worst};
 use core::fmt;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::path::Path;
 use veriep_core::shape::Violation;
 
@@ -106,6 +107,14 @@ pub enum Error {
     /// A result differs from what it must be.
     #[error("{0}")]
     Wrong(String),
+    /// A call that is refused before anything is sent.
+    #[error("{line}")]
+    Refused {
+        /// Whose call, and why, in a few words.
+        what: String,
+        /// What its check says.
+        line: String,
+    },
     /// A schedule that can corrupt data.
     #[error("{0}")]
     Unsafe(String),
@@ -231,7 +240,7 @@ impl Error {
     /// Exit status of the class; of several errors that of the worst.
     pub fn status(&self) -> u8 {
         match self {
-            Self::Wrong(_) | Self::Unsafe(_) => 1,
+            Self::Wrong(_) | Self::Refused { .. } | Self::Unsafe(_) => 1,
             Self::Request(_) | Self::Mismatch(_) | Self::File(_) | Self::Invalid { .. } => 2,
             Self::NoProgress { .. } | Self::Gone { .. } => 3,
             Self::Interrupted(_) => STATUS_INTERRUPTED,
@@ -243,8 +252,9 @@ impl Error {
 
     /// What its exit status means, in a few words.
     #[must_use]
-    pub fn class(&self) -> &'static str {
-        match self {
+    pub fn class(&self) -> Cow<'_, str> {
+        let class = match self {
+            Self::Refused { what, .. } => return what.into(),
             Self::Wrong(_) => "a result is wrong",
             Self::Unsafe(_) => "the schedule is unsafe",
             Self::Request(_) | Self::File(_) | Self::Invalid { .. } => "the request or the input is invalid",
@@ -255,9 +265,10 @@ impl Error {
             Self::Unknown(_) => "there is no verdict within the bounds",
             Self::Many(errors) => {
                 let of_worst = errors.iter().find(|error| error.status() == self.status());
-                of_worst.map_or("the request is invalid", Self::class)
+                return of_worst.map_or("the request is invalid".into(), Self::class);
             }
-        }
+        };
+        class.into()
     }
 
     /// All problems of configurations and cases, for the JSON report.
@@ -290,6 +301,7 @@ impl Error {
     pub fn with(self, more: &str) -> Self {
         match self {
             Self::Wrong(line) => Self::Wrong(line + more),
+            Self::Refused { what, line } => Self::Refused { what, line: line + more },
             Self::NoProgress { line, missing } => Self::NoProgress { line: line + more, missing },
             other => other,
         }

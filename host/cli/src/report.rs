@@ -4,6 +4,7 @@ use comfy_table::Table;
 use core::time::Duration;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -51,7 +52,7 @@ struct Failure<'a> {
     verdict: Option<Option<Verdict>>,
     /// With the verdict: what went wrong, in a few words.
     #[serde(skip_serializing_if = "Option::is_none")]
-    bound: Option<&'static str>,
+    bound: Option<Cow<'a, str>>,
     ok: bool,
     status: u8,
     errors: &'a [String],
@@ -199,7 +200,7 @@ impl Report {
         if let (false, Format::Table, true, Some(verdict)) = (self.emitted, self.format, self.judges, verdict)
         {
             // Stderr has the reason.
-            let _ = self.emit(&(), |()| verdict.line(error.class()));
+            let _ = self.emit(&(), |()| verdict.line(&error.class()));
         }
         if self.format == Format::Json && !self.emitted {
             let failure = Failure {

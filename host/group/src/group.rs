@@ -197,6 +197,10 @@ pub fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Err
         Failure::Stopped | Failure::Polls { .. } => {
             Error::NoProgress { line: failure.to_string(), missing: Vec::new() }
         }
+        Failure::Batch { rank, round, .. } => Error::Refused {
+            what: format!("rank {rank} gives combine of round {round} another batch than its dispatch had"),
+            line: failure.to_string(),
+        },
         Failure::Protocol { .. } | Failure::Agent { .. } | Failure::Traffic(_) => {
             let last = first_round + unit.batches() - 1;
             let rounds = if first_round == last {

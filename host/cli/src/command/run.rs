@@ -6,7 +6,6 @@ use crate::cli::{BackendArg, Faults, RowCopyArg, RunArgs, name_of};
 use crate::report::{Progress, Report, note, progress};
 use core::sync::atomic::AtomicU64;
 use core::time::Duration;
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use veriep_case::atomic_file::check_writable;
 use veriep_case::batch::Batch;
@@ -18,7 +17,7 @@ use veriep_case::global_rank;
 use veriep_case::parallel::processors;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::Choices;
-use veriep_core::shape::{Product, Shape};
+use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::vector::Any;
 use veriep_group::backend::inject::{Inject, Killed};
 use veriep_group::backend::lockstep::{Lockstep, Memory};
@@ -140,10 +139,8 @@ fn only_linux(args: &RunArgs) -> Error {
 fn hinted(error: Error, job: &Job<'_>, schedule: &Schedule) -> Error {
     match schedule.in_flight() {
         in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
-            let order = quoted(&job.args.schedule);
-            error.with(&format!(
-                "; {in_flight} batches in flight: veriep schedule {order} tells whether that is safe"
-            ))
+            let asked = asked_of_schedule(&job.args.schedule, &job.case.shape, &job.plan.options.choices);
+            error.with(&format!("; {in_flight} batches in flight: {asked} tells whether that is safe"))
         }
         _ => error,
     }
@@ -202,14 +199,30 @@ fn check_order(args: &RunArgs, shape: &Shape, schedule: &Schedule, plan: &Plan) 
     }
     let Some((planned, error)) = plan.refused(shape) else { return Ok(()) };
     Err(Error::Request(format!(
-        "--schedule {order}: {planned}: {error}: see veriep schedule {}, or run it with --unchecked",
-        quoted(order)
+        "--schedule {order}: {planned}: {error}: see {}, or run it with --unchecked",
+        asked_of_schedule(order, shape, &plan.options.choices)
     )))
 }
 
-/// An order as a shell reads it as one argument.
-fn quoted(order: &str) -> Cow<'_, str> {
-    if order.contains(' ') { format!("\"{order}\"").into() } else { order.into() }
+/// The command that asks whether an order is safe in a group of these choices. A shell reads the order as one argument.
+fn asked_of_schedule(order: &str, shape: &Shape, choices: &Choices) -> String {
+    let mut command = format!("veriep schedule {order}");
+    if order.contains(' ') {
+        command = format!("veriep schedule \"{order}\"");
+    }
+    match shape.protocol() {
+        Protocol::Fullmesh => command.push_str(" --product a2"),
+        Protocol::Hierarchy => command.push_str(" --product a2 --hierarchy"),
+        _ => {}
+    }
+    let receive = choices.receive;
+    if receive.keeps_rows() {
+        command.push_str(&format!(" --receive {}", receive.name()));
+    }
+    if receive.overwrites() {
+        command.push_str(" --experts overwrite");
+    }
+    command
 }
 
 /// What stands in front of a memory in every run.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::sync::OnceLock;
 use veriep_case::verdict::Judgement;
 use veriep_core::protocol::{Choices, Operator, Receive};
-use veriep_core::sim::order::Order;
+use veriep_core::sim::order::{Half, Order, Planned};
 use veriep_group::interrupt;
 use veriep_trace::events::{Sinks, Unit};
 use veriep_verify::argument::Argued;
@@ -115,12 +115,27 @@ fn bound(question: &Question, answer: &Answer) -> String {
         Traffic::Given(_) => ", one given receiver for each token".to_owned(),
         traffic => format!(", {}", traffic.name()),
     };
+    let left = unreceived(&question.orders).map_or_else(String::new, |open| {
+        format!(", at whose end {} {} is sent and not received", open.operator.name(), open.round)
+    });
     let windows = if question.subject == Subject::Windows { ", a model of the windows" } else { "" };
     format!(
-        "{ranks} ranks{} x 1 core, 1 token a rank, {rounds}, {} partition{plural}{narrower}{windows}",
+        "{ranks} ranks{} x 1 core, 1 token a rank, {rounds}{left}, {} partition{plural}{narrower}{windows}",
         servers.unwrap_or_default(),
         partitions.join(" and "),
     )
+}
+
+/// The first operator that a rank sends and never receives, of an order that cannot be repeated.
+fn unreceived(orders: &Orders) -> Option<Planned> {
+    let of = |order: &Order| {
+        let is_received = |sent: &Planned| {
+            let rest = Planned { half: Half::Receive, ..*sent };
+            order.body().contains(&rest)
+        };
+        order.body().iter().filter(|part| !part.ends()).find(|sent| !is_received(sent)).copied()
+    };
+    orders.iter().filter(|order| !order.is_loop()).find_map(of)
 }
 
 /// Writes the story of a counterexample as it is asked for.

@@ -173,7 +173,9 @@ fn a_silent_rank_is_named_within_the_deadline() {
     let line = fails(3, &silent);
     assert!((Duration::from_secs(1)..Duration::from_secs(10)).contains(&since.elapsed()));
     assert!(
-        line.contains("round 0: no progress for 1 s: waiting for rank 1 (2 cores); rank 0 core 1: "),
+        line.contains(
+            "round 0: no progress for 1 s: waiting for rank 1 (rank 0 cores 1, 3); rank 0 core 1: "
+        ),
         "{line}"
     );
     assert!(line.contains("missing: dispatch flag of rank 1 for local expert"), "{line}");
@@ -424,6 +426,27 @@ fn a_combine_of_another_batch_is_refused_before_anything_is_sent() {
         let line = fails(1, &[&wrong[..], more].concat());
         assert!(line.contains("rank 1: combine of batch 2: "), "{more:?}: {line}");
     }
+    let bound = &json(1, &wrong)["bound"];
+    assert_eq!(bound, "rank 1 gives combine of round 2 another batch than its dispatch had");
+}
+
+/// One token for one of two experts: a wrong batch has the same one by chance. Then the run is right, and says why.
+#[test]
+fn a_wrong_batch_with_the_same_experts_is_said_to_have_no_effect() {
+    let small =
+        ["run", "tiny", "--set", "bs=1", "--set", "moe_expert_num=2", "--set", "k=1", "--rounds", "4"];
+    let note = "note: --inject wrong-batch=1:2: without effect: both batches have the same experts\n";
+    let mut refused = 0;
+    for seed in 0..8 {
+        let seed = seed.to_string();
+        let run =
+            [&small[..], &["--backend", "lockstep", "--inject", "wrong-batch=1:2", "--seed", &seed]].concat();
+        let output = veriep(&run);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(stderr.contains(note), output.status.success(), "{seed}: {stderr}");
+        refused += u32::from(output.status.code() == Some(1));
+    }
+    assert!((1..8).contains(&refused), "{refused} of 8 refused");
 }
 
 #[test]
@@ -449,6 +472,20 @@ fn an_order_that_gates_refuse_is_bad_input_unless_it_is_unchecked() {
          a dispatch must begin and end before: \
          see veriep schedule DDDCCC, or run it with --unchecked"
     );
+    // The command that it names is about this group.
+    for (more, options) in [
+        (&["--receive", "in-place"][..], "--receive in-place"),
+        (&["--receive", "direct", "--experts", "overwrite"], "--receive direct --experts overwrite"),
+    ] {
+        let seen = line("DDDCCC", more);
+        assert!(seen.contains(&format!("see veriep schedule DDDCCC {options}, or")), "{seen}");
+    }
+    for (preset, options) in [("fullmesh", "--product a2"), ("hierarchy", "--product a2 --hierarchy")] {
+        let (set, order) = (format!("comm_alg={preset}"), "Ds1 Cs0 Dr1 Cr0");
+        let run = ["run", "a2-hier-16", "--set", &set, "--set", "k=2", "--set", "h=512", "--schedule", order];
+        let seen = fails(2, &run);
+        assert!(seen.contains(&format!("see veriep schedule \"{order}\" {options}, or")), "{seen}");
+    }
     let seen = line("Ds0 Ds1 Dr0 Dr1 C0 C1", &[]);
     assert!(
         seen.contains("sending half of dispatch 1: ") && seen.contains("schedule \"Ds0 Ds1 Dr0"),

@@ -137,6 +137,17 @@ fn the_record_of_a_counterexample_is_refused_in_its_last_step() {
 }
 
 #[test]
+fn a_half_that_is_never_received_is_safe_for_one_round_and_said_to_be_open() {
+    for (order, open) in [("Ds", "dispatch 0"), ("DsDrCs", "combine 0"), ("DDsCDr|DDsCDr", "")] {
+        let bound = verdict(0, &[order])["bound"].as_str().unwrap().to_owned();
+        let left = format!("1 round, at whose end {open} is sent and not received, ");
+        assert!(bound.starts_with("SAFE ") && bound.contains(&left) != open.is_empty(), "{order}: {bound}");
+        assert_eq!(bound.contains("not received"), !open.is_empty(), "{order}: {bound}");
+    }
+    assert!(fails(2, &["schedule", "Ds", "--rounds", "2"]).contains("must have as many C as D"));
+}
+
+#[test]
 fn a_search_that_stops_early_is_unknown() {
     let seen = verdict(4, &["DDCC", "--ep", "3", "--states", "1000"]);
     assert_eq!((&seen["verdict"], &seen["complete"]), (&"unknown".into(), &false.into()));

@@ -98,13 +98,20 @@ impl Hang {
         waited
     }
 
-    /// For whom cores wait and how many do, each behind `before`.
+    /// The ranks that cores wait for and which cores do, each behind `before`.
     fn write_suspects(&self, f: &mut dyn fmt::Write, before: &str) -> fmt::Result {
         let suspects = self.suspects();
-        for (i, (rank, cores)) in suspects.iter().take(NAMED).enumerate() {
+        let roots = self.roots();
+        for (i, (rank, count)) in suspects.iter().take(NAMED).enumerate() {
             let before = if i == 0 { before } else { "," };
-            let s = if *cores == 1 { "" } else { "s" };
-            write!(f, "{before} rank {rank} ({cores} core{s})")?;
+            write!(f, "{before} rank {rank} (")?;
+            let cores = roots.iter().filter(|root| root.wait.source() == Some(*rank));
+            write_cores(f, cores.take(NAMED))?;
+            match count.saturating_sub(NAMED) {
+                0 => f.write_str(")")?,
+                1 => f.write_str(" and 1 more core)")?,
+                more => write!(f, " and {more} more cores)")?,
+            }
         }
         if suspects.len() > NAMED {
             write!(f, " and {} more ranks", suspects.len() - NAMED)?;
@@ -120,6 +127,17 @@ impl Hang {
         let _ = self.write_suspects(&mut text, "; waiting for");
         text
     }
+}
+
+/// The cores that complain, rank by rank, in which order they come.
+fn write_cores<'m>(f: &mut dyn fmt::Write, missing: impl Iterator<Item = &'m Missing>) -> fmt::Result {
+    let mut cores = BTreeMap::<RankId, Vec<String>>::new();
+    missing.for_each(|Missing { rank, core, .. }| cores.entry(*rank).or_default().push(core.to_string()));
+    let of_rank = |(rank, cores): (RankId, Vec<String>)| {
+        let plural = if cores.len() == 1 { "" } else { "s" };
+        format!("rank {rank} core{plural} {}", cores.join(", "))
+    };
+    f.write_str(&cores.into_iter().map(of_rank).collect::<Vec<_>>().join("; "))
 }
 
 impl fmt::Display for Hang {
@@ -176,7 +194,7 @@ mod tests {
         assert_eq!(hang.suspects(), [(RankId(1), 2)]);
         assert_eq!(
             hang.to_string(),
-            "no progress for 2 s: waiting for rank 1 (2 cores); \
+            "no progress for 2 s: waiting for rank 1 (rank 0 core 0; rank 2 core 0); \
              rank 0 core 0: missing: dispatch flag of rank 1 for local expert 3; \
              rank 2 core 0: missing: dispatch flag of rank 1 for local expert 3"
         );

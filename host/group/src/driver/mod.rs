@@ -158,7 +158,7 @@ impl<B> Unit<'_, B> {
             ControlFlow::Break(())
         });
         match refused {
-            Some(why) => Err(Failure::Traffic(format!("rank {rank}: combine of batch {round}: {why}"))),
+            Some(why) => Err(Failure::Batch { rank, round, why }),
             None => Ok(()),
         }
     }
@@ -217,6 +217,7 @@ impl Failure {
             }
             Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
             Self::Polls { rank, core, steps } => Self::Polls { rank: name(rank), core, steps },
+            Self::Batch { rank, round, why } => Self::Batch { rank: name(rank), round, why },
             Self::Thread(_) | Self::Traffic(_) | Self::Refused(_) | Self::Stopped => self,
         }
     }
@@ -254,6 +255,16 @@ pub enum Failure {
         core: CoreId,
         /// Steps so far.
         steps: u64,
+    },
+    /// The check of a combine's inputs has refused them.
+    #[error("rank {rank}: combine of batch {round}: {why}")]
+    Batch {
+        /// Whose.
+        rank: RankId,
+        /// Of which round.
+        round: usize,
+        /// What is wrong with them.
+        why: String,
     },
     /// Something went from rank to rank that is not in the plan, or did not.
     #[error("{0}")]

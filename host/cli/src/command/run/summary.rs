@@ -25,6 +25,13 @@ pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), 
             "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: nobody was killed"
         ));
     }
+    // A batch that is another one has been refused.
+    if let Some((rank, round)) = job.faults.wrong_batch.filter(|(_, round)| *round < run) {
+        let rank = job.case.name(rank);
+        note(&format!(
+            "note: --inject wrong-batch={rank}:{round}: without effect: both batches have the same experts"
+        ));
+    }
     report.judge(&judgement(job, run, all), &summary(job, ran), table)
 }
 
