@@ -6,7 +6,7 @@ use crate::argument::{Argued, Rules, argue};
 use crate::explorer::{self, Model};
 pub use crate::explorer::{Line, Product, Taken, Timeline, Traffic, Witness};
 use crate::orders::Orders;
-use veriep_core::protocol::Receive;
+use veriep_core::protocol::{Flags, Receive};
 use veriep_core::shape::Shape;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub struct Question {
     pub partitions: [u32; 2],
     /// Where experts find rows (A3); with direct placement the first number of partitions is that of areas.
     pub receive: Receive,
+    /// How dispatch announces records (A3 with records).
+    pub flags: Flags,
     /// Ranks of one core each.
     pub ranks: u32,
     /// How often the operators run; `None`: for ever.
@@ -132,6 +134,7 @@ fn of_machines(question: &Question, witness: Option<&dyn Witness>) -> Answer {
     let [dispatch, combine] = question.partitions;
     let mut model = Model::new(question.ranks, &question.operators);
     model.choices.receive = question.receive;
+    model.choices.flags = question.flags;
     // The partitions of direct placement are its areas.
     if !question.receive.is_direct() {
         model = model.partitions(dispatch, combine);

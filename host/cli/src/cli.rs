@@ -377,6 +377,9 @@ pub struct ScheduleArgs {
     /// Where experts leave their results (with --receive direct).
     #[arg(long, value_parser = Experts::parser(), default_value = "apart", help_heading = PROTOCOL)]
     pub experts: Experts,
+    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
+    #[arg(long, value_parser = Flags::parser(), help_heading = PROTOCOL)]
+    pub flags: Option<Flags>,
     /// Stop the search after this many states (about 1 KiB each).
     #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(STATES_MAX)), help_heading = SEARCH)]
     pub states: u32,

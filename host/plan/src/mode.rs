@@ -87,7 +87,15 @@ fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
 
 /// The flags that a request asks for.
 fn flags(shape: &Shape, asked: Option<Flags>, receive: Receive) -> Result<Flags, Error> {
-    let has_none = match shape.protocol() {
+    flags_of(shape.protocol(), asked, receive)
+}
+
+/// Returns the flags that a request asks for, of this protocol.
+///
+/// # Errors
+/// The protocol has no such choice.
+pub fn flags_of(protocol: Protocol, asked: Option<Flags>, receive: Receive) -> Result<Flags, Error> {
+    let has_none = match protocol {
         Protocol::FullmeshV1 => receive.is_direct().then_some("--receive direct has counts ahead of rows"),
         Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
         _ => Some("product = a2 has flags in its windows"),

@@ -1,7 +1,7 @@
 //! Fifty orders, more than half of them with halves: the answer of the search, and the partitions that the argument counts.
 
 use Answered::{Deadlock, Safe, Unknown, Unsafe};
-use veriep_core::protocol::Receive;
+use veriep_core::protocol::{Flags, Receive};
 use veriep_verify::orders::Orders;
 use veriep_verify::schedule::{Answer, Product, Question, Subject, answer};
 
@@ -110,6 +110,7 @@ fn asked(&(group, order, rounds, ..): &Row) -> Answer {
         server_ranks,
         partitions,
         receive,
+        flags: Flags::default(),
         ranks: 2,
         rounds: (rounds > 0).then_some(rounds),
         states_max: 400_000,

@@ -16,7 +16,7 @@ use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_case::parallel::processors;
 use veriep_core::fabric::raw::RowCopy;
-use veriep_core::protocol::Choices;
+use veriep_core::protocol::{Choices, Flags};
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::vector::Any;
 use veriep_group::backend::inject::{Inject, Killed};
@@ -221,6 +221,9 @@ fn asked_of_schedule(order: &str, shape: &Shape, choices: &Choices) -> String {
     }
     if receive.overwrites() {
         command.push_str(" --experts overwrite");
+    }
+    if choices.flags == Flags::Separate {
+        command.push_str(" --flags separate");
     }
     command
 }

@@ -15,9 +15,11 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use std::sync::OnceLock;
 use veriep_case::verdict::Judgement;
-use veriep_core::protocol::{Choices, Operator, Receive};
+use veriep_core::protocol::{Choices, Flags, Operator, Receive};
+use veriep_core::shape::Protocol;
 use veriep_core::sim::order::{Half, Order, Planned};
 use veriep_group::interrupt;
+use veriep_plan::mode;
 use veriep_trace::events::{Sinks, Unit};
 use veriep_verify::argument::Argued;
 use veriep_verify::orders::Orders;
@@ -119,8 +121,9 @@ fn bound(question: &Question, answer: &Answer) -> String {
         format!(", at whose end {} {} is sent and not received", open.operator.name(), open.round)
     });
     let windows = if question.subject == Subject::Windows { ", a model of the windows" } else { "" };
+    let flags = if question.flags == Flags::Separate { ", separate flags" } else { "" };
     format!(
-        "{ranks} ranks{} x 1 core, 1 token a rank, {rounds}{left}, {} partition{plural}{narrower}{windows}",
+        "{ranks} ranks{} x 1 core, 1 token a rank, {rounds}{left}, {} partition{plural}{flags}{narrower}{windows}",
         servers.unwrap_or_default(),
         partitions.join(" and "),
     )
@@ -165,7 +168,7 @@ fn tell(args: &ScheduleArgs, question: &Question, answer: &Answer, calls: &Calls
         aiv_num: shape.aiv_num().into(),
         ..Config::default()
     };
-    let choices = Choices { receive: question.receive, ..Choices::default() };
+    let choices = Choices { receive: question.receive, flags: question.flags, ..Choices::default() };
     let rounds = taken.iter().map(|taken| taken.planned.round + 1).max().unwrap_or(0);
     let schedule = &question.operators;
     let (unit, chain, dead) = (Unit::Events, None, Vec::new());
@@ -199,6 +202,13 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if args.product == ProductArg::A2 && args.receive.keeps_rows() {
         return refuse(format!("--receive {receive}: product = a2 has copy alone"));
     }
+    let protocol = match (args.product, args.hierarchy) {
+        (ProductArg::A3, _) => Protocol::FullmeshV1,
+        (ProductArg::A2, false) => Protocol::Fullmesh,
+        (ProductArg::A2, true) => Protocol::Hierarchy,
+    };
+    let flags = mode::flags_of(protocol, args.flags, way)?;
+    let ask = |way, partitions, orders| Question { flags, ..ask(args, way, partitions, orders) };
     if let [_, _, _, ..] = args.partitions[..] {
         let all: Vec<_> = args.partitions.iter().map(u32::to_string).collect();
         let all = all.join(",");
@@ -211,12 +221,12 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     }
     let [first, last] = args.partitions[..] else {
         let each = args.partitions.first().copied().unwrap_or(2);
-        return Ok(ask(args, way, [each, each], orders));
+        return Ok(ask(way, [each, each], orders));
     };
     if args.product == ProductArg::A2 {
         return refuse(format!("--partitions {first},{last}: a2 has one number for both operators"));
     }
-    Ok(ask(args, way, [first, last], orders))
+    Ok(ask(way, [first, last], orders))
 }
 
 /// Most batches that an order may begin in one time round, or have in flight.
@@ -282,6 +292,7 @@ fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], orders: Orders) 
     let half = if args.ranks.is_multiple_of(2) { args.ranks / 2 } else { 1 };
     Question {
         receive: way.with_batches(partitions[0] as usize),
+        flags: Flags::default(),
         product,
         subject: match args.model {
             Some(ModelArg::Machines) => Subject::Machines,
@@ -329,6 +340,7 @@ struct Searched<'a> {
     product: &'static str,
     model: &'static str,
     receive: &'static str,
+    flags: &'static str,
     /// Whether experts overwrite.
     overwrite: bool,
     partitions: &'a [u32],
@@ -409,6 +421,7 @@ fn searched<'a>(question: &'a Question, answer: &'a Answer) -> Searched<'a> {
             Subject::Windows => "windows",
         },
         receive: question.receive.name(),
+        flags: question.flags.name(),
         overwrite: question.receive.overwrites(),
         partitions: partitions(question),
         ranks: question.ranks,

@@ -475,6 +475,7 @@ fn an_order_that_gates_refuse_is_bad_input_unless_it_is_unchecked() {
     // The command that it names is about this group.
     for (more, options) in [
         (&["--receive", "in-place"][..], "--receive in-place"),
+        (&["--flags", "separate"], "--flags separate"),
         (&["--receive", "direct", "--experts", "overwrite"], "--receive direct --experts overwrite"),
     ] {
         let seen = line("DDDCCC", more);

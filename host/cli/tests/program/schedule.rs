@@ -15,6 +15,8 @@ fn the_documented_partitions_are_enough_and_fewer_are_not() {
         (&["DC", "--partitions", "2,1"], true),
         (&["DC", "--partitions", "1,2"], false),
         (&["DDCC", "--rounds", "2"], true),
+        (&["DDCC", "--rounds", "1", "--flags", "separate"], true),
+        (&["DDDCCC", "--flags", "separate"], false),
         (&["DDCC", "--partitions", "2,1"], false),
         (&["DDDCCC"], false),
         (&["DDDCCC", "--partitions", "2,3", "--rounds", "1"], true),
@@ -136,6 +138,16 @@ fn the_record_of_a_counterexample_is_refused_in_its_last_step() {
     assert!(fails(2, &windows).contains("--events: needs --model machines"));
 }
 
+/// Counts ahead of the records are words of their own, so the same order has other states.
+#[test]
+fn separate_flags_are_searched_as_such() {
+    let [joint, separate] =
+        ["joint", "separate"].map(|flags| verdict(0, &["DsDrCsCr", "--rounds", "2", "--flags", flags]));
+    assert_eq!((&joint["flags"], &separate["flags"]), (&"joint".into(), &"separate".into()));
+    assert_ne!(joint["states"], separate["states"]);
+    assert!(separate["bound"].as_str().unwrap().contains("2 partitions, separate flags"), "{separate}");
+}
+
 #[test]
 fn a_half_that_is_never_received_is_safe_for_one_round_and_said_to_be_open() {
     for (order, open) in [("Ds", "dispatch 0"), ("DsDrCs", "combine 0"), ("DDsCDr|DDsCDr", "")] {
@@ -191,6 +203,11 @@ fn what_is_not_a_schedule_is_refused() {
     let record = fails(2, &["schedule", "DC|DDCC", "--events", "target/never.jsonl"]);
     assert!(record.contains("--events: must be left out: a record is of one order"), "{record}");
     assert!(fails(2, &["schedule", ""]).contains("missing: a D"));
+    for (more, why) in [(["--product", "a2"], "product = a2"), (["--receive", "direct"], "--receive direct")]
+    {
+        let line = fails(2, &[&["schedule", "DC", "--flags", "separate"], &more[..]].concat());
+        assert!(line.contains(&format!("--flags: {why} has ")), "{line}");
+    }
     assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("as many C as D"));
     assert!(fails(2, &["schedule", "DC", "--ep", "9"]).contains("--ep"));
     assert!(fails(2, &["schedule", "DC", "--partitions", "0"]).contains("--partitions"));
