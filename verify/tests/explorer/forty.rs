@@ -1,4 +1,4 @@
-//! Fifty orders, more than half of them with halves: the answer of the search, and the partitions that the argument counts.
+//! Sixty orders, more than half of them with halves: the answer of the search, and the partitions that the argument counts.
 
 use Answered::{Deadlock, Safe, Unknown, Unsafe};
 use veriep_core::protocol::{Flags, Receive};
@@ -20,10 +20,18 @@ struct Group {
     product: Product,
     server_ranks: u32,
     receive: Receive,
+    flags: Flags,
     partitions: [u32; 2],
 }
 
-const A3: Group = Group { product: Product::A3, server_ranks: 1, receive: Receive::Copy, partitions: [2, 2] };
+const A3: Group = Group {
+    product: Product::A3,
+    server_ranks: 1,
+    receive: Receive::Copy,
+    flags: Flags::Joint,
+    partitions: [2, 2],
+};
+const SEPARATE: Group = Group { flags: Flags::Separate, ..A3 };
 const IN_PLACE: Group = Group { receive: Receive::InPlace, ..A3 };
 const ONE_AREA: Group = Group { receive: Receive::Direct { areas: 1 }, ..A3 };
 const TWO_AREAS: Group = Group { receive: Receive::Direct { areas: 2 }, ..A3 };
@@ -100,8 +108,22 @@ const TEN: &[Row] = &[
     (IN_PLACE, "Ds Dr C", 0, Safe, &[2, 1]),
 ];
 
+/// Halves that enclose others, halves that stay open, ranks that take unequal orders, loops, and separate flags.
+const TEN_MORE: &[Row] = &[
+    (SEPARATE, OVERLAP, 1, Safe, &[2, 2]),
+    (with(SEPARATE, 2, 1), "DDCC", 0, Unsafe, &[2, 2]),
+    (A3, "D0 Ds1 C0 Dr1 C1", 1, Safe, &[2, 2]),
+    (A3, "Ds0 Dr0 D1 Cs0 Cs1 Cr1 Cr0", 1, Safe, &[2, 2]),
+    (with(A3, 4, 2), "Ds0 Ds1 Dr1 Dr0 C0 C1", 1, Safe, &[2, 2]),
+    (A3, "D2 C0", 2, Unsafe, &[2, 3]),
+    (A3, "D1 Cs0 Cr0", 2, Safe, &[2, 2]),
+    (A3, "Cs0 D1 Cr0", 2, Safe, &[2, 2]),
+    (A3, "Ds|Ds Dr C", 1, Deadlock, &[1, 1]),
+    (A3, "Ds Dr|D", 1, Safe, &[1, 1]),
+];
+
 fn asked(&(group, order, rounds, ..): &Row) -> Answer {
-    let Group { product, server_ranks, receive, partitions } = group;
+    let Group { product, server_ranks, receive, flags, partitions } = group;
     let question = Question {
         product,
         subject: Subject::Machines,
@@ -110,7 +132,7 @@ fn asked(&(group, order, rounds, ..): &Row) -> Answer {
         server_ranks,
         partitions,
         receive,
-        flags: Flags::default(),
+        flags,
         ranks: 2,
         rounds: (rounds > 0).then_some(rounds),
         states_max: 400_000,
@@ -168,4 +190,10 @@ fn forty_orders_have_their_answers() {
 fn ten_more_orders_have_their_answers() {
     assert_eq!(TEN.len(), 10);
     assert_rows(TEN);
+}
+
+#[test]
+fn ten_orders_of_open_and_unequal_halves_have_their_answers() {
+    assert_eq!(TEN_MORE.len(), 10);
+    assert_rows(TEN_MORE);
 }
