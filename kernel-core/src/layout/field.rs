@@ -7,6 +7,7 @@ use super::expr::Expr;
 use super::quantity::{Kind, Memory, Quantity, number};
 use super::record::Triple;
 use super::relay::{FRONT, ROW, Tail, WEIGHT_BYTES};
+use super::state::LINE;
 use crate::shape::sizes::{BLOCK_PAYLOAD, COMM_BLOCK, SCALE_FIELD};
 use crate::shape::{Protocol, Shape};
 use crate::units::Offset;
@@ -189,7 +190,7 @@ fields! {
     CombineStatus and ResultsReady and BlockFlags and EndFlags and Counts and Entered and RowsDone { Word 0, {WORD}; }
     CoreWords {
         EvenEpochs 0, {WORD};
-        OddEpochs {WORD}, {WORD};
+        OddEpochs {LINE}, {WORD};
     }
     TpDispatchSlots and TpCombineSlots {
         Rows 0, {WORD};

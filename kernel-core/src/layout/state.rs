@@ -9,7 +9,7 @@
 //! 768 KiB  selector records, dispatch     24 KiB   one per core, 512 B apart
 //! 818 KiB  selector records, combine      24 KiB
 //! 848 KiB  core words                     24 KiB   one record per core, 512 B apart:
-//!                                                  two words, used in turn (epoch parity)
+//!                                                  two words, used in turn (epoch parity), in lines of their own
 //! 896 KiB  core sums                      12 KiB   with direct placement: a table for each core that has sources,
 //!                                                  L entries of 4 B, in whole lines
 //! ```
@@ -51,8 +51,9 @@ pub const COMBINE_SELECTORS: Offset = 818 * KIB;
 pub const CORE_WORDS: Offset = 848 * KIB;
 /// The start of the sums that cores exchange with direct placement.
 pub const CORE_SUMS: Offset = 896 * KIB;
-/// The alignment of data that different ranks or cores write with direct placement.
-pub(super) const LINE: u64 = 64;
+/// The length in bytes of a line: the alignment of data that different ranks or cores write with direct placement, and the distance
+/// of a core's two words.
+pub const LINE: u64 = 64;
 
 const_assert!(PARTITION == 384 * KIB);
 const_assert!(RANKS_MAX as u64 * STATUS_SLOT <= COMBINE_STATUS);

@@ -175,7 +175,7 @@ rows! {
     CombineSelectors: Region::State, {COMBINE_SELECTORS}, [Core Cores + {CORE_RECORD}], 8, Writer::Own;
     Tasks: Region::State, 0, [Partition 2 + {MESSAGE_SLOT}, Peer Ranks + {TASK}], {TASK}, Writer::Own;
     Doorbell: Region::State, {DOORBELL}, [], 8, Writer::Own;
-    CoreWords: Region::State, {CORE_WORDS}, [Core Cores + {CORE_RECORD}], 16, Writer::Own;
+    CoreWords: Region::State, {CORE_WORDS}, [Core Cores + {CORE_RECORD}], {LINE + 8}, Writer::Own;
     CoreSums: Region::State, {CORE_SUMS}, [Core (min(Cores, Ranks)) + SumPitch], (LocalExpertNum * 4), Writer::Own;
     CombineRows: Region::Window, 0,
         [Partition 2 + HalfWindow, Token Capacity + (Columns * CombinePitch), K Columns + CombinePitch],

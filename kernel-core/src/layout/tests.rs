@@ -170,7 +170,7 @@ fn selectors_and_core_words_lie_at_768_818_and_848_kib() {
     assert_eq!(selector(Operator::Dispatch, core), Place::state(768 * 1024 + 7 * 512));
     assert_eq!(selector(Operator::Combine, core), Place::state(818 * 1024 + 7 * 512));
     let words = [0, 1, 2, 3].map(|epoch| core_word(core, epoch).offset - 848 * 1024 - 7 * 512);
-    assert_eq!(words, [0, 8, 0, 8]);
+    assert_eq!(words, [0, 64, 0, 64]);
 }
 
 #[test]

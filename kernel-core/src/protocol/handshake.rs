@@ -9,7 +9,7 @@ use crate::units::RankId;
 
 /// The number of the layout and of what its words mean. Builds that would not understand each other have different ones: a
 /// change of any place, or of who writes what there, counts it up.
-const LAYOUT: u64 = 2;
+const LAYOUT: u64 = 3;
 
 /// Declares the names of the parameters, and the function that tells their numbers.
 macro_rules! parameters {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A core uses its two words in turn: a core that has passed barrier `n` may arrive at `n + 1` while a slow one still reads
-//! the sums of `n`. It cannot arrive at `n + 2` before the slow one has arrived at `n + 1`.
+//! the sums of `n`. It cannot arrive at `n + 2` before the slow one has arrived at `n + 1`. At `n + 1` its word of `n` may still be
+//! under way, so the two are in different lines: over a memory that writes back whole lines the second would undo the first.
 
 use crate::fabric::{Fabric, Progress, ProtocolError, Result, Wait};
 use crate::layout::state::core_word;

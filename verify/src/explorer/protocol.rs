@@ -10,7 +10,7 @@ use super::violation::Violation;
 use super::witness::Taken;
 use core::hash::Hash;
 use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
-use veriep_core::layout::state::DISPATCH_SELECTORS;
+use veriep_core::layout::state::{CORE_RECORD, DISPATCH_SELECTORS};
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::Actor;
 use veriep_core::sim::cluster::Planned;
@@ -31,7 +31,7 @@ pub(super) fn spot(at: Place) -> String {
 
 /// The first one of the two words of a core for its barriers.
 pub(super) fn first_word(at: Place) -> Place {
-    Place { offset: at.offset & !15, ..at }
+    Place { offset: at.offset / CORE_RECORD * CORE_RECORD, ..at }
 }
 
 /// What a machine's step came to.

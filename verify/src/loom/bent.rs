@@ -14,7 +14,7 @@ use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
 use veriep_core::layout::a2_window::{buffer_chosen, half_start};
 use veriep_core::layout::state::{
-    CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status,
+    CORE_RECORD, CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status,
 };
 use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
@@ -153,7 +153,7 @@ impl Middleware for Bent {
         let (fabric, core) = (&self.fabric, self.fabric.cells().core());
         // The first barrier of a group has the odd word; nobody carries a sum there.
         let first = core_word(core, 1);
-        let is_of_first = is_core_word(at) && at.offset % 16 == first.offset % 16;
+        let is_of_first = is_core_word(at) && at.offset % CORE_RECORD == first.offset % CORE_RECORD;
         match self.defect() {
             Defect::NoBarrier if is_of_first => fabric.observe(first),
             Defect::BarrierOfLowerCores if is_of_first && at > first => fabric.observe(first),
@@ -199,5 +199,5 @@ fn is_core_word(at: Place) -> bool {
 
 /// The place of a core's one word.
 fn first_word(at: Place) -> Place {
-    if is_core_word(at) { Place::state(at.offset / 16 * 16) } else { at }
+    if is_core_word(at) { Place::state(at.offset / CORE_RECORD * CORE_RECORD) } else { at }
 }

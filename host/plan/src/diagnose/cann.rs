@@ -86,8 +86,9 @@ pub(super) fn read(
         ));
     }
     let records = records?;
-    let own = core_word(CoreId(0), 0).offset;
-    if !has_begun(&records) && (dump.word(own + 4), dump.word(own + 12)) != (0, 0) {
+    // The upper half of a word has its epoch.
+    let met = [0, 1].map(|epoch| dump.word(core_word(CoreId(0), epoch).offset + 4));
+    if !has_begun(&records) && met != [0, 0] {
         return Err("has words of our own core barrier, and no records; hint: --from veriep".to_owned());
     }
     dump.seen(&records, in_flight, case)

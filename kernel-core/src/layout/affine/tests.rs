@@ -148,7 +148,7 @@ fn the_maps_of_a_small_shape_are_those_of_the_drawings() {
         fields(Named::DirectRecords),
         [("counts told", 0, 8), ("grants told", 8, 8), ("rows landed", 16, 8)]
     );
-    assert_eq!(fields(Named::CoreWords), [("even epochs", 0, 8), ("odd epochs", 8, 8)]);
+    assert_eq!(fields(Named::CoreWords), [("even epochs", 0, 8), ("odd epochs", 64, 8)]);
     assert_eq!(fields(Named::TpCombineSlots), [("rows", 0, 8), ("first row", 8, 4)]);
     assert_eq!(fields(Named::Infos), [("scale", 0, 4), ("triple", 4, 12)]);
     assert_eq!(fields(Named::WindowsIn), [("flag 1", 96, 8)]);

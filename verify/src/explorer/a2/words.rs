@@ -5,7 +5,7 @@ use super::super::violation::Violation;
 use super::view::View;
 use crate::order::Order;
 use veriep_core::fabric::Fault;
-use veriep_core::layout::state::{CORE_RECORD, CORE_WORDS};
+use veriep_core::layout::state::{CORE_RECORD, CORE_WORDS, LINE};
 use veriep_core::place::Place;
 use veriep_core::units::CoreId;
 
@@ -42,7 +42,7 @@ impl View<'_, '_> {
         if core >= self.scene.setup.model.cores.into() {
             return Err(Fault::new(self.me(), at, 8));
         }
-        Ok((CoreId(core as u32), (offset / 8 % 2) as usize))
+        Ok((CoreId(core as u32), (offset / LINE % 2) as usize))
     }
 
     /// `bufferChosen` as this core observes it.

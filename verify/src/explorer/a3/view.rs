@@ -13,7 +13,7 @@ use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
-    CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, Direct, PARTITION, Partition, core_word,
+    CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, Direct, LINE, PARTITION, Partition, core_word,
 };
 use veriep_core::layout::tp;
 use veriep_core::place::{Place, Region};
@@ -369,7 +369,7 @@ impl View<'_, '_> {
 
     /// The word of this core for the barrier whose words have the parity of that at `at`.
     pub(super) fn own_word(&self, at: Place) -> Place {
-        core_word(self.step.at.core, (at.offset / 8 % 2) as u32)
+        core_word(self.step.at.core, (at.offset / LINE % 2) as u32)
     }
 
     /// A word as this core observes it: its own stores at once, all else when it has landed.
