@@ -1,7 +1,7 @@
 //! The common machine type: the choices that a shape allows, and the calls that a memory must support.
 
-use veriep_core::fabric::Capabilities;
-use veriep_core::protocol::{Choices, Env, Receive, Refused, Stage};
+use veriep_core::fabric::{Capabilities, Terms};
+use veriep_core::protocol::{Choices, Env, Flags, Receive, Refused, Stage};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -49,14 +49,15 @@ fn every_choice_that_makes_a_difference_is_listed_once() {
         let twice = all.iter().enumerate().find(|(i, choices)| all[..*i].contains(choices));
         assert_eq!(twice, None, "{name}");
         for choices in all {
-            let env = Env::new(&shape, RankId(0), CoreId(0), choices, choices.needs(&shape), Portable);
+            let terms = Terms::new(choices.needs(&shape));
+            let env = Env::new(&shape, RankId(0), CoreId(0), choices, terms, Portable);
             assert!(env.is_ok(), "{name}, {choices:?}: {env:?}");
         }
     }
 }
 
 fn refused(config: &Config<'_>, choices: Choices, has: Capabilities) -> Option<Refused> {
-    Env::new(&shape(config), RankId(0), CoreId(0), choices, has, Portable).err()
+    Env::new(&shape(config), RankId(0), CoreId(0), choices, Terms::new(has), Portable).err()
 }
 
 #[test]
@@ -80,8 +81,8 @@ fn a_core_that_the_shape_does_not_have_is_refused() {
     for config in [a3(), hierarchy(), Config { comm_alg: Protocol::Fullmesh, ..a3() }] {
         let shape = shape(&config);
         let new = |rank, core| {
-            let (rank, core) = (RankId(rank), CoreId(core));
-            Env::new(&shape, rank, core, Choices::default(), Capabilities::all(), Portable).err()
+            let (rank, core, terms) = (RankId(rank), CoreId(core), Terms::new(Capabilities::all()));
+            Env::new(&shape, rank, core, Choices::default(), terms, Portable).err()
         };
         let (ranks, cores) = (shape.ep_world_size(), shape.aiv_num());
         assert_eq!(new(ranks - 1, cores - 1), None);
@@ -118,4 +119,41 @@ fn a_way_to_receive_that_a_shape_does_not_have_is_refused() {
     let bs = BatchSizes::Uniform(64);
     let wide = Config { ep_world_size: 8, moe_expert_num: 8, h: 8192, bs, hccl_buffsize_mb: 24, ..a3() };
     assert_eq!(refused(&wide, direct, Capabilities::all()), Some(Refused::Receive(direct.receive)));
+}
+
+/// The lines that a memory may state, in a group with these choices.
+fn lines_that_pass(config: &Config<'_>, choices: Choices) -> Vec<u64> {
+    let shape = shape(config);
+    let passes = |line: &u64| choices.check(&shape, Terms { line: *line, ..Terms::new(Capabilities::all()) });
+    let all = [8, 16, 32, 64, 128];
+    for line in all {
+        let refused = Refused::Line { line, apart: choices.keeps_apart(&shape) };
+        assert!(passes(&line).is_ok() || passes(&line) == Err(refused), "{line}");
+    }
+    all.into_iter().filter(|line| passes(line).is_ok()).collect()
+}
+
+#[test]
+fn a_memory_with_longer_lines_than_the_layout_keeps_apart_is_refused() {
+    let refused = Refused::Line { line: 64, apart: 32 };
+    assert_eq!(
+        refused.to_string(),
+        "the memory writes back lines of 64 bytes, and this layout keeps words in lines of 32 bytes"
+    );
+    let plain = Choices::default();
+    let direct = Choices { receive: Receive::Direct { areas: 1 }, ..plain };
+    let tp = Config { tp_world_size: 2, moe_expert_num: 2, ..a3() };
+    let of = |comm_alg| Config { comm_alg, ..a3() };
+    assert_eq!(lines_that_pass(&a3(), plain), [8, 16, 32]);
+    assert_eq!(lines_that_pass(&a3(), Choices { receive: Receive::InPlace, ..plain }), [8, 16, 32]);
+    for (config, choices) in [
+        (a3(), Choices { flags: Flags::Separate, ..plain }),
+        (a3(), direct),
+        (tp, plain),
+        (of(Protocol::FullmeshV2), plain),
+        (of(Protocol::Fullmesh), plain),
+        (hierarchy(), plain),
+    ] {
+        assert_eq!(lines_that_pass(&config, choices), [8], "{config:?}");
+    }
 }

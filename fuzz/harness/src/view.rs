@@ -69,6 +69,10 @@ impl Fabric for Guarded<'_, '_, '_, dyn Fabric + '_> {
         self.inner.capabilities()
     }
 
+    fn line(&self) -> u64 {
+        self.inner.line()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.guarded(Access::Send, self.named(to, at), at, (row.len() + tail.len()) as u64);
         let bytes = self.told(&[row, tail].concat());

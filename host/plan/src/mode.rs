@@ -3,7 +3,7 @@
 use veriep_case::case::support;
 use veriep_case::error::Error;
 use veriep_case::experts::Experts;
-use veriep_core::fabric::Capabilities;
+use veriep_core::fabric::{Capabilities, Terms};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
@@ -69,7 +69,9 @@ impl Mode {
         support::receives(shape, receive)?;
         let (flags, stage) = (flags(shape, self.flags, receive)?, stage(shape, self.stage)?);
         let choices = Choices { flags, receive, stage, checked: self.checked, ..Choices::default() };
-        choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
+        choices
+            .check(shape, Terms::new(Capabilities::all()))
+            .map_err(|refused| Error::Request(refused.to_string()))?;
         Ok(choices)
     }
 }

@@ -18,7 +18,7 @@ use crate::vector::Unit;
 use core::ffi::c_char;
 #[cfg(target_has_atomic = "64")]
 use kernel_core::fabric::raw::RawFabric;
-use kernel_core::fabric::{Capabilities, Fabric, ProtocolError};
+use kernel_core::fabric::{Capabilities, Fabric, ProtocolError, Terms};
 use kernel_core::protocol::{
     CombineInputs, Context, Env, Machine, Operator, Ran, Run, Scratch, scratch_bytes, scratch_words,
 };
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn veriep_core_new(
         let can = Capabilities::from_bits(can).ok_or(VERIEP_E_ARGUMENT)?;
         let choices = codes::choices(choices)?;
         objects::forget::<Core>(out)?;
-        let env = Env::new(shape, RankId(rank), CoreId(core), choices, can, Unit::PORTABLE);
+        let env = Env::new(shape, RankId(rank), CoreId(core), choices, Terms::new(can), Unit::PORTABLE);
         let env = env.map_err(|refused| {
             text.say(&refused);
             VERIEP_E_REFUSED

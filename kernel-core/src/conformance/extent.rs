@@ -1,6 +1,7 @@
 //! Lengths of the rows of programs, and the places that they have then.
 
 use super::STRIDE;
+use crate::fabric::WORD;
 use crate::place::{Place, Region};
 
 /// Bytes of a row or message at most.
@@ -28,6 +29,7 @@ pub struct Extent {
     row: u64,
     window: u64,
     state: u64,
+    line: u64,
 }
 
 impl Default for Extent {
@@ -37,7 +39,7 @@ impl Default for Extent {
 }
 
 impl Extent {
-    pub(super) const SHORT: Self = Self { row: LEN, window: 0, state: 0 };
+    pub(super) const SHORT: Self = Self { row: LEN, window: 0, state: 0, line: WORD };
 
     /// Creates an extent with rows of `row` bytes, from 200 to [`ROW_MAX`] and a multiple of 8. Each repetition of a program
     /// needs [`stride`](Self::stride) bytes of window. `window` and `state` are the lengths of these regions: a program may use
@@ -46,13 +48,32 @@ impl Extent {
     #[must_use]
     pub const fn new(row: u64, window: u64, state: u64) -> Option<Self> {
         let fits = row >= LEN && row <= ROW_MAX && row.is_multiple_of(8);
-        if fits { Some(Self { row, window, state }) } else { None }
+        if fits { Some(Self { row, window, state, line: WORD }) } else { None }
     }
 
-    /// Returns the bytes of window that a repetition needs; of state it is [`STRIDE`].
+    /// Sets the [line](crate::fabric::Fabric::line) of the memory: each word of a program gets one of its own, and what a program
+    /// puts between words lies between them. Without it programs have words of several ranks in one line, which a memory with
+    /// longer lines than a word need not keep.
+    #[must_use]
+    pub const fn with_line(self, line: u64) -> Self {
+        Self { line: if line < WORD { WORD } else { line }, ..self }
+    }
+
+    /// Returns the bytes of window that a repetition needs.
     #[must_use]
     pub const fn stride(self) -> u64 {
         2 * self.pitch()
+    }
+
+    /// Returns the bytes of state that a repetition needs: [`STRIDE`], or as many lines as that has words.
+    #[must_use]
+    pub const fn state_stride(self) -> u64 {
+        self.apart(STRIDE)
+    }
+
+    /// Returns the offset in state of what programs have at `offset`: words are a line apart.
+    const fn apart(self, offset: u64) -> u64 {
+        offset / WORD * self.line + offset % WORD
     }
 
     /// Returns whether it has places far apart.
@@ -67,7 +88,7 @@ impl Extent {
 
     pub(super) const fn stride_of(self, at: Place) -> u64 {
         match at.region {
-            Region::State => STRIDE,
+            Region::State => self.state_stride(),
             _ => self.stride(),
         }
     }
@@ -83,7 +104,7 @@ impl Extent {
     /// row's end.
     pub(super) const fn place(self, at: Place, repetition: u64) -> Place {
         let offset = match at.region {
-            Region::State => at.offset,
+            Region::State => self.apart(at.offset),
             _ => at.offset / PITCH * self.pitch() + self.inside(at.offset % PITCH),
         };
         Place { offset: offset + repetition * self.stride_of(at), ..at }

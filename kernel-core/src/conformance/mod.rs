@@ -5,6 +5,9 @@
 //! [`STRIDE`] bytes of zeros for each repetition, in the state and the window of three ranks, for [`NIC_SUITE`] also in
 //! WindowsOut, and for [`FAR_SUITE`] of four.
 //!
+//! A memory that states a [line](crate::fabric::Fabric::line) longer than a word runs them in extents with that
+//! [line](Extent::with_line), which need [`Extent::state_stride`] bytes of state.
+//!
 //! **A memory may treat long rows, or far places, in another way than short and near ones.** So each program is to be run in
 //! several [`Extent`]s: with the default one, with rows as long as the shape's, and with rows of [`ROW_MAX`] in the whole window.
 

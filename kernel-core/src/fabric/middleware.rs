@@ -35,7 +35,7 @@ macro_rules! around {
 /// Declares the trait, with calls that by default are those of the inner fabric, and the fabric that each implementor is.
 macro_rules! middleware {
     (
-        reads { $($(#[$hint:meta])* fn $of:ident(&$own:ident, $($with:ident: $is:ty),*) $(-> $seen:ty)?;)* }
+        reads { $($(#[$hint:meta])* fn $of:ident(&$own:ident $(, $with:ident: $is:ty)*) $(-> $seen:ty)?;)* }
         acts { $($(#[$hints:meta])* fn $act:ident(&mut $this:ident $(, $arg:ident: $type:ty)*) -> $done:ty;)* }
     ) => {
         /// A fabric that wraps another one and changes some of its calls. Every implementor is a [`Fabric`]; by default each
@@ -66,7 +66,7 @@ macro_rules! middleware {
             $(
                 #[doc = concat!("As [`Fabric::", stringify!($of), "`].")]
                 $(#[$hint])*
-                fn $of(&$own, $($with: $is),*) $(-> $seen)? {
+                fn $of(&$own $(, $with: $is)*) $(-> $seen)? {
                     $own.inner().$of($($with),*)
                 }
             )*
@@ -93,8 +93,8 @@ macro_rules! middleware {
 
             $(
                 $(#[$hint])*
-                fn $of(&$own, $($with: $is),*) $(-> $seen)? {
-                    Middleware::$of($own, $($with),*)
+                fn $of(&$own $(, $with: $is)*) $(-> $seen)? {
+                    Middleware::$of($own $(, $with)*)
                 }
             )*
 
@@ -110,6 +110,8 @@ macro_rules! middleware {
 
 middleware! {
     reads {
+        #[inline]
+        fn line(&self) -> u64;
         #[inline]
         fn observe(&self, at: Place) -> Result<u64, Fault>;
         #[inline]

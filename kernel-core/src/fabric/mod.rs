@@ -31,6 +31,10 @@
 //!    before. In the layouts words of two ranks are 8 bytes apart or more, and rows and tables begin at any multiple of 4, even
 //!    where another one ends. Messages and transfers land once, too.
 //!
+//!    The exception is a memory that states a [line](Fabric::line): its publishes and stores may write back the other bytes of
+//!    that line as they were at any moment since the call. [`Env::new`](crate::protocol::Env::new) refuses it if the layout does
+//!    not keep words as far [apart](crate::protocol::Choices::keeps_apart). Its other effects change no other bytes.
+//!
 //! 9. **An effect may be refused for lack of room**, by [`Fault::busy`]: a put, publish, store, write, deliver or send, and no
 //!    other call. Then nothing has happened. If the effect is asked for again and again, it is taken some time, even if no
 //!    core does anything else.
@@ -88,6 +92,26 @@ bitflags! {
         const LEND = 1 << 2;
         /// [`Fabric::prefetch`]: the returned bytes lie in cached memory of the processor.
         const PREFETCH = 1 << 3;
+    }
+}
+
+/// The length in bytes of a word, which is the line of a memory that writes back nothing else.
+pub const WORD: u64 = 8;
+
+/// The terms on which a memory serves a group: what it states before the group begins. They stay the same over its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// The optional calls that it carries out.
+    pub calls: Capabilities,
+    /// Its [line](Fabric::line) in bytes.
+    pub line: u64,
+}
+
+impl Terms {
+    /// Creates the terms of a memory that carries out these optional calls, and whose publishes and stores write their words only.
+    #[must_use]
+    pub const fn new(calls: Capabilities) -> Self {
+        Self { calls, line: WORD }
     }
 }
 
@@ -155,6 +179,19 @@ pub trait Fabric {
     /// [`lend`](Self::lend), [`prefetch`](Self::prefetch). They stay the same over the fabric's life. A fabric that wraps
     /// another one reports only calls that both support.
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns the line of this memory in bytes, a power of two: a publish or a store may write back the other bytes of the
+    /// aligned line around its word, as they were at any moment since the call. By default it is [`WORD`], so no other byte is
+    /// written. It stays the same over the fabric's life, and a fabric that wraps another one passes it on. (It is a method, not
+    /// an associated constant, so that the trait is object safe, and a table of C functions has its own.)
+    fn line(&self) -> u64 {
+        WORD
+    }
+
+    /// Returns what the memory states for the check of [`Env::new`](crate::protocol::Env::new).
+    fn terms(&self) -> Terms {
+        Terms { calls: self.capabilities(), line: self.line() }
+    }
 
     /// Writes `row` and then `tail`, as one effect, to rank `to`. Both are reusable on return.
     ///

@@ -2,10 +2,11 @@
 
 use super::Refused;
 use super::kit::Family;
-use crate::fabric::Capabilities;
+use crate::fabric::{Capabilities, Terms, WORD};
 use crate::layout::affine::Mode;
 use crate::layout::direct::{self, Area};
 use crate::layout::state::Partition;
+use crate::layout::state::STATUS_SLOT;
 use crate::layout::{outputs, row_table};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
@@ -173,22 +174,39 @@ pub enum Stage {
 }
 
 impl Choices {
-    /// Checks that a group of `shape` can make these choices on a memory with these `capabilities`.
+    /// Checks that a group of `shape` can make these choices on a memory of these `terms`.
     ///
     /// # Errors
-    /// The shape does not allow the choice, this build lacks the machines, or the memory lacks a call that they would make.
-    pub fn check(self, shape: &Shape, capabilities: Capabilities) -> Result<(), Refused> {
-        self.family(shape, capabilities).map(|_| ())
+    /// The shape does not allow the choice, this build lacks the machines, or the memory lacks a call that they would make, or has
+    /// longer lines than the layout keeps apart.
+    pub fn check(self, shape: &Shape, terms: Terms) -> Result<(), Refused> {
+        self.family(shape, terms).map(|_| ())
     }
 
     /// Returns the family of the group's machines, checked like [`check`](Self::check).
-    pub(super) fn family(self, shape: &Shape, capabilities: Capabilities) -> Result<Family, Refused> {
+    pub(super) fn family(self, shape: &Shape, Terms { calls, line }: Terms) -> Result<Family, Refused> {
         if !self.receive.suits(shape) {
             return Err(Refused::Receive(self.receive));
         }
         let family = Family::of(shape, &self).map_err(|feature| Refused::LeftOut { feature })?;
-        let missing = self.needs(shape).difference(capabilities);
-        if missing.is_empty() { Ok(family) } else { Err(Refused::Capabilities { missing }) }
+        let missing = self.needs(shape).difference(calls);
+        if !missing.is_empty() {
+            return Err(Refused::Capabilities { missing });
+        }
+        let apart = self.keeps_apart(shape);
+        if line > apart { Err(Refused::Line { line, apart }) } else { Ok(family) }
+    }
+
+    /// Returns the longest [line](crate::fabric::Fabric::line) in bytes that the layout keeps apart: no aligned line of that length
+    /// has a word that is published or stored and another byte that a group uses.
+    ///
+    /// On A3 that is a status slot, if it has one word. With separate flags it has two, with a TP domain the peer's slots have a word
+    /// and a number, and elsewhere words are among rows or next to each other.
+    #[must_use]
+    pub fn keeps_apart(self, shape: &Shape) -> u64 {
+        let has_slots = shape.protocol() == Protocol::FullmeshV1 && !self.receive.is_direct();
+        let has_one_word = self.flags == Flags::Joint && shape.tp_world_size() == 1;
+        if has_slots && has_one_word { STATUS_SLOT } else { WORD }
     }
 
     /// Returns the optional calls that machines make under these choices.

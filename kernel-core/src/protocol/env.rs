@@ -2,7 +2,7 @@
 
 use super::kit::{Constants, Core, Family};
 use super::{Choices, Receive};
-use crate::fabric::{Capabilities, ProtocolError};
+use crate::fabric::{Capabilities, ProtocolError, Terms};
 use crate::shape::Shape;
 use crate::sync::call::CALLS;
 use crate::units::{CoreId, RankId};
@@ -42,6 +42,14 @@ pub enum Refused {
         /// The missing calls.
         missing: Capabilities,
     },
+    /// The memory writes back longer lines than the layout keeps apart ([`Choices::keeps_apart`]): a rank's word would wipe
+    /// another's.
+    Line {
+        /// The [line](crate::fabric::Fabric::line) of the memory in bytes.
+        line: u64,
+        /// The longest one in bytes that the layout keeps apart.
+        apart: u64,
+    },
 }
 
 impl fmt::Display for Refused {
@@ -67,6 +75,10 @@ impl fmt::Display for Refused {
                 }
                 Ok(())
             }
+            Self::Line { line, apart } => write!(
+                f,
+                "the memory writes back lines of {line} bytes, and this layout keeps words in lines of {apart} bytes"
+            ),
         }
     }
 }
@@ -81,18 +93,18 @@ pub struct Env<V> {
 }
 
 impl<V> Env<V> {
-    /// Creates the constants of `core` of EP rank `rank`, which makes these `choices` on a memory with these
-    /// `capabilities`, and uses `vector` for work on rows.
+    /// Creates the constants of `core` of EP rank `rank`, which makes these `choices` on a memory of these `terms`
+    /// ([`Fabric::terms`](crate::fabric::Fabric::terms)), and uses `vector` for work on rows.
     ///
     /// # Errors
     /// The shape has no such core, does not allow the choices, or the memory lacks a call that one of the machines would
-    /// make ([`Choices::needs`]).
+    /// make ([`Choices::needs`]), or writes back longer lines than the layout keeps apart.
     pub fn new(
         shape: &Shape,
         rank: RankId,
         core: CoreId,
         choices: Choices,
-        capabilities: Capabilities,
+        terms: Terms,
         vector: V,
     ) -> Result<Self, Refused> {
         if rank.0 >= shape.ep_world_size() || core.0 >= shape.aiv_num() {
@@ -101,7 +113,7 @@ impl<V> Env<V> {
         if !shape.knows_bs(rank) {
             return Err(Refused::OtherBatch { rank });
         }
-        let family = choices.family(shape, capabilities)?;
+        let family = choices.family(shape, terms)?;
         Ok(Self { constants: Constants::new(shape, family, rank, core, choices), vector })
     }
 

@@ -6,7 +6,7 @@ use super::{
     Choices, CombineInputs, Context, Env, Gates, Machine, Operator, Ran, Refused, Run, Scratch, Ticket,
 };
 use super::{scratch_bytes, scratch_words};
-use crate::fabric::{Capabilities, Fabric, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError, Terms};
 use crate::inputs::Inputs;
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
@@ -68,12 +68,12 @@ impl<'s, V: Vector + Clone, const CORES: usize> Rank<'s, V, CORES> {
         shape: &'s Shape,
         rank: RankId,
         choices: Choices,
-        capabilities: Capabilities,
+        terms: Terms,
         vector: V,
     ) -> Result<Self, Refused> {
         let mut seats = heapless::Vec::new();
         for core in (0..shape.aiv_num()).map(CoreId) {
-            let env = Env::new(shape, rank, core, choices, capabilities, vector.clone())?;
+            let env = Env::new(shape, rank, core, choices, terms, vector.clone())?;
             let machine = Machine::begin(Operator::Dispatch, &env);
             let seat = Seat { env, machine, is_done: true };
             seats.push(seat).map_err(|_| Refused::Cores { cores: shape.aiv_num() })?;
@@ -240,7 +240,7 @@ fn cut<'u>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Flag;
+    use crate::fabric::{Capabilities, Flag};
     use crate::layout::outputs::capacity;
     use crate::place::Tensor;
     use crate::sim::storage::{group_sizes, region_sizes};
@@ -255,7 +255,7 @@ mod tests {
     type Two<'s> = Rank<'s, Portable, 2>;
 
     fn new<const CORES: usize>(shape: &Shape, rank: u32) -> Result<Rank<'_, Portable, CORES>, Refused> {
-        Rank::new(shape, RankId(rank), Choices::default(), Capabilities::all(), Portable)
+        Rank::new(shape, RankId(rank), Choices::default(), Terms::new(Capabilities::all()), Portable)
     }
 
     fn memory(shape: &Shape) -> Memory<Dense, Seeded> {

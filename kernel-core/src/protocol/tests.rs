@@ -6,7 +6,7 @@ mod halves;
 
 use crate::fabric::middleware::Middleware;
 use crate::fabric::nic::Nic;
-use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolError, Watch};
+use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolError, Terms, Watch};
 use crate::inputs::Inputs;
 use crate::layout::outputs::ep_recv_counts_bytes;
 use crate::place::{Place, Tensor};
@@ -429,7 +429,7 @@ fn waiting_for_the_last_word_alone_is_caught() {
 }
 
 fn env(shape: &Shape, choices: Choices) -> Env<Portable> {
-    Env::new(shape, RankId(0), CoreId(0), choices, Capabilities::all(), Portable).unwrap()
+    Env::new(shape, RankId(0), CoreId(0), choices, Terms::new(Capabilities::all()), Portable).unwrap()
 }
 
 #[test]

@@ -146,8 +146,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     /// The memory or the shape cannot do what the choices ask for.
     pub(crate) fn env(&mut self, i: usize, core: CoreId) -> Env<Any> {
         let Member { number, ep, tp, .. } = self.members[i];
-        let capabilities = self.memory.fabric(number, core, 0).capabilities() | Capabilities::LEND;
-        let env = Env::new(self.shape, ep, core, self.choices, capabilities, self.vector);
+        let mut terms = self.memory.fabric(number, core, 0).terms();
+        terms.calls |= Capabilities::LEND;
+        let env = Env::new(self.shape, ep, core, self.choices, terms, self.vector);
         let env = env.unwrap_or_else(|refused| panic!("{refused}")).with_tp_rank(tp);
         if (self.one_by_one)(number) { env.one_by_one() } else { env }
     }

@@ -292,6 +292,10 @@ impl<F: DerefMut<Target: Fabric>, H: DerefMut<Target = Held>> Fabric for Faulty<
         self.inner.capabilities().difference(Capabilities::LEND)
     }
 
+    fn line(&self) -> u64 {
+        self.inner.line()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let at = self.place(at);
         if *self.duty == Duty::RowsFirst {

@@ -222,7 +222,7 @@ impl Core<'_> {
 
     fn rounds(&self, fabric: &mut dyn Fabric, golden: &[[u64; RANKS]]) {
         let core = CoreId(self.core as u32);
-        let env = Env::new(self.shape, self.id, core, self.choices, fabric.capabilities(), Portable);
+        let env = Env::new(self.shape, self.id, core, self.choices, fabric.terms(), Portable);
         let env = env.unwrap_or_else(|why| fail("env", &why));
         for (round, golden) in golden.iter().enumerate() {
             if self.core == 0 {

@@ -2,7 +2,7 @@
 #![no_std]
 
 use core::array::from_fn;
-use veriep_core::fabric::{Capabilities, Fabric, Fault, ProtocolError};
+use veriep_core::fabric::{Capabilities, Fabric, Fault, ProtocolError, Terms};
 use veriep_core::inputs::{InputError, Inputs};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
@@ -158,8 +158,8 @@ pub fn run(memory: &mut Memory, rounds: u32) -> Result<(), Stop> {
     }
     let Memory { ranks: regions, words, rows } = memory;
     let cores = |own| {
-        let (choices, capabilities) = (Choices::default(), Capabilities::empty());
-        protocol::Rank::<_, 1>::new(shape, own, choices, capabilities, Portable).map_err(Stop::Refused)
+        let (choices, terms) = (Choices::default(), Terms::new(Capabilities::empty()));
+        protocol::Rank::<_, 1>::new(shape, own, choices, terms, Portable).map_err(Stop::Refused)
     };
     let mut cores = [cores(RankId(0))?, cores(RankId(1))?];
     for round in 0..rounds {

@@ -10,7 +10,7 @@ use veriep_core::fabric::completions::BehindCompletions;
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
-use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
+use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Terms, Wait};
 use veriep_core::inputs::{self, ExpertMap, Inputs, Mask};
 use veriep_core::layout::affine::{Index, Map, Named};
 use veriep_core::layout::expr::Expr;
@@ -411,13 +411,18 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     for choices in Choices::all(shape) {
         keep((choices.receive.suits(shape), choices.needs(shape), Flags::name(choices.flags)));
         choices.receive.excluded_by(shape).for_each(keep);
-        keep(Choices::check(choices, shape, fabric.capabilities()));
+        keep((
+            Choices::check(choices, shape, fabric.terms()),
+            Choices::keeps_apart(choices, shape),
+            fabric.line(),
+        ));
+        keep(Terms::new(fabric.capabilities()));
         let rows = [CoreRows::most(shape, rank, core), CoreRows::of(shape, rank, core, inputs, any())];
         for rows in rows {
             keep(Outstanding::of(shape, choices, rank, core, rows).map(Outstanding::most));
         }
         keep(Outstanding::most_of_any(shape, choices));
-        let Ok(mut env) = Env::new(shape, rank, core, choices, fabric.capabilities(), Portable) else {
+        let Ok(mut env) = Env::new(shape, rank, core, choices, fabric.terms(), Portable) else {
             continue;
         };
         Env::set_vector(&mut env, black_box(Portable));
@@ -450,7 +455,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep(Ran::failed(ProtocolError::OtherMachine));
     let counts = black_box(&[0; 16][..]);
     keep((received::received_rows(shape, rank, counts), received::expert_rows(shape, rank, any(), counts)));
-    if let Ok(mut cores) = Rank::<_, 2>::new(shape, rank, Choices::default(), fabric.capabilities(), Portable)
+    if let Ok(mut cores) = Rank::<_, 2>::new(shape, rank, Choices::default(), fabric.terms(), Portable)
         && Rank::begin(&mut cores, black_box(Operator::Dispatch)).is_ok()
         && any() == 0
     {
@@ -505,7 +510,8 @@ fn litmuses(fabric: &mut RawFabric<'_>) {
     for litmus in SUITES.into_iter().flat_map(|(suite, _)| suite) {
         keep(litmus.calls());
         let extent = Extent::new(any().into(), any().into(), any().into()).unwrap_or_default();
-        keep(extent.stride());
+        let extent = extent.with_line(any().into());
+        keep((extent.stride(), extent.state_stride()));
         keep(litmus.by_turns(any().into(), any(), |run| run.step(&mut Actor::Core(fabric))).is_ok());
         let ended = litmus.by_turns_in(extent, any().into(), any(), |run| run.step(&mut Actor::Core(fabric)));
         if let (Err(failure), [program, ..]) = (black_box(ended), litmus.programs) {

@@ -20,7 +20,7 @@ use runtime::Console;
 use scene::{GROUPS, MESHES, Scene};
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
-use veriep_core::fabric::{Capabilities, Progress, ProtocolError};
+use veriep_core::fabric::{Capabilities, Progress, ProtocolError, Terms};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
@@ -376,7 +376,8 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
 /// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
 fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Option<Env<Portable>> {
     let (ep, core) = (domain.ep(rank), CoreId(core as u32));
-    let env = Env::new(domain.shape, ep, core, scene.choices, Capabilities::all(), Portable).ok()?;
+    let terms = Terms::new(Capabilities::all());
+    let env = Env::new(domain.shape, ep, core, scene.choices, terms, Portable).ok()?;
     Some(black_box(if domain.shape.tp_world_size() == 2 {
         env.with_tp_rank(RankId(rank as u32))
     } else {

@@ -8,7 +8,7 @@ use crate::order::Order;
 use crate::orders::Orders;
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use veriep_core::fabric::Capabilities;
+use veriep_core::fabric::{Capabilities, Terms};
 use veriep_core::protocol::{Env, Operator, Receive, scratch_bytes, scratch_words};
 use veriep_core::shape::{Elastic, RowElement, Shape};
 use veriep_core::sim::Actor;
@@ -63,7 +63,8 @@ impl<'a> Setup<'a> {
                 .map(move |core| {
                     let (ep_rank, tp_rank) = div_rem(rank, model.tp_ranks());
                     let (ep_rank, core) = (RankId(ep_rank), CoreId(core));
-                    let env = Env::new(shape, ep_rank, core, model.choices, Capabilities::all(), Portable);
+                    let terms = Terms::new(Capabilities::all());
+                    let env = Env::new(shape, ep_rank, core, model.choices, terms, Portable);
                     env.expect("the choices of a model suit its shape").with_tp_rank(RankId(tp_rank))
                 })
                 .map(|env| if model.in_runs { env } else { env.one_by_one() }.telling_apart(model.calls))

@@ -156,8 +156,8 @@ impl Core {
         let (shape, schedule) = (&domain.shapes[self.rank.index()], &domain.schedules[self.rank.index()]);
         let joined = self.joins.is_some() || shape.aiv_num() == 1 || schedule.len() <= 1;
         assert!(joined, "several cores need a join between operators");
-        let (member, capabilities) = (Member::of(shape, self.rank), self.fabric.capabilities());
-        let env = Env::new(shape, member.ep, self.core, domain.choices, capabilities, Portable);
+        let (member, terms) = (Member::of(shape, self.rank), self.fabric.terms());
+        let env = Env::new(shape, member.ep, self.core, domain.choices, terms, Portable);
         let env = env.expect("machines of this shape").with_tp_rank(member.tp);
         let env = if domain.one_by_one { env.one_by_one() } else { env };
         let (mut words, mut row) = (vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);

@@ -178,6 +178,10 @@ impl Fabric for Logged<'_, '_> {
         self.inner.capabilities()
     }
 
+    fn line(&self) -> u64 {
+        self.inner.line()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.inner.put(to, at, row, tail)
     }

@@ -132,8 +132,8 @@ impl<B> Unit<'_, B> {
     where
         B: Backend,
     {
-        let capabilities = self.backend.fabric(RankId(0), CoreId(0), 0).capabilities();
-        self.options.choices.check(self.shape, capabilities)?;
+        let terms = self.backend.fabric(RankId(0), CoreId(0), 0).terms();
+        self.options.choices.check(self.shape, terms)?;
         self.check_wrong_batch()
     }
 

@@ -74,9 +74,9 @@ impl Stepper {
             None => {
                 let Options { choices, vector, rows_idle, one_by_one, .. } = *options;
                 let vector = RowUnit((!rows_idle).then_some(vector));
-                let capabilities = backend.fabric(rank, core, 0).capabilities();
+                let terms = backend.fabric(rank, core, 0).terms();
                 let ep_rank = global_rank::ep_rank(shape, rank);
-                let env = Env::new(shape, ep_rank, core, choices, capabilities, vector);
+                let env = Env::new(shape, ep_rank, core, choices, terms, vector);
                 let env = env.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?;
                 let env = env.with_tp_rank(global_rank::tp_rank(shape, rank));
                 if one_by_one { env.one_by_one() } else { env }

@@ -1,7 +1,7 @@
 //! TP = 2: numbers in files, what peers add to each other, what corruption and a silent peer look like.
 
 use half::bf16;
-use veriep_core::fabric::{Capabilities, Fabric, Flag, Progress, ProtocolError, Wait};
+use veriep_core::fabric::{Capabilities, Fabric, Flag, Progress, ProtocolError, Terms, Wait};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp;
@@ -50,7 +50,8 @@ fn poll(
 ) -> Result<Vec<Wait>, ProtocolError> {
     let core = |i| {
         let (rank, core) = (RankId(0), CoreId(i % CORES));
-        let env = Env::new(shape, rank, core, Choices::default(), Capabilities::empty(), Portable).unwrap();
+        let terms = Terms::new(Capabilities::empty());
+        let env = Env::new(shape, rank, core, Choices::default(), terms, Portable).unwrap();
         let env = env.with_tp_rank(RankId(i / CORES));
         (Machine::begin(operator, &env), env, vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)])
     };

@@ -1,6 +1,6 @@
 //! Parameters of the memory: a [`Pace`] within the contract, and a [`Fault`] that breaks it.
 
-use crate::fabric::Capabilities;
+use crate::fabric::{Capabilities, Terms};
 use crate::place::Region;
 
 /// The kind of an effect.
@@ -202,16 +202,21 @@ pub(super) struct Animal {
     pub(super) fault: Option<Fault>,
     /// Whether cores publish behind completions.
     pub(super) completions: bool,
+    /// The line that it states, in bytes.
+    pub(super) line: u64,
 }
 
 impl Animal {
-    /// Returns whether it has these calls that are optional.
-    pub(super) const fn has(&self, calls: Capabilities) -> bool {
-        !(self.completions && calls.contains(Capabilities::SEND))
+    /// Returns the terms on which it serves a group.
+    pub(super) fn terms(&self) -> Terms {
+        let without = if self.completions { Capabilities::SEND } else { Capabilities::empty() };
+        Terms { calls: Capabilities::all() - without, line: self.line }
     }
 
     pub(super) const fn is_right(&self) -> bool {
         match self.fault {
+            // It keeps to the line that it states.
+            Some(Fault::Line(_, line)) => line <= self.line,
             None | Some(Fault::Stale { looks: Looks::All, .. }) => true,
             // Their quiet waits for all.
             Some(Fault::Loose(_, When::Quiet | When::Steps(_))) => self.completions,

@@ -76,7 +76,7 @@ impl Exam {
     fn fails(&self, animal: &'static Animal, seeds: u64) -> impl Iterator<Item = usize> {
         let failing = move |at: &usize| {
             let question = &self.questions[*at];
-            animal.has(question.litmus.calls()) && fails(question, animal, seeds)
+            animal.terms().calls.contains(question.litmus.calls()) && fails(question, animal, seeds)
         };
         (0..self.questions.len()).filter(failing)
     }
@@ -84,7 +84,7 @@ impl Exam {
     fn wrong(&self, animal: &'static Animal, seeds: u64) -> impl Iterator<Item = usize> {
         let goes_wrong = move |at: &usize| {
             let setup = &self.setups[*at];
-            animal.has(setup.needs()) && (0..seeds).any(|seed| play(setup, animal, seed).is_err())
+            setup.admits(animal) && (0..seeds).any(|seed| play(setup, animal, seed).is_err())
         };
         (0..self.setups.len()).filter(goes_wrong)
     }
@@ -122,7 +122,7 @@ const HEAD: &str =
 
 fn fails(question: &Question, animal: &Animal, seeds: u64) -> bool {
     let Question { litmus, shape } = question;
-    extents(shape, litmus).into_iter().any(|extent| {
+    extents(shape, litmus).into_iter().map(|extent| extent.with_line(animal.line)).any(|extent| {
         let mut behind = fresh(shape);
         (0..seeds).any(|seed| {
             if seed > 0 && (seed % PLACES == 0 || extent.is_wide()) {

@@ -4,9 +4,9 @@ use super::fault::Animal;
 use super::memory::{Behind, Idle, Zoo};
 use super::view::{ZooFabric, ZooNic};
 use crate::conformance::{Actor as Acts, Extent, Litmus, Op, ROW_MAX, Run, Step, Who};
+use crate::fabric::Fabric;
 use crate::fabric::completions::BehindCompletions;
 use crate::fabric::nic::Nic;
-use crate::fabric::{Capabilities, Fabric};
 use crate::inputs::Inputs;
 use crate::layout::state::Operator;
 use crate::layout::state::STATE_BYTES;
@@ -33,9 +33,9 @@ pub(super) struct Setup {
 }
 
 impl Setup {
-    /// Returns the optional calls that its machines make.
-    pub(super) fn needs(&self) -> Capabilities {
-        self.choices.needs(&self.shape)
+    /// Returns whether a group of it may run on a memory, as the door of every core says.
+    pub(super) fn admits(&self, animal: &Animal) -> bool {
+        self.choices.check(&self.shape, animal.terms()).is_ok()
     }
 }
 

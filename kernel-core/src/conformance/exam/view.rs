@@ -43,6 +43,10 @@ impl Fabric for ZooFabric<'_> {
         self.inner.capabilities()
     }
 
+    fn line(&self) -> u64 {
+        self.zoo.borrow().animal.line
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Refusal> {
         let len = row.len() + tail.len();
         self.issues(to, at, len, |zoo| zoo.put(self.core, zoo.member(self.core, to, at), at, row, tail))

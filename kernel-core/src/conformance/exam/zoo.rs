@@ -2,6 +2,7 @@
 
 use super::fault::Fault::{self, *};
 use super::fault::{Animal, Kind, Late, Looks, Order, Pace, When, Which};
+use crate::fabric::WORD;
 use crate::place::Region;
 
 /// Effects take some steps, in any order.
@@ -26,11 +27,16 @@ const WORDS: Pace = Pace { words: Late::UpTo(80), ..QUICK };
 const STORES: Pace = Pace { stores: Late::UpTo(80), ..QUICK };
 
 const fn right(name: &'static str, pace: Pace) -> Animal {
-    Animal { name, pace, fault: None, completions: false }
+    Animal { name, pace, fault: None, completions: false, line: WORD }
 }
 
 const fn wrong(name: &'static str, pace: Pace, fault: Fault) -> Animal {
-    Animal { name, pace, fault: Some(fault), completions: false }
+    Animal { fault: Some(fault), ..right(name, pace) }
+}
+
+/// A memory whose publishes and stores write back lines, and that states a line.
+const fn states(line: u64, name: &'static str, written: u64) -> Animal {
+    Animal { line, ..wrong(name, EVEN, Line(&[Kind::Publish, Kind::Store], written)) }
 }
 
 /// A flag does not wait for such puts, which come some steps later.
@@ -87,12 +93,11 @@ pub(super) const RIGHT: &[Animal] = &[
     right("agents find every second post without room", Pace { busy: 2, ..SOME }),
     right("cores find no room for every second effect", Pace { full: 2, ..SOME }),
     right("cores find no room for every fifth effect, and rows are slow", Pace { full: 5, ..ROWS }),
-    Animal {
-        name: "a cache that every observe empties",
-        pace: SOME,
-        fault: Some(Stale { line: 64, ahead: 1, reads: u64::MAX / 2, looks: Looks::All }),
-        completions: false,
-    },
+    wrong(
+        "a cache that every observe empties",
+        SOME,
+        Stale { line: 64, ahead: 1, reads: u64::MAX / 2, looks: Looks::All },
+    ),
     behind_completions("no order but by completions", QUICK, Which::All, When::Quiet),
     behind_completions("no order but by completions, and rows are slow", ROWS, Which::All, When::Steps(80)),
     behind_completions(
@@ -101,6 +106,10 @@ pub(super) const RIGHT: &[Animal] = &[
         Which::Nth(2),
         When::Steps(24),
     ),
+    states(16, "publish and store write lines of 16 B back, which it states", 16),
+    states(32, "publish and store write lines of 32 B back, which it states", 32),
+    states(64, "publish and store write lines of 64 B back, which it states", 64),
+    states(128, "publish and store write lines of 128 B back, which it states", 128),
 ];
 
 pub(super) const WRAPS_AT_4_GIB: Animal =
@@ -162,6 +171,8 @@ pub(super) const WRONG: &[Animal] = &[
     wrong("publish and store write lines of 64 B back", EVEN, Line(&[Kind::Publish, Kind::Store], 64)),
     wrong("publish and store write lines of 128 B back", EVEN, Line(&[Kind::Publish, Kind::Store], 128)),
     wrong("publish and store write lines of 256 B back", EVEN, Line(&[Kind::Publish, Kind::Store], 256)),
+    states(16, "publish and store write lines of 32 B back, and it states 16 B", 32),
+    states(64, "publish and store write lines of 128 B back, and it states 64 B", 128),
     wrong("a store writes lines of 64 B back", EVEN, Line(&[Kind::Store], 64)),
     wrong("a publish writes lines of 64 B back", EVEN, Line(&[Kind::Publish], 64)),
     wrong("a put writes lines of 64 B back at its ends", EVEN, Line(&[Kind::Put], 64)),

@@ -1,6 +1,6 @@
 //! Groups in which each rank knows its own batch size alone, and steps on a shape of its own.
 
-use crate::fabric::Capabilities;
+use crate::fabric::{Capabilities, Terms};
 use crate::inputs::Inputs;
 use crate::layout::outputs::capacity;
 use crate::place::Tensor;
@@ -129,7 +129,8 @@ fn a_core_of_a_rank_whose_batch_is_not_known_is_refused() {
         let shape = own_shape(&config, 1, 2);
         let env = |rank| {
             let rank = RankId(rank);
-            Env::new(shape, rank, CoreId(0), Choices::default(), Capabilities::all(), Portable).err()
+            let terms = Terms::new(Capabilities::all());
+            Env::new(shape, rank, CoreId(0), Choices::default(), terms, Portable).err()
         };
         assert_eq!([env(1), env(0)], [None, Some(Refused::OtherBatch { rank: RankId(0) })]);
     }

@@ -232,6 +232,10 @@ impl Fabric for Bent<'_, '_> {
         self.view.capabilities()
     }
 
+    fn line(&self) -> u64 {
+        self.view.line()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let has_room = self.has_room(at)?;
         if has_room || self.defect() == Defect::BusyAfterPut {

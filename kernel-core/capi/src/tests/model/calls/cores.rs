@@ -20,7 +20,7 @@ use crate::types::*;
 use crate::vector::Unit;
 use core::cell::Cell;
 use core::ptr::{null, null_mut};
-use kernel_core::fabric::{Awaited, Capabilities, Fabric, ProtocolError};
+use kernel_core::fabric::{Awaited, Capabilities, Fabric, ProtocolError, Terms};
 use kernel_core::protocol::{
     CombineInputs, Context, Env, Machine, Operator, Ran, Run, Scratch as KernelScratch, scratch_bytes,
     scratch_words,
@@ -48,8 +48,8 @@ pub(in crate::tests::model) fn core_new(world: &mut World, args: &mut Args) -> O
     let said = unsafe { veriep_core_new(out, shape, rank, tp_rank, core, choices, can, text.0, text.1) };
     args.outcome(said, || {
         let choices = rust_choices(choices);
-        let can = Capabilities::from_bits(can).unwrap();
-        match Env::new(&of, RankId(rank), CoreId(core), choices, can, Unit::PORTABLE) {
+        let terms = Terms::new(Capabilities::from_bits(can).unwrap());
+        match Env::new(&of, RankId(rank), CoreId(core), choices, terms, Unit::PORTABLE) {
             Ok(env) => {
                 let env = if of.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
                 let (operator, needs) = (Operator::Dispatch, choices.needs(&of));
