@@ -1,6 +1,7 @@
 //! The common machine type: the choices that a shape allows, and the calls that a memory must support.
 
 use veriep_core::fabric::{Capabilities, Terms};
+use veriep_core::layout::state::Slots;
 use veriep_core::protocol::{Choices, Env, Flags, Receive, Refused, Stage};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
@@ -27,16 +28,16 @@ fn hierarchy() -> Config<'static> {
     Config { comm_alg: Protocol::Hierarchy, ep_world_size: 4, server_ranks: 2, hccl_buffsize_mb: 105, ..a3() }
 }
 
-/// The number of choices by shape, computed by hand: orders times flags times receive modes times stages.
+/// The number of choices by shape, computed by hand: orders times flags and slots times receive modes times stages.
 #[test]
 fn every_choice_that_makes_a_difference_is_listed_once() {
     for (name, config, expected) in [
-        // Copied out and in place with either flags, in four orders; one or two areas of direct placement, overwritten or
-        // not, without flags, in three.
-        ("plain", a3(), 4 * 2 * 2 + 3 * 2 * 2),
+        // Copied out and in place with joint flags in either slots, or separate ones, in four orders; one or two areas of direct
+        // placement, overwritten or not, without flags, in three.
+        ("plain", a3(), 4 * 2 * 3 + 3 * 2 * 2),
         // A quantised row has no room for a result.
-        ("int8 rows", Config { quant_mode: 2, ..a3() }, 4 * 2 * 2 + 3 * 2),
-        ("int8 results", Config { comm_quant_mode: 2, ..a3() }, 4 * 2 * 2),
+        ("int8 rows", Config { quant_mode: 2, ..a3() }, 4 * 2 * 3 + 3 * 2),
+        ("int8 results", Config { comm_quant_mode: 2, ..a3() }, 4 * 2 * 3),
         ("a TP domain", Config { tp_world_size: 2, moe_expert_num: 2, ..a3() }, 4 * 2),
         ("fullmesh_v2", Config { comm_alg: Protocol::FullmeshV2, ..a3() }, 4),
         ("A2", Config { comm_alg: Protocol::Fullmesh, ..a3() }, 3),
@@ -146,6 +147,9 @@ fn a_memory_with_longer_lines_than_the_layout_keeps_apart_is_refused() {
     let of = |comm_alg| Config { comm_alg, ..a3() };
     assert_eq!(lines_that_pass(&a3(), plain), [8, 16, 32]);
     assert_eq!(lines_that_pass(&a3(), Choices { receive: Receive::InPlace, ..plain }), [8, 16, 32]);
+    let lines = Choices { slots: Slots::Lines, ..plain };
+    assert_eq!(lines_that_pass(&a3(), lines), [8, 16, 32, 64]);
+    assert_eq!(lines_that_pass(&a3(), Choices { receive: Receive::InPlace, ..lines }), [8, 16, 32, 64]);
     for (config, choices) in [
         (a3(), Choices { flags: Flags::Separate, ..plain }),
         (a3(), direct),
@@ -156,4 +160,38 @@ fn a_memory_with_longer_lines_than_the_layout_keeps_apart_is_refused() {
     ] {
         assert_eq!(lines_that_pass(&config, choices), [8], "{config:?}");
     }
+}
+
+#[test]
+fn status_slots_of_a_line_are_refused_where_they_would_keep_nothing_apart_or_have_no_room() {
+    let lines = Choices { slots: Slots::Lines, ..Choices::default() };
+    let said = |config: &Config<'_>, choices| {
+        refused(config, choices, Capabilities::all()).map(|refused| refused.to_string())
+    };
+    let of = |comm_alg| Config { comm_alg, ..a3() };
+    let direct = Receive::Direct { areas: 1 };
+    for (config, choices, why) in [
+        (of(Protocol::Fullmesh), lines, "product = a2: must be a3"),
+        (hierarchy(), lines, "product = a2: must be a3"),
+        (of(Protocol::FullmeshV2), lines, "comm_alg = fullmesh_v2: must be \"\" or fullmesh_v1"),
+        (Config { tp_world_size: 2, moe_expert_num: 2, ..a3() }, lines, "tp_world_size = 2: must be 0 or 1"),
+        (a3(), Choices { receive: direct, ..lines }, "receive = direct: must be copy or in-place"),
+        (a3(), Choices { flags: Flags::Separate, ..lines }, "flags = separate: must be joint"),
+    ] {
+        let why = format!("status slots 64 bytes apart: {why}");
+        assert_eq!(said(&config, choices), Some(why), "{config:?}");
+    }
+    // The areas are those of the shipped layout: 1024 and 5120 slots.
+    let experts =
+        |moe_expert_num| Config { ep_world_size: 32, moe_expert_num, hccl_buffsize_mb: 200, ..a3() };
+    let rows = |bs| Config { k: 4, bs: BatchSizes::Uniform(bs), hccl_buffsize_mb: 200, ..a3() };
+    let full = |what: &str, seen: u64, most: u64| {
+        Some(format!("status slots 64 bytes apart: {what} = {seen}: must be at most {most}"))
+    };
+    assert_eq!(said(&experts(32 * 32), lines), None);
+    assert_eq!(said(&experts(33 * 32), lines), full("local_expert_num * ep_world_size", 1056, 1024));
+    assert_eq!(said(&experts(33 * 32), Choices::default()), None);
+    assert_eq!(said(&rows(1280), lines), None);
+    assert_eq!(said(&rows(1281), lines), full("max_bs * (k + shared_expert_num)", 5124, 5120));
+    assert_eq!(said(&rows(1281), Choices::default()), None);
 }

@@ -448,7 +448,7 @@
 /**
  * Words of 8 bytes that stand for parameters and areas of a rank.
  */
-#define VERIEP_FINGERPRINTS 65
+#define VERIEP_FINGERPRINTS 66
 
 /**
  * Words of 8 bytes in a shape.
@@ -1627,7 +1627,7 @@ VERIEP_ASSERT(sizeof(veriep_choices) == 20, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");
-VERIEP_ASSERT(sizeof(veriep_fingerprints) == 520, "veriep_fingerprints");
+VERIEP_ASSERT(sizeof(veriep_fingerprints) == 528, "veriep_fingerprints");
 VERIEP_ASSERT(sizeof(veriep_status) == 12, "veriep_status");
 VERIEP_ASSERT(sizeof(veriep_awaited) == 24, "veriep_awaited");
 #undef VERIEP_ASSERT

@@ -208,7 +208,7 @@ pub const VERIEP_AWAITS_ROOM: u32 = 3;
 pub const VERIEP_NONE: u32 = u32::MAX;
 
 /// Words of 8 bytes that stand for parameters and areas of a rank.
-pub const VERIEP_FINGERPRINTS: usize = 65;
+pub const VERIEP_FINGERPRINTS: usize = 66;
 
 /// Refuses an argument.
 pub(crate) type Said<T = i32> = Result<T, i32>;
@@ -269,6 +269,7 @@ pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
             _ => return Err(VERIEP_E_ARGUMENT),
         },
         checked: nth(&[false, true], given.checked)?,
+        ..Choices::default()
     })
 }
 

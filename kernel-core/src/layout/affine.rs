@@ -7,6 +7,7 @@
 
 use super::outputs;
 use super::quantity::{Kind, Memory};
+use super::state::Slots;
 use super::table::{Row, TABLE};
 use crate::place::{Region, Tensor};
 use crate::shape::{Protocol, Shape};
@@ -23,6 +24,8 @@ pub struct Mode {
     pub separate: bool,
     /// Whether agents send to other servers, in a hierarchy.
     pub streams: bool,
+    /// The distance of status slots.
+    pub slots: Slots,
 }
 
 named! {

@@ -1,6 +1,9 @@
 //! Rows of the [table](super::table) that have the same places in every shape, read at compile time.
 
 use super::affine::{Index, Named};
+use super::expr::Expr;
+use super::quantity::Quantity;
+use super::state::Slots;
 use super::table::TABLE;
 use crate::place::{Place, Region};
 use crate::units::Offset;
@@ -19,10 +22,18 @@ impl Named {
     /// # Panics
     /// Does not compile if the row has not this index, or if its stride depends on a shape.
     pub(super) const fn stride(self, index: Index) -> u64 {
+        self.stride_of(Slots::Shipped, index)
+    }
+
+    /// Returns the same for groups with these slots.
+    const fn stride_of(self, slots: Slots, index: Index) -> u64 {
         let mut axes = TABLE[self as usize].axes;
         while let Some((axis, inner)) = axes.split_first() {
             if axis.index as usize == index as usize {
-                return axis.stride.constant().expect("a stride for all shapes");
+                return match axis.stride {
+                    Expr::Of(Quantity::StatusSlot) => slots.bytes(),
+                    stride => stride.constant().expect("a stride for all shapes"),
+                };
             }
             axes = inner;
         }
@@ -34,11 +45,16 @@ impl Named {
     /// # Panics
     /// Does not compile if the row has not these indices, or if the base or one of their strides depends on a shape.
     pub(super) const fn fixed<const N: usize>(self, by: [Index; N]) -> Fixed<N> {
+        self.fixed_of(Slots::Shipped, by)
+    }
+
+    /// Returns the same for groups with these slots.
+    pub(super) const fn fixed_of<const N: usize>(self, slots: Slots, by: [Index; N]) -> Fixed<N> {
         let row = &TABLE[self as usize];
         let mut strides = [0; N];
         let mut n = 0;
         while n < N {
-            strides[n] = self.stride(by[n]);
+            strides[n] = self.stride_of(slots, by[n]);
             n += 1;
         }
         Fixed { region: row.region, base: row.base.constant().expect("a base for all shapes"), strides }

@@ -44,9 +44,9 @@ pub(super) fn place(
     };
     let entry = |tensor, number| outputs::entry(shape, tensor, number);
     match named {
-        Named::DispatchStatus => state::dispatch_status(half(a), slot(b, c)),
+        Named::DispatchStatus => mode.slots.dispatch_status(half(a), slot(b, c)),
         Named::DirectRecords => Direct::Counts.word(shape, half(a), RankId(b)),
-        Named::CombineStatus => state::combine_status(half(a), pair(b, c)),
+        Named::CombineStatus => mode.slots.combine_status(half(a), pair(b, c)),
         Named::ResultsReady => state::results_ready(half(a), RankId(b)),
         Named::DispatchSelectors => state::selector(dispatch, CoreId(a)),
         Named::CombineSelectors => state::selector(combine, CoreId(a)),

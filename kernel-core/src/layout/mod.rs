@@ -14,6 +14,8 @@ pub mod field;
 mod fixed;
 #[cfg(test)]
 mod forward;
+#[cfg(test)]
+mod lines;
 pub mod locate;
 pub mod map;
 pub mod outputs;

@@ -6,7 +6,7 @@
 use super::affine::Mode;
 use super::expr::Expr;
 use super::record::Triple;
-use super::state::LINE;
+use super::state::{LINE, Slots};
 use super::{block, relay};
 use crate::shape::sizes::{
     BLOCK, BLOCK_PAYLOAD, HALF_TAIL, LANDING_INFO, SCALE_FIELD, SLOT_ALIGN, STREAM_END, TRIPLE, near_slot,
@@ -139,6 +139,8 @@ quantities! { at:
             Protocol::FullmeshV2 => BlockCount(at) * BLOCK - (BLOCK - BLOCK_PAYLOAD - 8),
             _ => SentBytes(at),
         } };
+        /// Bytes of a status slot, and between two.
+        StatusSlot = "status_slot": { at.mode.slots.bytes() };
         /// Bytes between two records.
         RecordPitch = "record_pitch": { at.shape.record_pitch() };
         /// Bytes between two rows of combine.
@@ -228,7 +230,8 @@ impl<'s> Memory<'s> {
 
     /// Returns the memory of a rank, for formulas that are the same for all choices.
     pub(super) const fn of(shape: &'s Shape, rank: RankId) -> Self {
-        let mode = Mode { landings: 0, overwritten: false, separate: false, streams: false };
+        let mode =
+            Mode { landings: 0, overwritten: false, separate: false, streams: false, slots: Slots::Shipped };
         Self { shape, mode, rank }
     }
 
@@ -284,6 +287,7 @@ impl Quantity {
                 expr!(Quantity: (BlockCount * {BLOCK}) - {BLOCK - BLOCK_PAYLOAD - 8})
             }
             Self::RecordUsed => expr!(Quantity: SentBytes),
+            Self::StatusSlot => Expr::Number(kind.mode.slots.bytes()),
             Self::RecordPitch if in_blocks => expr!(Quantity: BlockCount * {BLOCK}),
             Self::RecordPitch => expr!(Quantity: up(SentBytes, SLOT_ALIGN)),
             Self::CombinePitch => expr!(Quantity: ((ceil(RowBytes, SLOT_ALIGN)) + PortGap) * {SLOT_ALIGN}),

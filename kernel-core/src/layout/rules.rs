@@ -85,8 +85,8 @@ pub const fn required(protocol: Protocol) -> Expr<Quantity> {
 }
 
 const A3: &[Rule] = &[
-    Rule::AtMost(expr!(Quantity: LocalExpertNum * Ranks * {STATUS_SLOT}), expr!(Quantity: {DISPATCH_STATUS})),
-    Rule::AtMost(expr!(Quantity: Capacity * Columns * {STATUS_SLOT}), expr!(Quantity: {COMBINE_STATUS})),
+    Rule::AtMost(expr!(Quantity: LocalExpertNum * Ranks * StatusSlot), expr!(Quantity: {DISPATCH_STATUS})),
+    Rule::AtMost(expr!(Quantity: Capacity * Columns * StatusSlot), expr!(Quantity: {COMBINE_STATUS})),
     Rule::AtMost(expr!(Quantity: RowsMax), expr!(Quantity: Capacity * {ROWS_PER_TOKEN})),
     Rule::OneOf(Quantity::LocalExperts, &[expr!(Quantity: 1), expr!(Quantity: LocalExpertNum)]),
     Rule::AtMost(expr!(Quantity: FirstOwner + Owners), expr!(Quantity: Ranks)),

@@ -14,7 +14,8 @@
 //!                                                  L entries of 4 B, in whole lines
 //! ```
 //!
-//! The 24 bytes after a combine flag are deliberately absent, since they are never read.
+//! The 24 bytes after a combine flag are deliberately absent, since they are never read. With [`Slots::Lines`] slots have 64 B, in the
+//! same areas.
 //!
 //! With direct placement dispatch status has a record for each source rank, which that rank writes, in whole lines:
 //!
@@ -100,6 +101,65 @@ named! {
     }
 }
 
+named! {
+    /// The distance of the status slots of A3, by its name in bytes.
+    #[derive(Default)]
+    Slots {
+        /// As the shipped operators have it. Two ranks publish into one line of 64 bytes.
+        #[default]
+        Shipped = "32",
+        /// Each slot has a line of its own, so half as many fit.
+        Lines = "64",
+    }
+}
+
+impl Slots {
+    /// Returns the distance of two slots in bytes, which is also the length of a slot.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Shipped => STATUS_SLOT,
+            Self::Lines => LINE,
+        }
+    }
+
+    /// Returns the place of the status word of dispatch slot `slot`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn dispatch_status(self, partition: Partition, slot: u32) -> Place {
+        const SHIPPED: Fixed<2> =
+            Named::DispatchStatus.fixed_of(Slots::Shipped, [Index::Partition, Index::Source]);
+        const LINES: Fixed<2> =
+            Named::DispatchStatus.fixed_of(Slots::Lines, [Index::Partition, Index::Source]);
+        match self {
+            Self::Shipped => SHIPPED.at(partition.index(), slot),
+            Self::Lines => LINES.at(partition.index(), slot),
+        }
+    }
+
+    /// Returns the place of `TokenFlag` of dispatch slot `slot`: the second word of its slot, used when flags are separate.
+    #[inline(always)]
+    #[must_use]
+    pub const fn token_flag(self, partition: Partition, slot: u32) -> Place {
+        let status = self.dispatch_status(partition, slot);
+        const FLAG: u64 = Named::DispatchStatus.field(FieldName::TokenFlag);
+        Place { offset: status.offset + FLAG, ..status }
+    }
+
+    /// Returns the place of the status word of combine slot `slot`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn combine_status(self, partition: Partition, slot: u32) -> Place {
+        const SHIPPED: Fixed<2> = Named::CombineStatus.fixed_of(Slots::Shipped, [Index::Partition, Index::K]);
+        const LINES: Fixed<2> = Named::CombineStatus.fixed_of(Slots::Lines, [Index::Partition, Index::K]);
+        match self {
+            Self::Shipped => SHIPPED.at(partition.index(), slot),
+            Self::Lines => LINES.at(partition.index(), slot),
+        }
+    }
+}
+
 /// Returns the number of a dispatch status slot on its receiver: local expert major, source rank minor.
 #[must_use]
 pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId) -> u32 {
@@ -110,21 +170,6 @@ pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId) -> 
 #[must_use]
 pub const fn combine_slot(shape: &Shape, token: Token, k: u32) -> u32 {
     token.0 * shape.combine_columns() + k
-}
-
-/// Returns the place of the status word of dispatch slot `slot`.
-#[must_use]
-pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
-    const SLOTS: Fixed<2> = Named::DispatchStatus.fixed([Index::Partition, Index::Source]);
-    SLOTS.at(partition.index(), slot)
-}
-
-/// Returns the place of `TokenFlag` of dispatch slot `slot`: the second word of its slot, used when flags are separate.
-#[must_use]
-pub const fn token_flag(partition: Partition, slot: u32) -> Place {
-    let status = dispatch_status(partition, slot);
-    const FLAG: u64 = Named::DispatchStatus.field(FieldName::TokenFlag);
-    Place { offset: status.offset + FLAG, ..status }
 }
 
 /// The messages of a rank to another in a dispatch with direct placement: a word each, the first two after a table.
@@ -203,13 +248,6 @@ pub const fn core_sums(shape: &Shape, core: CoreId) -> Place {
 pub const fn results_ready(partition: Partition, source: RankId) -> Place {
     const WORDS: Fixed<2> = Named::ResultsReady.fixed([Index::Partition, Index::Source]);
     WORDS.at(partition.index(), source.0)
-}
-
-/// Returns the place of the status word of combine slot `slot`.
-#[must_use]
-pub const fn combine_status(partition: Partition, slot: u32) -> Place {
-    const SLOTS: Fixed<2> = Named::CombineStatus.fixed([Index::Partition, Index::K]);
-    SLOTS.at(partition.index(), slot)
 }
 
 /// Returns the place of a core's selector record for an operator kind. It is private to that core.

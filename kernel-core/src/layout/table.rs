@@ -160,14 +160,14 @@ const CORES: u64 = CORES_MAX as u64;
 
 rows! {
     DispatchStatus: Region::State, 0,
-        [Partition 2 + {PARTITION}, LocalExpert LocalExperts + (Ranks * {STATUS_SLOT}), Source Ranks + {STATUS_SLOT}],
-        {STATUS_SLOT}, Writer::By(Index::Source);
+        [Partition 2 + {PARTITION}, LocalExpert LocalExperts + (Ranks * StatusSlot), Source Ranks + StatusSlot],
+        StatusSlot, Writer::By(Index::Source);
     DirectRecords: Region::State, 0,
         [Partition 2 + {PARTITION}, Source Ranks + DirectPitch],
         (24 + (LocalExpertNum * 8)), Writer::By(Index::Source);
     CombineStatus: Region::State, {DISPATCH_STATUS},
-        [Partition 2 + {PARTITION}, Token Capacity + (Columns * {STATUS_SLOT}), K Columns + {STATUS_SLOT}],
-        {STATUS_SLOT}, Writer::Expert;
+        [Partition 2 + {PARTITION}, Token Capacity + (Columns * StatusSlot), K Columns + StatusSlot],
+        StatusSlot, Writer::Expert;
     ResultsReady: Region::State, {DISPATCH_STATUS},
         [Partition 2 + {PARTITION}, Source Ranks + {STATUS_SLOT}],
         {STATUS_SLOT}, Writer::By(Index::Source);

@@ -7,8 +7,8 @@ use super::map::{self, Area};
 use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
 use super::row_table;
 use super::state::{
-    DISPATCH_STATUS, Direct, Operator, PARTITION, Partition, STATE_BYTES, combine_slot, combine_status,
-    core_sums, core_word, dispatch_slot, dispatch_status, selector,
+    DISPATCH_STATUS, Direct, Operator, PARTITION, Partition, STATE_BYTES, Slots, combine_slot, core_sums,
+    core_word, dispatch_slot, selector,
 };
 use super::{outputs, result, tp};
 use crate::place::{Place, Region, Tensor};
@@ -92,7 +92,7 @@ fn status_slots_are_expert_major_and_records_rank_major() {
     let (p1, home) = (Partition::P1, Home { rank: RankId(9), local_expert: 2 });
     let slot = dispatch_slot(&shape, 2, RankId(3));
     assert_eq!(slot, 2 * 16 + 3);
-    assert_eq!(dispatch_status(p1, slot), Place::state(384 * 1024 + 35 * 32));
+    assert_eq!(Slots::Shipped.dispatch_status(p1, slot), Place::state(384 * 1024 + 35 * 32));
     // Slot 5 of rank 3: pitch align(14336 + 32 + 12, 512) = 14848 after 16 * 8 combine rows of 14336.
     let record = (3 * 16 + 2) * 16 + 5;
     let area = 100 * 1024 * 1024 + 16 * 8 * 14336;
@@ -156,8 +156,8 @@ fn every_byte_of_a_stream_is_in_a_block_and_no_field_crosses_two() {
 fn a_combine_row_and_its_flag_count_token_major() {
     let shape = product_shape(&decode());
     assert_eq!(combine_slot(&shape, Token(3), 4), 28);
-    assert_eq!(combine_status(Partition::P0, 28), Place::state(66_432));
-    assert_eq!(combine_status(Partition::P1, 28), Place::state(66_432 + 393_216));
+    assert_eq!(Slots::Shipped.combine_status(Partition::P0, 28), Place::state(66_432));
+    assert_eq!(Slots::Shipped.combine_status(Partition::P1, 28), Place::state(66_432 + 393_216));
     assert_eq!(combine_row(&shape, Partition::P0, Token(3), 4), Place::window(401_408));
     assert_eq!(combine_row(&shape, Partition::P1, Token(3), 4), Place::window(104_857_600 + 401_408));
     // With a shared expert a token has nine columns.
@@ -341,7 +341,7 @@ fn the_records_of_direct_placement_are_in_lines_of_their_own_and_disjoint() {
         let last = CoreId((ranks as u32).min(48) - 1);
         assert!(core_sums(&shape, last).offset + 4 * u64::from(shape.local_expert_num()) <= STATE_BYTES);
     }
-    assert_eq!(Direct::of(&shape, combine_status(Partition::P0, 0)), None);
+    assert_eq!(Direct::of(&shape, Slots::Shipped.combine_status(Partition::P0, 0)), None);
 }
 
 /// Returns every word and table that ranks exchange in dispatch, with its bytes.
@@ -417,7 +417,10 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
     for partition in PARTITIONS {
         for source in (0..shape.ep_world_size()).map(RankId) {
             for local_expert in 0..shape.local_experts(rank) {
-                all.push((dispatch_status(partition, dispatch_slot(shape, local_expert, source)), 32));
+                all.push((
+                    Slots::Shipped.dispatch_status(partition, dispatch_slot(shape, local_expert, source)),
+                    32,
+                ));
                 let home = Home { rank, local_expert };
                 for slot in 0..shape.bs_max() {
                     let record = dispatch_record(shape, partition, home, source, slot);
@@ -434,7 +437,7 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
         }
         for token in (0..shape.bs_max()).map(Token) {
             for k in 0..shape.combine_columns() {
-                all.push((combine_status(partition, combine_slot(shape, token, k)), 32));
+                all.push((Slots::Shipped.combine_status(partition, combine_slot(shape, token, k)), 32));
                 all.push((combine_row(shape, partition, token, k), shape.result_bytes()));
             }
         }

@@ -5,13 +5,13 @@ use super::kit::Family;
 use crate::fabric::{Capabilities, Terms, WORD};
 use crate::layout::affine::Mode;
 use crate::layout::direct::{self, Area};
-use crate::layout::state::Partition;
-use crate::layout::state::STATUS_SLOT;
+use crate::layout::state::{COMBINE_STATUS, DISPATCH_STATUS, Partition, Slots};
 use crate::layout::{outputs, row_table};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::shape::{Product, Protocol, RowFormat, Seen, Shape};
 use crate::sync::call::Untagged;
+use crate::units::div_floor;
 
 /// Choices that do not change results. Every core of every rank makes the same choices, for the life of a group. A protocol
 /// ignores the fields that do not apply to it.
@@ -28,6 +28,8 @@ pub struct Choices {
     /// Every flag and count has the number of its call beside it ([`Inputs::call`](crate::inputs::Inputs::call)), so that a
     /// rank which leaves out a numbered call is refused by name. Without it words are as the shipped operators write them.
     pub checked: bool,
+    /// The distance of the status slots of A3, for memories that write back whole lines.
+    pub slots: Slots,
 }
 
 /// The place where experts find received rows. The rows are the same in all modes.
@@ -188,6 +190,7 @@ impl Choices {
         if !self.receive.suits(shape) {
             return Err(Refused::Receive(self.receive));
         }
+        self.check_slots(shape)?;
         let family = Family::of(shape, &self).map_err(|feature| Refused::LeftOut { feature })?;
         let missing = self.needs(shape).difference(calls);
         if !missing.is_empty() {
@@ -197,6 +200,50 @@ impl Choices {
         if line > apart { Err(Refused::Line { line, apart }) } else { Ok(family) }
     }
 
+    /// Checks that the group has status slots in lines of their own if it chooses them.
+    fn check_slots(self, shape: &Shape) -> Result<(), Refused> {
+        if self.slots == Slots::Shipped {
+            return Ok(());
+        }
+        if let Some([what, seen, rule]) = self.slots_excluded_by(shape).next() {
+            return Err(Refused::Slots { what, seen, rule });
+        }
+        let slots = |a: u32, b: u32| u64::from(a) * u64::from(b);
+        let areas = [
+            (
+                "local_expert_num * ep_world_size",
+                slots(shape.local_expert_num(), shape.ep_world_size()),
+                DISPATCH_STATUS,
+            ),
+            (
+                "max_bs * (k + shared_expert_num)",
+                slots(shape.bs_max(), shape.combine_columns()),
+                COMBINE_STATUS,
+            ),
+        ];
+        let full = areas.into_iter().find(|(_, slots, bytes)| slots * self.slots.bytes() > *bytes);
+        match full {
+            Some((what, seen, bytes)) => {
+                Err(Refused::SlotsRoom { what, seen, most: div_floor(bytes, self.slots.bytes()) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns each parameter and choice that excludes status slots in lines of their own, with its value and the values that do
+    /// not. Where they are excluded, a slot has two words, or words have other neighbours than slots.
+    fn slots_excluded_by(self, shape: &Shape) -> impl Iterator<Item = [&'static str; 3]> {
+        let protocol = shape.protocol();
+        let rules = [
+            (protocol.product() != Product::A3, ["product", "a2", "a3"]),
+            (protocol == Protocol::FullmeshV2, ["comm_alg", "fullmesh_v2", "\"\" or fullmesh_v1"]),
+            (shape.tp_world_size() == 2, ["tp_world_size", "2", "0 or 1"]),
+            (self.receive.is_direct(), ["receive", self.receive.name(), "copy or in-place"]),
+            (self.flags == Flags::Separate, ["flags", self.flags.name(), "joint"]),
+        ];
+        rules.into_iter().filter(|(excludes, _)| *excludes).map(|(_, parameter)| parameter)
+    }
+
     /// Returns the longest [line](crate::fabric::Fabric::line) in bytes that the layout keeps apart: no aligned line of that length
     /// has a word that is published or stored and another byte that a group uses.
     ///
@@ -204,9 +251,7 @@ impl Choices {
     /// and a number, and elsewhere words are among rows or next to each other.
     #[must_use]
     pub fn keeps_apart(self, shape: &Shape) -> u64 {
-        let has_slots = shape.protocol() == Protocol::FullmeshV1 && !self.receive.is_direct();
-        let has_one_word = self.flags == Flags::Joint && shape.tp_world_size() == 1;
-        if has_slots && has_one_word { STATUS_SLOT } else { WORD }
+        if self.slots_excluded_by(shape).next().is_none() { self.slots.bytes() } else { WORD }
     }
 
     /// Returns the optional calls that machines make under these choices.
@@ -227,6 +272,7 @@ impl Choices {
             overwritten: self.receive.overwrites(),
             separate: matches!(self.flags, Flags::Separate),
             streams: matches!(self.stage, Stage::Two),
+            slots: self.slots,
         }
     }
 
@@ -253,11 +299,16 @@ impl Choices {
         let all = SendOrder::ALL.into_iter().flat_map(|order| {
             Flags::ALL.into_iter().flat_map(move |flags| {
                 STAGES.into_iter().flat_map(move |stage| {
-                    Receive::every().map(move |receive| Self { order, flags, receive, stage, checked: false })
+                    Receive::every().flat_map(move |receive| {
+                        let with = move |slots| Self { order, flags, receive, stage, checked: false, slots };
+                        Slots::ALL.into_iter().map(with)
+                    })
                 })
             })
         });
-        all.filter(|choices| choices.receive.suits(shape) && choices.differs(shape))
+        all.filter(|choices| {
+            choices.receive.suits(shape) && choices.check_slots(shape).is_ok() && choices.differs(shape)
+        })
     }
 
     /// Returns whether no field is an equivalent of its default.

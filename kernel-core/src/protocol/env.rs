@@ -3,6 +3,7 @@
 use super::kit::{Constants, Core, Family};
 use super::{Choices, Receive};
 use crate::fabric::{Capabilities, ProtocolError, Terms};
+use crate::layout::state::LINE;
 use crate::shape::Shape;
 use crate::sync::call::CALLS;
 use crate::units::{CoreId, RankId};
@@ -37,6 +38,24 @@ pub enum Refused {
     },
     /// A group of this shape cannot receive rows in this mode ([`Receive::suits`]).
     Receive(Receive),
+    /// The group cannot have status slots in lines of their own ([`Slots`](crate::layout::state::Slots)).
+    Slots {
+        /// The parameter or choice that excludes them.
+        what: &'static str,
+        /// Its value.
+        seen: &'static str,
+        /// The values that do not.
+        rule: &'static str,
+    },
+    /// There is no room for as many of them.
+    SlotsRoom {
+        /// The number of slots, as a formula.
+        what: &'static str,
+        /// The number of slots.
+        seen: u64,
+        /// The number for which there is room.
+        most: u64,
+    },
     /// The memory lacks calls that the machine makes.
     Capabilities {
         /// The missing calls.
@@ -66,6 +85,12 @@ impl fmt::Display for Refused {
                 f.write_str("this shape has no direct placement, or its window is too small for it")
             }
             Self::Receive(_) => f.write_str("this shape does not receive rows in place"),
+            Self::Slots { what, seen, rule } => {
+                write!(f, "status slots {LINE} bytes apart: {what} = {seen}: must be {rule}")
+            }
+            Self::SlotsRoom { what, seen, most } => {
+                write!(f, "status slots {LINE} bytes apart: {what} = {seen}: must be at most {most}")
+            }
             Self::Capabilities { missing } => {
                 f.write_str("the memory has no ")?;
                 let mut and = "";

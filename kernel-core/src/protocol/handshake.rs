@@ -55,6 +55,7 @@ parameters! {
     "flags": choices.flags as u64,
     "stage": choices.stage as u64,
     "checked": choices.checked.into(),
+    "slots": choices.slots.bytes(),
     // Whatever else makes a shape.
     "elastic_info": shape.agreed_fingerprint(),
 }
@@ -151,6 +152,7 @@ impl Fingerprints {
 mod tests {
     use super::*;
     use crate::layout::map;
+    use crate::layout::state::Slots;
     use crate::plan::order::SendOrder;
     use crate::protocol::{Flags, Receive, Stage};
     use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op, Protocol};
@@ -167,6 +169,7 @@ mod tests {
         receive: Receive::Copy,
         stage: Stage::Three,
         checked: false,
+        slots: Slots::Shipped,
     };
 
     fn a3() -> Config<'static> {
@@ -230,6 +233,7 @@ mod tests {
             ("flags", COPY, Choices { flags: Flags::Separate, ..COPY }),
             ("stage", COPY, Choices { stage: Stage::Two, ..COPY }),
             ("checked", COPY, Choices { checked: true, ..COPY }),
+            ("slots", COPY, Choices { slots: Slots::Lines, ..COPY }),
         ];
         for (name, own, other) in choices {
             assert_eq!(of(&a3(), own).first_difference(&of(&a3(), other)), Some(name));
@@ -288,9 +292,9 @@ mod tests {
         for (name, config) in configs {
             let shape = Shape::new(&config, Limits::None).unwrap();
             for choices in Choices::all(&shape).filter(|choices| choices.order == SendOrder::default()) {
-                let Choices { flags, receive, stage, .. } = choices;
+                let Choices { flags, receive, stage, slots, .. } = choices;
                 let whole = Fingerprints::new(&shape, choices).whole();
-                lines.push(format!("{name}, {flags:?}, {receive:?}, {stage:?}: {whole:016x}"));
+                lines.push(format!("{name}, {flags:?}, {receive:?}, {stage:?}, {slots:?}: {whole:016x}"));
             }
         }
         lines

@@ -262,7 +262,7 @@ impl<'a, F: DerefMut, H: DerefMut<Target = Held>> Faulty<'a, F, H> {
         let [partition, local_expert, source, ..] = slot.indices;
         let wrong = source * self.shape.local_experts(to) + local_expert;
         let partition = if partition == 0 { Partition::P0 } else { Partition::P1 };
-        let status = state::dispatch_status(partition, wrong);
+        let status = state::Slots::Shipped.dispatch_status(partition, wrong);
         Place { offset: status.offset + slot.inside, ..status }
     }
 

@@ -116,7 +116,7 @@ pub(crate) fn door(config: &Config<'_>) {
 
 /// Anything that decides where things lie.
 fn mode() -> affine::Mode {
-    black_box(affine::Mode { landings: any(), overwritten: false, separate: true, streams: false })
+    black_box(affine::Mode { landings: any(), separate: true, ..affine::Mode::default() })
 }
 
 /// All areas of a rank, one after the other.
@@ -201,7 +201,10 @@ fn layouts(shape: &Shape) {
     let triple = Triple { source: rank, token, k: at };
     keep((Triple::from_bytes(shape, black_box(&[0; 12])), triple.may_be_on(shape, rank)));
     keep((state::dispatch_slot(shape, at, rank), state::combine_slot(shape, token, at)));
-    keep((state::dispatch_status(half, at), state::token_flag(half, at), state::combine_status(half, at)));
+    for slots in state::Slots::ALL {
+        keep((slots.dispatch_status(half, at), slots.token_flag(half, at), slots.combine_status(half, at)));
+        keep((slots.bytes(), slots.name()));
+    }
     keep(state::results_ready(half, RankId(at)));
     keep((state::selector(kind, core), state::core_word(core, at)));
     let slot = tp::slot(kind, half, core);

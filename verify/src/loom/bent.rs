@@ -13,9 +13,7 @@ use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
 use veriep_core::layout::a2_window::{buffer_chosen, half_start};
-use veriep_core::layout::state::{
-    CORE_RECORD, CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status,
-};
+use veriep_core::layout::state::{CORE_RECORD, CORE_WORDS, Operator, Partition, Slots, core_word};
 use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
 use veriep_core::units::RankId;
@@ -168,10 +166,14 @@ impl Middleware for Bent {
             }
             Defect::OneDispatchPartition if fabric.cells().is_selector(Operator::Dispatch, at) => Ok(0),
             Defect::OneCombinePartition if fabric.cells().is_selector(Operator::Combine, at) => Ok(0),
-            Defect::CombineWaitsForDispatch if fabric.observe(dispatch_status(Partition::P0, 2))? == 0 => {
+            Defect::CombineWaitsForDispatch
+                if fabric.observe(Slots::Shipped.dispatch_status(Partition::P0, 2))? == 0 =>
+            {
                 Ok(0)
             }
-            Defect::CombineIgnoresFlag if at == combine_status(Partition::P0, 1) => Ok(ARRIVED),
+            Defect::CombineIgnoresFlag if at == Slots::Shipped.combine_status(Partition::P0, 1) => {
+                Ok(ARRIVED)
+            }
             _ => fabric.observe(at),
         }
     }
@@ -189,7 +191,7 @@ impl Middleware for Bent {
 }
 
 fn is_ready_word(at: Place) -> bool {
-    let ready = |half| [0, 1].map(|rank| combine_status(half, rank));
+    let ready = |half| [0, 1].map(|rank| Slots::Shipped.combine_status(half, rank));
     [Partition::P0, Partition::P1].map(ready).as_flattened().contains(&at)
 }
 

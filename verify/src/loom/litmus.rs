@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::fabric::Fabric;
 use veriep_core::layout::data::dispatch_record;
-use veriep_core::layout::state::{Partition, dispatch_status};
+use veriep_core::layout::state::{Partition, Slots};
 use veriep_core::place::Place;
 use veriep_core::placement::Home;
 use veriep_core::plan::counts::ShareSum;
@@ -70,7 +70,7 @@ pub fn litmus(shape: Shape, defect: Defect, scripts: Scripts) -> impl Fn() + Sen
 
 /// The flag that all litmus tests but those of barriers use: dispatch slot 0.
 pub const fn count_flag() -> Place {
-    dispatch_status(Partition::P0, 0)
+    Slots::Shipped.dispatch_status(Partition::P0, 0)
 }
 
 /// Bytes 8..16 of that slot: with flags in two steps, the tokens' own flag.
@@ -80,7 +80,7 @@ pub const fn token_flag() -> Place {
 
 /// A flag of its own for an answer: dispatch slot 1.
 pub const fn answer() -> Place {
-    dispatch_status(Partition::P0, 1)
+    Slots::Shipped.dispatch_status(Partition::P0, 1)
 }
 
 pub(super) fn did<R, E: Debug>(result: Result<R, E>) -> R {

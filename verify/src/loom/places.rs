@@ -8,10 +8,7 @@ use veriep_core::layout::block;
 use veriep_core::layout::data::{combine_row, dispatch_record};
 use veriep_core::layout::direct::{Area, INFO, Parts};
 use veriep_core::layout::record::sent_bytes;
-use veriep_core::layout::state::{
-    Direct, Operator, Partition, combine_slot, combine_status, core_sums, core_word, dispatch_status,
-    token_flag,
-};
+use veriep_core::layout::state::{Direct, Operator, Partition, Slots, combine_slot, core_sums, core_word};
 use veriep_core::layout::tp;
 use veriep_core::place::Place;
 use veriep_core::placement::Home;
@@ -48,13 +45,13 @@ impl Places {
         for partition in [Partition::P0, Partition::P1] {
             let slots = 0..local_experts * shape.ep_world_size();
             for slot in slots {
-                places.word(dispatch_status(partition, slot));
+                places.word(Slots::Shipped.dispatch_status(partition, slot));
                 if flags == Flags::Separate {
-                    places.word(token_flag(partition, slot));
+                    places.word(Slots::Shipped.token_flag(partition, slot));
                 }
             }
             for (token, k) in pairs(shape.bs_max(), shape.combine_columns()) {
-                places.word(combine_status(partition, combine_slot(shape, Token(token), k)));
+                places.word(Slots::Shipped.combine_status(partition, combine_slot(shape, Token(token), k)));
                 places.row(combine_row(shape, partition, Token(token), k), shape.row_bytes());
             }
             for (source, local_expert) in pairs(shape.ep_world_size(), local_experts) {
@@ -73,7 +70,7 @@ impl Places {
             for source in (0..shape.ep_world_size()).map(RankId) {
                 Direct::ALL.into_iter().for_each(|word| self.word(word.word(shape, partition, source)));
                 // Where pull combine tells that results are ready.
-                self.word(combine_status(partition, source.0));
+                self.word(Slots::Shipped.combine_status(partition, source.0));
                 for word in [Direct::Counts, Direct::Grants] {
                     self.row(word.entry(shape, partition, source, 0), table);
                 }

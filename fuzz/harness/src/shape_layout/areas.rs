@@ -98,15 +98,17 @@ pub(super) fn places(shape: &Shape) {
         let first = data::dispatch_record(shape, p, Home { rank, local_expert: 0 }, RankId(0), 0).offset;
         assert!(row + shape.result_bytes() <= first, "the last result lies in the dispatch area");
         let slot = state::dispatch_slot(shape, home.local_expert, RankId(ranks - 1));
-        assert!(state::dispatch_status(p, slot).offset < state::combine_status(p, 0).offset);
-        let (last, first) = (RankId(ranks - 1), state::combine_status(p, 0).offset);
+        let slots = state::Slots::Shipped;
+        let first = slots.combine_status(p, 0).offset;
+        assert!(slots.dispatch_status(p, slot).offset < first);
+        let last = RankId(ranks - 1);
         let grant = state::Direct::Grants.entry(shape, p, last, shape.local_expert_num() - 1);
         assert!(grant.offset + 4 <= first, "grants reach combine's status");
         let word = state::Direct::TokenFlags.word(shape, p, last);
         assert_eq!(state::Direct::of(shape, word), Some(state::Direct::TokenFlags));
         let slot = state::combine_slot(shape, Token(bs - 1), shape.combine_columns() - 1);
         let end = (u64::from(p.index()) + 1) * state::PARTITION;
-        assert!(state::combine_status(p, slot).offset + state::STATUS_SLOT <= end);
+        assert!(slots.combine_status(p, slot).offset + slots.bytes() <= end);
     }
 }
 

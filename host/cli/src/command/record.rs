@@ -53,13 +53,14 @@ impl<'s> Subject<'s> {
     }
 
     pub(super) fn header(&self) -> Header {
-        let Choices { order, flags, receive, stage, checked } = self.choices;
+        let Choices { order, flags, receive, stage, checked, slots } = self.choices;
         let mut options = json!({
             "order": format!("{order:?}").to_lowercase(),
             "flags": flags.name(),
             "receive": receive.name(),
             "stage": if stage == Stage::Two { 2 } else { 3 },
             "checked": checked,
+            "slots": slots.bytes(),
             "port_offset": self.shape.port_offset(),
             "schedule": self.schedule,
             "rounds": self.rounds,

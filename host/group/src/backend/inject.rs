@@ -7,7 +7,7 @@ use veriep_case::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
+use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, Slots};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Receive;
 use veriep_core::shape::Shape;
@@ -71,7 +71,9 @@ impl Lost {
                 Some(Direct::TokenFlags) => Self::Tokens,
                 Some(Direct::Counts) | None => Self::Counts,
             },
-            Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
+            Region::State if inside % STATUS_SLOT == Slots::Shipped.token_flag(Partition::P0, 0).offset => {
+                Self::Tokens
+            }
             Region::State => Self::Counts,
             _ => Self::Blocks,
         }

@@ -8,9 +8,7 @@ use core::ops::Range;
 use serde::Serialize;
 use veriep_case::experts::Experts;
 use veriep_core::layout::block;
-use veriep_core::layout::state::{
-    Partition, combine_slot, combine_status, dispatch_slot, dispatch_status, token_flag,
-};
+use veriep_core::layout::state::{Partition, combine_slot, dispatch_slot};
 use veriep_core::place::Place;
 use veriep_core::plan::counts::expert_of_slot;
 use veriep_core::plan::order::SendOrder;
@@ -212,12 +210,12 @@ fn dispatch(
     received: Option<&[Received]>,
 ) -> Dispatch {
     let (shape, ep) = (&traffic.shape, traffic.ep(rank));
-    let Choices { flags, receive, .. } = traffic.choices;
+    let Choices { flags, receive, slots, .. } = traffic.choices;
     let work = split::work(shape, ep, core);
-    let Work { sends: share, experts, destinations, slots, .. } = &work;
+    let Work { sends: share, experts, destinations, slots: own, .. } = &work;
     let in_blocks = shape.protocol() == Protocol::FullmeshV2;
     let writes = traffic.dispatch(shape, rank, core, order, split);
-    let separate = |slot| (flags == Flags::Separate).then(|| token_flag(Partition::P0, slot).offset);
+    let separate = |slot| (flags == Flags::Separate).then(|| slots.token_flag(Partition::P0, slot).offset);
     let counts = |source| move |destination| count(traffic, split, source, destination);
     let publish = |destination| {
         let home = route::destination_home(shape, destination);
@@ -226,7 +224,7 @@ fn dispatch(
             destination,
             to: traffic.name(traffic.called(rank, home.rank)),
             local_expert: home.local_expert,
-            offset: dispatch_status(Partition::P0, slot).offset,
+            offset: slots.dispatch_status(Partition::P0, slot).offset,
             count: counts(rank)(destination),
             token_flag_offset: separate(slot),
         }
@@ -238,13 +236,13 @@ fn dispatch(
             slot,
             local_expert,
             from: traffic.name(from),
-            offset: dispatch_status(Partition::P0, slot).offset,
+            offset: slots.dispatch_status(Partition::P0, slot).offset,
             count: counts(from)(route::destination_of(shape, ep, local_expert)),
             token_flag_offset: separate(slot),
         }
     };
     // With direct placement there are words of ranks in place of slots.
-    let of_slots = if receive.is_direct() { (0..0, 0..0) } else { (destinations.clone(), slots.clone()) };
+    let of_slots = if receive.is_direct() { (0..0, 0..0) } else { (destinations.clone(), own.clone()) };
     Dispatch {
         ranges: ranges(shape, &work),
         phases: phases(shape, traffic.choices, &work),
@@ -367,7 +365,8 @@ fn combine(
     let Some(received) = received.filter(|_| nothing.pull.is_none()) else {
         return nothing;
     };
-    let flag = |token, k| combine_status(Partition::P0, combine_slot(shape, token, k)).offset;
+    let slots = traffic.choices.slots;
+    let flag = |token, k| slots.combine_status(Partition::P0, combine_slot(shape, token, k)).offset;
     let writes = traffic.combine(received, rank, core, order);
     let sends = writes.iter().enumerate().map(|(step, write)| {
         let (row, what) = write.what;

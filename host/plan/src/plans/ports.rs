@@ -3,7 +3,7 @@
 use super::lists::{Traffic, Write, Writes, puts};
 use serde::Serialize;
 use veriep_core::layout::data::dispatch_record;
-use veriep_core::layout::state::{Partition, dispatch_slot, dispatch_status};
+use veriep_core::layout::state::{Partition, dispatch_slot};
 use veriep_core::placement::Home;
 use veriep_core::plan::port::{Bits20To9, Load, PACKET, PORTS, REGION_ALIGN, add};
 use veriep_core::plan::route::Send;
@@ -74,6 +74,7 @@ fn ports(
     // Windows stand in the order of names: who is gone has left a gap.
     let base = |rank| RankId(traffic.name(rank));
     let (mut blocks, mut flags) = ([Load::default(); PORTS], [Load::default(); PORTS]);
+    let slots = traffic.choices.slots;
     for source in sources {
         for rank in (0..shape.ep_world_size()).map(RankId) {
             let home = Home { rank, local_expert: 0 };
@@ -82,7 +83,7 @@ fn ports(
             add(&Bits20To9, shape, to, at, PACKET, &mut blocks);
             for local_expert in 0..shape.local_experts(rank) {
                 let slot = dispatch_slot(shape, local_expert, traffic.ep(source));
-                add(&Bits20To9, shape, to, dispatch_status(Partition::P0, slot), 8, &mut flags);
+                add(&Bits20To9, shape, to, slots.dispatch_status(Partition::P0, slot), 8, &mut flags);
             }
         }
     }

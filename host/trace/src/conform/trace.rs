@@ -47,6 +47,8 @@ struct Options {
     _stage: IgnoredAny,
     #[serde(rename = "checked")]
     _checked: IgnoredAny,
+    #[serde(rename = "slots")]
+    _slots: IgnoredAny,
     #[serde(rename = "port_offset")]
     _port_offset: IgnoredAny,
 }

@@ -8,8 +8,7 @@ use crate::fabric::Fabric;
 use crate::fabric::completions::BehindCompletions;
 use crate::fabric::nic::Nic;
 use crate::inputs::Inputs;
-use crate::layout::state::Operator;
-use crate::layout::state::STATE_BYTES;
+use crate::layout::state::{Operator, STATE_BYTES, Slots};
 use crate::place::{Place, Tensor};
 use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config, Protocol, Shape};
@@ -45,6 +44,7 @@ pub(super) fn setups() -> Vec<Setup> {
     let a3 = Choices::default();
     let receive = |receive| Choices { receive, ..a3 };
     let tp = Config { tp_world_size: 2, moe_expert_num: 2, ..plain(2, 512) };
+    let lines = Choices { slots: Slots::Lines, ..a3 };
     let v2 = Config { comm_alg: Protocol::FullmeshV2, ..plain(2, 512) };
     let a2 = Config { comm_alg: Protocol::Fullmesh, ..plain(3, 512) };
     let servers = Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..plain(4, 512) };
@@ -53,6 +53,9 @@ pub(super) fn setups() -> Vec<Setup> {
         ("joint", plain(2, 512), a3),
         ("joint on three ranks", plain(3, 16), a3),
         ("joint with long rows", plain(2, 4096), a3),
+        ("slots of a line", plain(2, 512), lines),
+        ("slots of a line on three ranks", plain(3, 16), lines),
+        ("slots of a line in place", plain(3, 16), Choices { receive: Receive::InPlace, ..lines }),
         ("separate", plain(2, 512), Choices { flags: Flags::Separate, ..a3 }),
         ("in place", plain(2, 512), receive(Receive::InPlace)),
         (

@@ -5,7 +5,7 @@ use super::part::Round;
 use super::tables::{CHUNK, write_words};
 use super::{Context, Core, Reached, SHORT_WORDS, await_run, internal, take, was_taken};
 use crate::fabric::{Fabric, Flag, ProtocolError, Result, Wait};
-use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, selector, token_flag};
+use crate::layout::state::{Operator, Partition, dispatch_slot, selector};
 use crate::place::Place;
 use crate::plan::route;
 use crate::plan::split::DispatchShare;
@@ -40,11 +40,12 @@ enum Signal {
 
 impl Signal {
     /// Returns the place of the signal, in a status slot.
-    const fn at(self, shape: &Shape, partition: Partition, local_expert: u32, source: RankId) -> Place {
-        let slot = dispatch_slot(shape, local_expert, source);
+    #[inline(always)]
+    fn at(self, core: Core<'_>, partition: Partition, local_expert: u32, source: RankId) -> Place {
+        let (slots, slot) = (core.choices.slots, dispatch_slot(core.shape, local_expert, source));
         match self {
-            Self::Count => dispatch_status(partition, slot),
-            Self::TokenFlag => token_flag(partition, slot),
+            Self::Count => slots.dispatch_status(partition, slot),
+            Self::TokenFlag => slots.token_flag(partition, slot),
         }
     }
 
@@ -61,7 +62,7 @@ impl Signal {
         let now = core.run_of(&core.work.destinations, first);
         for (destination, word) in now.clone().zip(words) {
             let home = route::destination_home(core.shape, destination);
-            let at = self.at(core.shape, turn.partition, home.local_expert, core.rank);
+            let at = self.at(core, turn.partition, home.local_expert, core.rank);
             let effect = fabric.publish(home.rank, at, turn.tags.with(word));
             if !was_taken(destination > first, effect)? {
                 return Ok(destination);
@@ -84,7 +85,7 @@ impl Signal {
     ) -> Result<Reached> {
         let run = core.run_of(own, own.start);
         await_run(run.start, slots_of(core.shape, run), |slot| {
-            let at = self.at(core.shape, partition, slot.local_expert, slot.source);
+            let at = self.at(core, partition, slot.local_expert, slot.source);
             match read(fabric, at, slot)? {
                 Err(wait) => Ok(Some(wait)),
                 Ok(word) => {

@@ -14,8 +14,8 @@ use veriep_core::layout::block;
 use veriep_core::layout::data::{dispatch_record, partition_start};
 use veriep_core::layout::direct::{Area, Parts};
 use veriep_core::layout::state::{
-    CORE_RECORD, CORE_WORDS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, combine_slot,
-    combine_status, dispatch_status, selector,
+    CORE_RECORD, CORE_WORDS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, Slots, combine_slot,
+    selector,
 };
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
@@ -109,7 +109,8 @@ impl<'v, 'a> Bent<'v, 'a> {
         let of = |token| {
             let ks = 0..shape.k();
             let active = ks.clone().rfind(|&k| inputs.pair_is_active(shape, token, k));
-            let slot = active.map(|k| combine_status(Partition::P0, combine_slot(shape, token, k)));
+            let slot =
+                active.map(|k| Slots::Shipped.combine_status(Partition::P0, combine_slot(shape, token, k)));
             let masked = ks.into_iter().any(|k| !inputs.pair_is_active(shape, token, k));
             masked && slot.is_some_and(|slot| slot.offset == at.offset % PARTITION)
         };
@@ -175,7 +176,7 @@ impl<'v, 'a> Bent<'v, 'a> {
             Defect::NoLastBlockClear => at.region == Region::Window && is_last_block(shape, step.at.rank, at),
             Defect::NoGrantClear => direct == Some(Direct::Grants),
             Defect::NoSharedClear => {
-                let last = dispatch_status(Partition::P0, shape.ep_world_size() - 1);
+                let last = Slots::Shipped.dispatch_status(Partition::P0, shape.ep_world_size() - 1);
                 step.at.rank.0 < model.shared_ranks && at.offset % PARTITION == last.offset
             }
             Defect::NoTpClear if at.region == Region::TpState => {
@@ -215,7 +216,7 @@ impl<'v, 'a> Bent<'v, 'a> {
         let (model, view) = (self.setup().model, &mut self.view);
         let next = u64::from((view.step.at.nth + 1) % model.partitions[Operator::Combine as usize]) * VIRTUAL;
         for slot in 0..model.tokens * model.k {
-            let at = combine_status(Partition::P0, slot);
+            let at = Slots::Shipped.combine_status(Partition::P0, slot);
             let at = Place { offset: at.offset + next, ..at };
             let place = view.scene.places.number(&(view.step.at.rank, at));
             if view.memory.get_mut().word(place) != 0 {

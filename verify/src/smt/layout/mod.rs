@@ -17,6 +17,7 @@ use veriep_core::layout::expr::Expr;
 use veriep_core::layout::field::{FieldName, FieldRow, When};
 use veriep_core::layout::quantity::{Kind, Quantity};
 use veriep_core::layout::rules::{self, COUNTED, Rule};
+use veriep_core::layout::state::Slots;
 use veriep_core::layout::table::{Axis, Row, SHARED, TABLE, Writer};
 use veriep_core::place::Region;
 use veriep_core::plan::split::{EVEN_START, Shared};
@@ -36,6 +37,7 @@ pub fn kinds() -> Vec<Kind> {
         of(Protocol::Fullmesh, false, plain),
         of(Protocol::Hierarchy, false, plain),
         of(Protocol::Hierarchy, false, Mode { streams: true, ..plain }),
+        of(Protocol::FullmeshV1, false, Mode { slots: Slots::Lines, ..plain }),
     ]
 }
 
@@ -390,7 +392,12 @@ pub fn claims(kind: Kind, rows: &[Row]) -> Vec<Claim> {
     let mut all = Vec::new();
     for (n, row) in rows.iter().enumerate() {
         all.push(Claim::Within(*row));
-        all.push(Claim::Aligned(*row, row.named.alignment()));
+        // Slots of a line begin at lines, so no two of them share one.
+        let unit = match row.named {
+            Named::DispatchStatus | Named::CombineStatus => kind.mode.slots.bytes(),
+            named => named.alignment(),
+        };
+        all.push(Claim::Aligned(*row, unit));
         // What is inside another is addressed with that one.
         if row.named.inside().is_empty() {
             all.push(Claim::Addressed(*row, 31));

@@ -466,6 +466,7 @@ pub(super) fn rust_choices(given: *const veriep_choices) -> Choices {
         },
         stage: if given.stage == VERIEP_STAGE_2 { Stage::Two } else { Stage::Three },
         checked: given.checked == 1,
+        ..Choices::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Combine, Phase};
 use crate::fabric::{Fabric, Flag, Wait};
-use crate::layout::state::{combine_slot, combine_status};
+use crate::layout::state::combine_slot;
 use crate::protocol::kit::sum::Output;
 use crate::protocol::kit::{Context, Outcome, await_pairs, next_pair, was_taken};
 use crate::sync::flag;
@@ -19,7 +19,11 @@ impl Combine {
             return self.go(Phase::Done);
         }
         let reached = await_pairs(cx.core, cx.inputs, token, first, |k, home| {
-            let at = combine_status(self.turn.partition, combine_slot(cx.core.shape, token, k));
+            let at = cx
+                .core
+                .choices
+                .slots
+                .combine_status(self.turn.partition, combine_slot(cx.core.shape, token, k));
             flag::missing(cx.fabric, at, self.turn.tags, Wait::new(Flag::Combine, home.rank, &[token.0, k]))
         })?;
         match reached {
@@ -39,7 +43,11 @@ impl Combine {
             let Some((next, _)) = next_pair(cx.core, cx.inputs, token, k) else {
                 return self.go(Phase::Write { token, output: Output::Sum });
             };
-            let at = combine_status(self.turn.partition, combine_slot(cx.core.shape, token, next));
+            let at = cx
+                .core
+                .choices
+                .slots
+                .combine_status(self.turn.partition, combine_slot(cx.core.shape, token, next));
             if !was_taken(k > first, cx.fabric.store(at, 0))? {
                 break;
             }

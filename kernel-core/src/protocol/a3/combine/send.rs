@@ -5,7 +5,7 @@ use crate::fabric::{Fabric, ProtocolError, Result};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::result;
-use crate::layout::state::{Operator, combine_slot, combine_status, selector};
+use crate::layout::state::{Operator, combine_slot, selector};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::CombineInputs;
@@ -70,7 +70,7 @@ impl Combine {
         begun: bool,
     ) -> Result<bool> {
         let slot = combine_slot(cx.core.shape, triple.token, triple.k);
-        let at = combine_status(self.turn.partition, slot);
+        let at = cx.core.choices.slots.combine_status(self.turn.partition, slot);
         was_taken(begun, cx.fabric.publish(triple.source, at, self.turn.tags.with(flag::ARRIVED)))
     }
 

@@ -4,10 +4,7 @@ use super::super::Combine;
 use crate::fabric::{Fault, Flag, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{Triple, triple_of};
-use crate::layout::state::{
-    Operator, Partition, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status, selector,
-    token_flag,
-};
+use crate::layout::state::{Operator, Partition, Slots, combine_slot, core_word, dispatch_slot, selector};
 use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::Flags;
@@ -141,7 +138,7 @@ fn counts_of_one_core_beyond_the_capacity_are_refused() {
         [0, 1].map(|rank| Tensors::new(group.shape, RankId(rank), vec![0, 0], OwnedMask::None)).to_vec();
     assert!(until(&mut group, "Done").is_some());
     for slot in 0..4 {
-        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(2));
+        group.memory.poke_word(RANK, Slots::Shipped.dispatch_status(P0, slot), flag::status(2));
     }
     // Core 0 took its own count of expert 0 before the words were overwritten.
     assert_eq!(error(&mut group), ProtocolError::Rows { seen: 8, max: 4 });
@@ -154,7 +151,7 @@ fn a_status_word_that_is_no_flag_is_refused() {
         let waits = Wait::new(Flag::Dispatch, RankId(1), &[0]);
         assert_eq!(until(&mut group, "Done"), Some(waits));
         let slot = dispatch_slot(group.shape, 0, RankId(1));
-        group.memory.poke_word(RANK, dispatch_status(P0, slot), seen);
+        group.memory.poke_word(RANK, Slots::Shipped.dispatch_status(P0, slot), seen);
         assert_eq!(error(&mut group), Wait::new(Flag::Dispatch, RankId(1), &[0]).refused(seen));
     }
 }
@@ -168,12 +165,12 @@ fn separate_counts_and_token_flags_are_each_awaited_and_checked() {
     assert_eq!(until(&mut group, "Done"), Some(waits));
     let slots = [0, 1].map(|local| dispatch_slot(group.shape, local, source));
     for (slot, count) in slots.into_iter().zip([2, 0]) {
-        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(count));
+        group.memory.poke_word(RANK, Slots::Shipped.dispatch_status(P0, slot), flag::status(count));
     }
     assert_eq!(until(&mut group, "Done"), Some(Wait::new(Flag::Token, source, &[0])));
     for seen in [1, flag::status(0), flag::status(2), u64::MAX] {
         let mut group = group.clone();
-        group.memory.poke_word(RANK, token_flag(P0, slots[0]), seen);
+        group.memory.poke_word(RANK, Slots::Shipped.token_flag(P0, slots[0]), seen);
         assert_eq!(error(&mut group), Wait::new(Flag::Token, source, &[0]).refused(seen));
     }
     let home = Home { rank: RANK, local_expert: 0 };
@@ -182,13 +179,13 @@ fn separate_counts_and_token_flags_are_each_awaited_and_checked() {
         let triple = Triple { source, token: Token(token), k: 0 };
         group.memory.poke(RANK, at, &triple.to_bytes());
     }
-    group.memory.poke_word(RANK, token_flag(P0, slots[0]), flag::ARRIVED);
+    group.memory.poke_word(RANK, Slots::Shipped.token_flag(P0, slots[0]), flag::ARRIVED);
     // A slot without rows has a token flag too.
     assert_eq!(until(&mut group, "Done"), Some(Wait::new(Flag::Token, source, &[1])));
-    group.memory.poke_word(RANK, token_flag(P0, slots[1]), flag::ARRIVED);
+    group.memory.poke_word(RANK, Slots::Shipped.token_flag(P0, slots[1]), flag::ARRIVED);
     assert_eq!(until(&mut group, "Done"), None);
     for slot in 0..4 {
-        for at in [dispatch_status(P0, slot), token_flag(P0, slot)] {
+        for at in [Slots::Shipped.dispatch_status(P0, slot), Slots::Shipped.token_flag(P0, slot)] {
             group.memory.settle();
             assert_eq!(group.memory.word(RANK, at), 0, "{at} is not cleared");
         }
@@ -201,7 +198,7 @@ fn a_count_beyond_the_batch_of_its_source_is_refused() {
         let mut group = group(1);
         assert!(until(&mut group, "Done").is_some());
         let slot = dispatch_slot(group.shape, 0, RankId(1));
-        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(seen));
+        group.memory.poke_word(RANK, Slots::Shipped.dispatch_status(P0, slot), flag::status(seen));
         let expected = ProtocolError::Count { source: RankId(1), local_expert: 0, seen, max: 2 };
         assert_eq!(error(&mut group), expected);
     }
@@ -294,11 +291,11 @@ fn a_replica_takes_no_rows_of_a_source_that_sends_to_another() {
         let mut group = Group::new(&shape, tensors);
         group.begin_dispatch();
         let slot = dispatch_slot(group.shape, 0, RankId(source));
-        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
+        group.memory.poke_word(RANK, Slots::Shipped.dispatch_status(P0, slot), flag::status(1));
         if refused {
             for _ in 0..200 {
                 (1..4).for_each(|i| assert!(group.step(i).is_ok()));
-                group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
+                group.memory.poke_word(RANK, Slots::Shipped.dispatch_status(P0, slot), flag::status(1));
             }
             let source = RankId(source);
             let expected = ProtocolError::Count { source, local_expert: 0, seen: 1, max: 0 };
@@ -352,7 +349,7 @@ fn a_combine_flag_of_another_value_is_refused() {
     let waits = Wait::new(Flag::Combine, RankId(1), &[0, 1]);
     assert_eq!(until(&mut group, "Done"), Some(waits));
     let slot = combine_slot(group.shape, Token(0), 1);
-    group.memory.poke_word(RANK, combine_status(P0, slot), u64::from(flag::FLAG));
+    group.memory.poke_word(RANK, Slots::Shipped.combine_status(P0, slot), u64::from(flag::FLAG));
     let seen = u64::from(flag::FLAG);
     assert_eq!(error(&mut group), Wait::new(Flag::Combine, RankId(1), &[0, 1]).refused(seen));
 }

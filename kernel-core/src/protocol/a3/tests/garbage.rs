@@ -1,9 +1,7 @@
 //! Memory full of random words: no machine panics, and no step has more effects than a run.
 
 use crate::fabric::Progress;
-use crate::layout::state::{
-    Operator, Partition, combine_status, core_word, dispatch_status, selector, token_flag,
-};
+use crate::layout::state::{Operator, Partition, Slots, core_word, selector};
 use crate::place::Place;
 use crate::protocol::Flags;
 use crate::shape::{Config, Shape};
@@ -36,9 +34,9 @@ fn words(shape: &Shape) -> Vec<Place> {
     let cores = || (0..shape.aiv_num()).map(CoreId);
     let mut all = Vec::new();
     for partition in [Partition::P0, Partition::P1] {
-        all.extend((0..slots).map(|slot| dispatch_status(partition, slot)));
-        all.extend((0..slots).map(|slot| token_flag(partition, slot)));
-        all.extend((0..rows).map(|slot| combine_status(partition, slot)));
+        all.extend((0..slots).map(|slot| Slots::Shipped.dispatch_status(partition, slot)));
+        all.extend((0..slots).map(|slot| Slots::Shipped.token_flag(partition, slot)));
+        all.extend((0..rows).map(|slot| Slots::Shipped.combine_status(partition, slot)));
     }
     for kind in [Operator::Dispatch, Operator::Combine] {
         all.extend(cores().map(|core| selector(kind, core)));

@@ -1,5 +1,6 @@
 //! Whole rounds against the oracle. The test of the plain layout covers random shapes in every receive mode.
 
+use crate::layout::state::Slots;
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;
 use crate::protocol::{Choices, Flags, Receive, Stage};
@@ -12,6 +13,7 @@ const ONE: Choices = Choices {
     flags: Flags::Joint,
     stage: Stage::Three,
     checked: false,
+    slots: Slots::Shipped,
 };
 
 #[test]
