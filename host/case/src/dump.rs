@@ -26,6 +26,8 @@ pub struct Options {
     pub receive: String,
     pub flags: String,
     pub stage: u32,
+    /// The distance of status slots in bytes.
+    pub slots: u64,
     /// Words have the numbers of their calls.
     pub checked: bool,
     pub port_offset: i64,
@@ -50,6 +52,7 @@ impl Options {
                 Stage::Two => 2,
                 Stage::Three => 3,
             },
+            slots: choices.slots.bytes(),
             checked: choices.checked,
             port_offset,
             experts: Experts::under(choices.receive).name().to_owned(),

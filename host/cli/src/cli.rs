@@ -19,6 +19,7 @@ pub use plan::PlanArgs;
 pub use run::MpiShimArgs;
 pub use run::{RowCopyArg, RunArgs};
 pub use simulate::{RowsArg, SimulateArgs};
+use veriep_core::layout::state::Slots;
 use veriep_core::protocol::{Flags, Receive};
 
 use crate::report::{Format, Report};
@@ -299,6 +300,18 @@ impl ByName for Flags {
     }
 }
 
+impl ByName for Slots {
+    const VALUES: &'static [Self] = &Self::ALL;
+
+    fn named(self) -> (&'static str, &'static str) {
+        let about = match self {
+            Self::Shipped => "As the shipped operators have them: two ranks publish into one line",
+            Self::Lines => "Each in a line of its own, so half as many fit",
+        };
+        (self.name(), about)
+    }
+}
+
 by_name! {
     Routing: Self::ALL;
     MaskKind: Self::ALL;
@@ -440,6 +453,9 @@ pub struct ModeArgs {
     /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3), help_heading = PROTOCOL)]
     pub stage: Option<u32>,
+    /// How many bytes status slots are apart: 64 for a memory that writes back whole lines (plain layout).
+    #[arg(long, value_parser = Slots::parser(), default_value = "32", help_heading = PROTOCOL)]
+    pub slots: Slots,
     /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
     #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true, help_heading = PROTOCOL)]
     pub port_offset: i64,
@@ -449,8 +465,8 @@ impl ModeArgs {
     /// Returns them as the library has them.
     #[must_use]
     pub const fn mode(&self) -> Mode {
-        let Self { receive, experts, flags, stage, port_offset } = *self;
-        Mode { receive, experts, flags, stage, port_offset, checked: false }
+        let Self { receive, experts, flags, stage, slots, port_offset } = *self;
+        Mode { receive, experts, flags, stage, slots, port_offset, checked: false }
     }
 }
 
@@ -559,6 +575,9 @@ pub struct DiagnoseArgs {
     /// Who sent to other servers in the hierarchy: 2 the agent, 3 the cores.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3), help_heading = PROTOCOL)]
     pub stage: Option<u32>,
+    /// How many bytes status slots were apart (plain layout).
+    #[arg(long, value_parser = Slots::parser(), help_heading = PROTOCOL)]
+    pub slots: Option<Slots>,
     /// Shift each block of records by BYTES x (source rank + owner rank).
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, help_heading = PROTOCOL)]
     pub port_offset: Option<i64>,

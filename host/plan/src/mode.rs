@@ -4,6 +4,7 @@ use veriep_case::case::support;
 use veriep_case::error::Error;
 use veriep_case::experts::Experts;
 use veriep_core::fabric::{Capabilities, Terms};
+use veriep_core::layout::state::Slots;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
@@ -37,6 +38,7 @@ pub struct Mode {
     pub flags: Option<Flags>,
     /// 2 or 3.
     pub stage: Option<u32>,
+    pub slots: Slots,
     /// Words have the numbers of their calls.
     pub checked: bool,
     /// In bytes.
@@ -68,7 +70,8 @@ impl Mode {
     pub fn receiving(&self, shape: &Shape, receive: Receive) -> Result<Choices, Error> {
         support::receives(shape, receive)?;
         let (flags, stage) = (flags(shape, self.flags, receive)?, stage(shape, self.stage)?);
-        let choices = Choices { flags, receive, stage, checked: self.checked, ..Choices::default() };
+        let (checked, slots) = (self.checked, self.slots);
+        let choices = Choices { flags, receive, stage, checked, slots, ..Choices::default() };
         choices
             .check(shape, Terms::new(Capabilities::all()))
             .map_err(|refused| Error::Request(refused.to_string()))?;

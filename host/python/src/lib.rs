@@ -14,6 +14,7 @@ use veriep_case::experts::Experts;
 use veriep_case::presets::{NAMES, preset};
 use veriep_case::store::TensorFile;
 use veriep_case::{case, hints};
+use veriep_core::layout::state::Slots;
 use veriep_core::protocol::{Flags, Receive};
 use veriep_core::shape::{Given, Limits};
 use veriep_core::units::{CoreId, RankId};
@@ -26,8 +27,8 @@ use tensors::{Given as Tensors, Taken, given, taken};
 
 /// Names and texts of TOML values.
 type Keys = Vec<(String, String)>;
-/// `receive`, `experts`, `flags`, `stage`, `port_offset`.
-type Options = (String, String, Option<String>, Option<u32>, i64);
+/// `receive`, `experts`, `flags`, `stage`, `slots`, `port_offset`.
+type Options = (String, String, Option<String>, Option<u32>, u64, i64);
 
 /// A Python exception of an error.
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
@@ -75,7 +76,7 @@ fn changed(mut config: Config, keys: &Keys) -> PyResult<Config> {
     Ok(config)
 }
 
-fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<Mode> {
+fn mode((receive, experts, flags, stage, slots, port_offset): Options) -> PyResult<Mode> {
     let unknown = |name: &str, seen: &str, legal: &str| {
         PyValueError::new_err(format!("{name} = {seen:?}: must be {legal}"))
     };
@@ -91,12 +92,14 @@ fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<Mode
     if let Some(other) = stage.filter(|stage| ![2, 3].contains(stage)) {
         return Err(PyValueError::new_err(format!("stage = {other}: must be None, 2 or 3")));
     }
+    let of_bytes = Slots::ALL.into_iter().find(|of| of.bytes() == slots);
     let legal = Receive::MODES.map(|mode| format!("{:?}", mode.name())).join(", ");
     Ok(Mode {
         receive: named.ok_or_else(|| unknown("receive", &receive, &format!("one of {legal}")))?,
         experts,
         flags,
         stage,
+        slots: of_bytes.ok_or_else(|| PyValueError::new_err(format!("slots = {slots}: must be 32 or 64")))?,
         checked: false,
         port_offset,
     })

@@ -17,6 +17,7 @@ SERVERS = dict(MESH, comm_alg="hierarchy", ep_world_size=24, moe_expert_num=48)
 
 GROUPS = {
     "joint": A3,
+    "slots of a line": dict(A3, slots=64),
     "separate": dict(A3, flags="separate", port_offset=1024),
     "blocks": dict(A3, comm_alg="fullmesh_v2"),
     "in place": dict(A3, receive="in-place"),
@@ -27,7 +28,7 @@ GROUPS = {
     "servers, stage 2": dict(SERVERS, stage=2),
 }
 SCHEMA = Path(__file__).parents[3] / "docs/generate/plan.schema.json"
-OPTIONS = ("flags", "port_offset", "receive", "stage")
+OPTIONS = ("flags", "port_offset", "receive", "slots", "stage")
 
 
 def round_of(group, folder, **config):

@@ -14,6 +14,7 @@ use veriep_case::config::Config;
 use veriep_case::error::{Error, Problem};
 use veriep_case::hints;
 use veriep_case::verdict::Judgement;
+use veriep_core::layout::state::Slots;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Buffer, Given, Limits, Product};
 use veriep_group::expected::Expected;
@@ -300,8 +301,8 @@ fn judge(mut config: Config, given: Given, (mode, receive): (&ModeArgs, Receive)
         },
         Err(error) => (None, Choices::default(), Some(error)),
     };
-    // Only our layout has port offsets: with one the question is whether we can run it.
-    let asks_for_ours = mode.port_offset != 0;
+    // Only our layout has port offsets and other slots than the shipped ones: with one the question is whether we can run it.
+    let asks_for_ours = mode.port_offset != 0 || mode.slots != Slots::Shipped;
     let (own_limits, violations): (Vec<_>, Vec<_>) =
         error.iter().flat_map(Error::problems).partition(|problem| problem.own_limit && !asks_for_ours);
     // Our own limits are no reason for the operators to refuse it.

@@ -25,6 +25,7 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
         experts: args.experts,
         flags: args.flags,
         stage: args.stage,
+        slots: args.slots,
         port_offset: args.port_offset,
         in_flight: args.in_flight,
     })?;

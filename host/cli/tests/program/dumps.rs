@@ -188,6 +188,11 @@ fn who_loses_separate_flags_is_named() {
 }
 
 #[test]
+fn who_loses_flags_in_slots_of_a_line_is_named() {
+    Group { options: &["--slots", "64"], ..JOINT }.names_the_silent(&["", ":counts", ":rows"], "1");
+}
+
+#[test]
 fn who_loses_words_of_direct_placement_is_named() {
     DIRECT.names_the_silent(&["", ":counts", ":grants", ":tokens", ":rows"], "1");
     let overwriting = Group { options: &["--receive", "direct", "--experts", "overwrite"], ..DIRECT };

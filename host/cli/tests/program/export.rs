@@ -10,11 +10,12 @@ use tempfile::tempdir;
 use veriep_case::store::{Tensor, TensorFile};
 
 /// Presets, overrides and options: every protocol in every mode.
-const GROUPS: [&[&str]; 10] = [
+const GROUPS: [&[&str]; 11] = [
     &["--preset", "tiny"],
     &["--preset", "tiny", "--flags", "separate", "--set", "hccl_buffsize_mb=8", "--port-offset", "1024"],
     &["--preset", "tiny", "--set", "comm_alg=fullmesh_v2", "--set", "quant_mode=2"],
     &["--preset", "tiny", "--receive", "in-place"],
+    &["--preset", "tiny", "--slots", "64"],
     &["--preset", "tiny", "--receive", "direct", "--set", "quant_mode=2"],
     &["--preset", "tiny", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
     &["--preset", "tiny", "--set", "release=9.1.0", "--set", "tp_world_size=2", "--set", "moe_expert_num=2"],

@@ -202,7 +202,7 @@ fn what_is_missing_is_listed_as_json() {
 }
 
 #[test]
-fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing() {
+fn separate_flags_slots_of_a_line_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing() {
     let folder = tempdir().unwrap();
     let result = |name: &str, more: &[&str]| {
         let path = folder.path().join(name);
@@ -213,6 +213,7 @@ fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing(
     for (i, backend) in ["threads", "lockstep", "weak"].into_iter().enumerate() {
         let more = |more: &[&'static str]| [&["--backend", backend], more].concat();
         assert_eq!(result(&format!("separate{i}"), &more(&["--flags", "separate"])), plain, "{backend}");
+        assert_eq!(result(&format!("lines{i}"), &more(&["--slots", "64"])), plain, "{backend}");
         assert_eq!(
             result(&format!("blocks{i}"), &more(&["--set", "comm_alg=fullmesh_v2"])),
             plain,
@@ -221,10 +222,15 @@ fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing(
     }
     let silent =
         ["run", "--preset", "tiny", "--set", "aiv_num=1", "--inject", "silent=1", "--backend", "lockstep"];
-    for more in [["--flags", "separate"], ["--set", "comm_alg=fullmesh_v2"]] {
+    let (flag, count) = ("dispatch_flag", "count_flag");
+    for (more, what) in [
+        (["--flags", "separate"], count),
+        (["--set", "comm_alg=fullmesh_v2"], count),
+        (["--slots", "64"], flag),
+    ] {
         let report = json(3, &[&silent[..], &more].concat());
         let missing = serde_json::json!([{
-            "rank": 0, "core": 0, "round": 0, "operator": "dispatch", "what": "count_flag",
+            "rank": 0, "core": 0, "round": 0, "operator": "dispatch", "what": what,
             "source_rank": 1, "local_expert": 0,
         }]);
         assert_eq!(report["missing"], missing);

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use veriep_case::case::{Case, OwnedMask};
 use veriep_case::config::{Bs, Config};
 use veriep_case::generate::{self, Left, MaskKind, Routing};
+use veriep_core::fabric::{Capabilities, Terms};
+use veriep_core::layout::state::Slots;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_group::backend::lockstep::Memory;
@@ -87,7 +89,7 @@ prop_compose! {
 prop_compose! {
     fn samples()(
         config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
-        order in proptest::sample::select(&SendOrder::ALL), separate: bool, receive in 0..4,
+        order in proptest::sample::select(&SendOrder::ALL), [separate, lines] in any::<[bool; 2]>(), receive in 0..4,
         blocks in prop_oneof![2 => Just(None), 1 => prop_oneof![1i64..20, 180i64..260].prop_map(Some)],
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
@@ -122,7 +124,8 @@ prop_compose! {
             }
             _ => Receive::Copy,
         };
-        Sample { config, options, idle, choices: Choices { order, flags, receive, ..Choices::default() }, schedule, seed, left: None }
+        let slots = if lines { Slots::Lines } else { Slots::Shipped };
+        Sample { config, options, idle, choices: Choices { order, flags, receive, slots, ..Choices::default() }, schedule, seed, left: None }
     }
 }
 
@@ -265,7 +268,10 @@ proptest! {
 
 fn judge(sample: &Sample) -> Result<(), TestCaseError> {
     let case = sample.case();
-    let options = Options { choices: sample.choices, ..Options::default() };
+    // Slots of a line are for some of these groups.
+    let shipped = Choices { slots: Slots::Shipped, ..sample.choices };
+    let may = sample.choices.check(&case.shape, Terms::new(Capabilities::all())).is_ok();
+    let options = Options { choices: if may { sample.choices } else { shipped }, ..Options::default() };
     let trial = Trial { options, units: 2, ..Trial::new(&case, sample.schedule, 3) };
     let expected = trial.in_lockstep(Memory::Strong, sample.seed);
     prop_assert!(expected.is_ok(), "{}", expected.unwrap_err());

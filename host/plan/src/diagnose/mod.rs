@@ -23,7 +23,7 @@ use veriep_case::experts::Experts;
 use veriep_case::global_rank;
 use veriep_case::hints;
 use veriep_case::verdict::Judgement;
-use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::layout::state::{STATE_BYTES, Slots};
 use veriep_core::place::Region;
 use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_core::shape::{Given, Limits, Protocol, Shape};
@@ -85,6 +85,7 @@ pub struct Request {
     pub experts: Option<Experts>,
     pub flags: Option<Flags>,
     pub stage: Option<u32>,
+    pub slots: Option<Slots>,
     pub port_offset: Option<i64>,
     /// Batches in flight.
     pub in_flight: Option<u32>,
@@ -205,6 +206,7 @@ fn options(request: &Request) -> Result<(dump::Options, Vec<&'static str>), Erro
         *option = word;
     }
     options.stage = request.stage.unwrap_or(options.stage);
+    options.slots = request.slots.map_or(options.slots, Slots::bytes);
     options.port_offset = request.port_offset.unwrap_or(options.port_offset);
     options.in_flight = request.in_flight.unwrap_or(options.in_flight);
     must_agree(&request.folder.join(dump::OPTIONS_NAME), &stated, &options.table()?)?;
@@ -213,6 +215,7 @@ fn options(request: &Request) -> Result<(dump::Options, Vec<&'static str>), Erro
         (options::EXPERTS, request.experts.is_some()),
         (options::FLAGS, request.flags.is_some()),
         (options::STAGE, request.stage.is_some()),
+        (options::SLOTS, request.slots.is_some()),
         (options::IN_FLIGHT, request.in_flight.is_some()),
     ];
     // The shipped operators leave no choice but that of batches in flight.
@@ -255,6 +258,10 @@ fn choices(request: &Request, shape: &Shape, options: &dump::Options) -> Result<
             3 => request.stage,
             _ => return Err(refused("stage: must be 2 or 3")),
         },
+        slots: Slots::ALL
+            .into_iter()
+            .find(|slots| slots.bytes() == options.slots)
+            .ok_or_else(|| refused("slots: must be 32 or 64"))?,
         checked: options.checked,
         port_offset: options.port_offset,
     };

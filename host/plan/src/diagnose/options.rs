@@ -1,12 +1,14 @@
 //! Options of a group that nothing states: dumps are read with each value that such an option can have.
 
 use veriep_case::dump::Options;
+use veriep_core::layout::state::Slots;
 use veriep_core::protocol::Receive;
 
 pub(super) const RECEIVE: &str = "receive";
 pub(super) const EXPERTS: &str = "experts";
 pub(super) const FLAGS: &str = "flags";
 pub(super) const STAGE: &str = "stage";
+pub(super) const SLOTS: &str = "slots";
 pub(super) const IN_FLIGHT: &str = "in_flight";
 
 /// The options with each combination of values that those of the `open` names can have, the given ones first.
@@ -25,6 +27,7 @@ fn values(name: &str) -> Vec<&'static str> {
         EXPERTS => vec!["apart", "overwrite"],
         FLAGS => vec!["joint", "separate"],
         STAGE => vec!["3", "2"],
+        SLOTS => Slots::ALL.map(Slots::name).into(),
         // Memory has two partitions.
         _ => vec!["1", "2"],
     }
@@ -37,6 +40,7 @@ pub(super) fn value(options: &Options, name: &str) -> String {
         EXPERTS => options.experts.clone(),
         FLAGS => options.flags.clone(),
         STAGE => options.stage.to_string(),
+        SLOTS => options.slots.to_string(),
         _ => options.in_flight.to_string(),
     }
 }
@@ -48,6 +52,7 @@ fn with(options: &Options, name: &str, value: &str) -> Options {
         EXPERTS => value.clone_into(&mut options.experts),
         FLAGS => value.clone_into(&mut options.flags),
         STAGE => options.stage = value.parse().unwrap_or(options.stage),
+        SLOTS => options.slots = value.parse().unwrap_or(options.slots),
         _ => options.in_flight = value.parse().unwrap_or(options.in_flight),
     }
     options

@@ -129,6 +129,7 @@ impl Exported {
             "receive": choices.receive.name(),
             "flags": choices.flags.name(),
             "stage": if choices.stage == Stage::Two { 2 } else { 3 },
+            "slots": choices.slots.bytes(),
             "port_offset": shape.port_offset(),
         });
         let constants: serde_json::Map<_, _> =

@@ -3,7 +3,7 @@ from typing import Any
 
 _Keys = list[tuple[str, str]]
 _Tensors = list[tuple[str, str, tuple[int, ...], bytes]]
-_Options = tuple[str, str, str | None, int | None, int]
+_Options = tuple[str, str, str | None, int | None, int, int]
 _Subject = tuple[Any, ...]
 
 class Plan:

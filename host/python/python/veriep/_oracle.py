@@ -37,7 +37,7 @@ def check(
     bs = 0: must be in [1, 512]; hint: bs = 1; a rank without tokens has an x_active_mask that is false everywhere
     quant_mode = 7: must be 0 or 2
     """
-    options = (receive, experts, None, None, port_offset)
+    options = (receive, experts, None, None, 32, port_offset)
     problems = _native.check(subject(case, preset, config), options, case is not None)
     return [Violation([problem]) for problem in parsed(problems)]
 

@@ -113,7 +113,7 @@ class Shape:
     """A valid configuration.
 
     Keywords are the keys of ``config.toml``, or the sources' names of them; what is left out is as in ``preset``, or has its
-    default. ``receive``, ``experts``, ``flags``, ``stage`` and ``port_offset`` are the choices of a group that decide where
+    default. ``receive``, ``experts``, ``flags``, ``stage``, ``slots`` and ``port_offset`` are the choices of a group that decide where
     things lie.
 
     >>> import veriep
@@ -135,10 +135,11 @@ class Shape:
         experts: str = "apart",
         flags: str | None = None,
         stage: int | None = None,
+        slots: int = 32,
         port_offset: int = 0,
         **config: Any,
     ) -> None:
-        self._native = _native.Plan(preset, keys(config), (receive, experts, flags, stage, port_offset))
+        self._native = _native.Plan(preset, keys(config), (receive, experts, flags, stage, slots, port_offset))
 
     @cached_property
     def _plan(self) -> dict[str, Any]:
