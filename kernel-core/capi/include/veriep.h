@@ -206,6 +206,16 @@
 #define VERIEP_FLAGS_SEPARATE 1
 
 /**
+ * Status slots are 32 bytes apart, as the shipped operators have them (A3).
+ */
+#define VERIEP_SLOTS_32 0
+
+/**
+ * They are 64 bytes apart, for a memory that writes back whole lines.
+ */
+#define VERIEP_SLOTS_64 1
+
+/**
  * Experts find rows in `expand_x`.
  */
 #define VERIEP_RECEIVE_COPY 0
@@ -703,6 +713,10 @@ typedef struct veriep_choices {
    * 1: flags and counts have the number of their call beside them. 0: words as the shipped operators write them.
    */
   uint32_t checked;
+  /**
+   * `VERIEP_SLOTS_*`.
+   */
+  uint32_t slots;
 } veriep_choices;
 
 /**
@@ -967,6 +981,12 @@ typedef struct veriep_fabric {
    * Optional: these bytes are read soon.
    */
   void (*prefetch)(void *context, const uint8_t *bytes, size_t len);
+  /**
+   * The aligned line in bytes, a power of two, of which `publish` and `store` may write back the bytes around their word as they
+   * were at any moment since the call. 0 is the word alone. A step is refused, `VERIEP_E_REFUSED`, if the core's choices do not
+   * keep words as far apart.
+   */
+  uint64_t line;
 } veriep_fabric;
 
 /**
@@ -1482,8 +1502,8 @@ int32_t veriep_received_rows(const struct veriep_shape *shape,
                              struct veriep_rows *results);
 
 /**
- * What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`, and
- * calls are checked.
+ * What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`,
+ * `VERIEP_SLOTS_32`, and calls are checked.
  */
 struct veriep_choices veriep_choices_default(void);
 
@@ -1623,7 +1643,7 @@ VERIEP_ASSERT(sizeof(veriep_agent) == 64, "veriep_agent");
 VERIEP_ASSERT(sizeof(veriep_gates) == 32, "veriep_gates");
 VERIEP_ASSERT(sizeof(veriep_ticket) == 16, "veriep_ticket");
 VERIEP_ASSERT(sizeof(veriep_place) == 16, "veriep_place");
-VERIEP_ASSERT(sizeof(veriep_choices) == 20, "veriep_choices");
+VERIEP_ASSERT(sizeof(veriep_choices) == 24, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");

@@ -3,7 +3,7 @@
 use crate::given::read;
 use crate::types::veriep_choices;
 use kernel_core::fabric::{Capabilities, Fault};
-use kernel_core::layout::state::{Operator, STATE_BYTES};
+use kernel_core::layout::state::{Operator, STATE_BYTES, Slots};
 use kernel_core::layout::tp::TP_STATE_BYTES;
 use kernel_core::place::{Region, Tensor};
 use kernel_core::plan::order::SendOrder;
@@ -99,6 +99,11 @@ pub const VERIEP_ORDER_STRIDE: u32 = 3;
 pub const VERIEP_FLAGS_JOINT: u32 = 0;
 /// Counts before the records, flags behind them.
 pub const VERIEP_FLAGS_SEPARATE: u32 = 1;
+
+/// Status slots are 32 bytes apart, as the shipped operators have them (A3).
+pub const VERIEP_SLOTS_32: u32 = 0;
+/// They are 64 bytes apart, for a memory that writes back whole lines.
+pub const VERIEP_SLOTS_64: u32 = 1;
 
 /// Experts find rows in `expand_x`.
 pub const VERIEP_RECEIVE_COPY: u32 = 0;
@@ -269,7 +274,7 @@ pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
             _ => return Err(VERIEP_E_ARGUMENT),
         },
         checked: nth(&[false, true], given.checked)?,
-        ..Choices::default()
+        slots: nth(&[Slots::Shipped, Slots::Lines], given.slots)?,
     })
 }
 

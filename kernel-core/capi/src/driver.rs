@@ -20,13 +20,13 @@ use core::ffi::c_char;
 use kernel_core::fabric::raw::RawFabric;
 use kernel_core::fabric::{Capabilities, Fabric, ProtocolError, Terms};
 use kernel_core::protocol::{
-    CombineInputs, Context, Env, Machine, Operator, Ran, Run, Scratch, scratch_bytes, scratch_words,
+    CombineInputs, Context, Env, Machine, Operator, Ran, Refused, Run, Scratch, scratch_bytes, scratch_words,
 };
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
 
-/// What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`, and
-/// calls are checked.
+/// What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`,
+/// `VERIEP_SLOTS_32`, and calls are checked.
 #[unsafe(no_mangle)]
 pub extern "C" fn veriep_choices_default() -> veriep_choices {
     veriep_choices {
@@ -35,6 +35,7 @@ pub extern "C" fn veriep_choices_default() -> veriep_choices {
         receive: codes::VERIEP_RECEIVE_COPY,
         stage: codes::VERIEP_STAGE_3,
         checked: 1,
+        slots: codes::VERIEP_SLOTS_32,
     }
 }
 
@@ -255,6 +256,11 @@ unsafe fn drive(
         let mut mapped;
         let fabric: &mut dyn Fabric = if is_table {
             table = Table::new(read(given.fabric)?, core.needs, rank)?;
+            let (line, apart) = (table.line(), core.env.choices().keeps_apart(shape));
+            if line > apart {
+                Text::new(given.text, given.text_len)?.say(&Refused::Line { line, apart });
+                return Err(VERIEP_E_REFUSED);
+            }
             &mut table
         } else {
             #[cfg(not(target_has_atomic = "64"))]

@@ -5,7 +5,7 @@ use crate::types::{veriep_fabric, veriep_nic, veriep_place};
 use core::cell::Cell;
 use core::{ptr, slice};
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault, WORD};
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
 
@@ -76,6 +76,10 @@ unsafe fn told<'a>(bytes: *const u8, fault: Fault) -> Result<&'a [u8], Fault> {
 impl Fabric for Table<'_> {
     fn capabilities(&self) -> Capabilities {
         capabilities(self.table)
+    }
+
+    fn line(&self) -> u64 {
+        self.table.line.max(WORD)
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {

@@ -145,6 +145,8 @@ pub struct veriep_choices {
     pub stage: u32,
     /// 1: flags and counts have the number of their call beside them. 0: words as the shipped operators write them.
     pub checked: u32,
+    /// `VERIEP_SLOTS_*`.
+    pub slots: u32,
 }
 
 /// What the memory of a rank must hold, in bytes but for what says otherwise.
@@ -358,6 +360,10 @@ pub struct veriep_fabric {
     pub lend: Option<unsafe extern "C" fn(context: *mut c_void, output: veriep_place, len: u64) -> *mut u8>,
     /// Optional: these bytes are read soon.
     pub prefetch: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: usize)>,
+    /// The aligned line in bytes, a power of two, of which `publish` and `store` may write back the bytes around their word as they
+    /// were at any moment since the call. 0 is the word alone. A step is refused, `VERIEP_E_REFUSED`, if the core's choices do not
+    /// keep words as far apart.
+    pub line: u64,
 }
 
 /// The network interface of an agent, as a table of functions.

@@ -172,6 +172,12 @@ impl<V> Env<V> {
         self
     }
 
+    /// Returns the choices of the group.
+    #[must_use]
+    pub const fn choices(&self) -> Choices {
+        self.constants.choices
+    }
+
     /// Returns the maximum number of effects of one step.
     #[must_use]
     pub const fn effects_max(&self) -> u32 {

@@ -430,7 +430,7 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         };
         Env::set_vector(&mut env, black_box(Portable));
         let env = if any() == 0 { Env::telling_apart(Env::one_by_one(env), any()) } else { env };
-        keep((env.effects_max(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
+        keep((env.effects_max(), env.choices(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
         let Ok(core) = env.on(shape) else { continue };
         for operator in [Operator::Dispatch, Operator::Combine] {
             let mut machine = Machine::begin(operator, &env);

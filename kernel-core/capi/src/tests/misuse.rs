@@ -124,6 +124,45 @@ fn what_is_missing_or_has_no_meaning_is_a_code() {
     }
 }
 
+/// The door is the first step: what a table states is not known before.
+#[test]
+fn a_table_with_longer_lines_than_the_choices_keep_apart_is_refused() {
+    let shape = shape_of(&config());
+    let shipped = crate::driver::veriep_choices_default();
+    // SAFETY: what is given is there.
+    unsafe {
+        for (slots, apart) in [(VERIEP_SLOTS_32, 32), (VERIEP_SLOTS_64, 64)] {
+            let choices = veriep_choices { slots, ..shipped };
+            for line in [0, 8, 16, 32, 64, 128] {
+                let (mut core, mut text) = (opaque::<veriep_core>(), [0; 200]);
+                assert_eq!(
+                    veriep_core_new(&raw mut *core, &raw const *shape, 0, 0, 0, &choices, 0, null_mut(), 0),
+                    OK
+                );
+                assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_DISPATCH), OK);
+                let inputs: veriep_inputs = zeroed();
+                let table = veriep_fabric { line, ..table(null_mut()) };
+                let (mut words, mut bytes) = ([0; 4096], [0; 4096]);
+                let mut cx: veriep_context = zeroed();
+                (cx.shape, cx.inputs, cx.fabric) = (&raw const *shape, &inputs, &table);
+                (cx.words, cx.words_len) = (words.as_mut_ptr(), words.len());
+                (cx.bytes, cx.bytes_len) = (bytes.as_mut_ptr(), bytes.len());
+                (cx.text, cx.text_len) = (text.as_mut_ptr(), text.len());
+                let said = veriep_core_step(&raw mut *core, &cx, 1, null_mut());
+                if line <= apart {
+                    // The memory refuses everything, so it was asked.
+                    assert_eq!(said, VERIEP_E_FABRIC, "{line}, {apart}");
+                    continue;
+                }
+                let why = format!(
+                    "the memory writes back lines of {line} bytes, and this layout keeps words in lines of {apart} bytes"
+                );
+                assert_eq!((said, said_in(&text)), (VERIEP_E_REFUSED, why));
+            }
+        }
+    }
+}
+
 /// Ranks of different sizes, none of which knows another's, make shapes that understand each other, each its own cores alone.
 #[test]
 fn a_rank_that_knows_its_own_batch_alone_makes_its_own_cores() {

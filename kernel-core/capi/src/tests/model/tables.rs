@@ -29,6 +29,7 @@ pub(crate) fn table<'m>(fabric: *mut Moody<RawFabric<'m>>) -> veriep_fabric {
         send: Some(send),
         lend: Some(lend),
         prefetch: Some(prefetch),
+        line: 0,
     }
 }
 

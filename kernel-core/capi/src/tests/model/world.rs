@@ -12,7 +12,8 @@ use crate::vector::Unit;
 use core::ffi::c_char;
 use core::mem::{MaybeUninit, zeroed};
 use core::ptr::{null, null_mut};
-use kernel_core::fabric::Capabilities;
+use kernel_core::fabric::{Capabilities, Terms};
+use kernel_core::layout::state::Slots;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{
     Agent, AgentEnv, Choices, Env, Flags, Gates, Machine, Operator, Receive, Stage, Ticket, scratch_bytes,
@@ -248,7 +249,12 @@ impl World {
             receive,
             stage: 2 + dice.below(2) as u32,
             checked: dice.below(2) as u32,
+            slots: 0,
         };
+        // Where groups may have them.
+        let lines = veriep_choices { slots: VERIEP_SLOTS_64, ..choices };
+        let may = rust_choices(&raw const lines).check(&of, Terms::new(Capabilities::all())).is_ok();
+        let choices = if may && dice.once_in(2) { lines } else { choices };
         let memories = [Memory::new(&of), Memory::new(&of)];
         let experts = of.moe_expert_num().cast_signed();
         let has_two = experts % 2 == 0 && dice.once_in(2);
@@ -466,7 +472,7 @@ pub(super) fn rust_choices(given: *const veriep_choices) -> Choices {
         },
         stage: if given.stage == VERIEP_STAGE_2 { Stage::Two } else { Stage::Three },
         checked: given.checked == 1,
-        ..Choices::default()
+        slots: if given.slots == VERIEP_SLOTS_32 { Slots::Shipped } else { Slots::Lines },
     }
 }
 

@@ -62,6 +62,7 @@ fn choices_of(world: &mut World, args: &mut Args, to: &mut veriep_choices) -> *c
     let lowest_or_highest = if args.fault("choices.stage") == Some(Fault::OneShort) { 2 } else { to.stage };
     to.stage = args.number("choices.stage", lowest_or_highest, 4);
     to.checked = args.number("choices.checked", to.checked, 2);
+    to.slots = args.number("choices.slots", to.slots, 2);
     args.pointer("choices", to)
 }
 
