@@ -50,7 +50,7 @@ rows! {
     slots_of_a_line_with_two_words: |room| room.run("run --preset tiny --slots 64 --flags separate");
     slots_of_a_line_where_there_are_none: |room| room.run("check --preset tiny --slots 64 --receive direct");
     slots_of_a_line_without_room: |room| {
-        room.run("layout --preset tiny --slots 64 --set bs=512 --set k=8 --set moe_expert_num=8 --set hccl_buffsize_mb=400 --set shared_expert_num=0")
+        room.run("layout --preset tiny --slots 64 --set bs=512 --set k=16 --set moe_expert_num=16 --set hccl_buffsize_mb=400 --set shared_expert_num=0")
     };
     flags_of_a2: |room| {
         room.run("run --preset a2-hier-16 --set h=1024 --set bs=1 --flags joint")
