@@ -210,6 +210,27 @@ fn a_window_that_wraps_at_4_gib_fails_the_exam_if_it_is_as_large() {
     assert_ne!(fails(&zoo::WRAPS_AT_4_GIB), [""; 0]);
 }
 
+/// The door, on which the law rests for such memories: without it they would go wrong.
+#[test]
+fn a_memory_that_states_its_line_is_admitted_where_the_layout_keeps_it_apart() {
+    let admitted = |line| -> Vec<_> {
+        let animal = zoo::states(line, "a line", line);
+        setups().iter().filter(|setup| setup.admits(&animal)).map(|setup| setup.name).collect()
+    };
+    let lines = ["slots of a line", "slots of a line on three ranks", "slots of a line in place"];
+    let joint = ["joint", "joint on three ranks", "joint with long rows", "in place"];
+    assert_eq!(admitted(8).len(), setups().len());
+    for line in [16, 32] {
+        let all = admitted(line);
+        assert!(
+            all.len() == 7 && joint.iter().chain(&lines).all(|name| all.contains(name)),
+            "{line}: {all:?}"
+        );
+    }
+    assert_eq!(admitted(64), lines);
+    assert_eq!(admitted(128), [""; 0]);
+}
+
 /// The zoo is as large as it is said to be, and no two have one name.
 #[test]
 fn the_zoo_has_many_memories() {

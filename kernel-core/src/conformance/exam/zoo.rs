@@ -35,7 +35,7 @@ const fn wrong(name: &'static str, pace: Pace, fault: Fault) -> Animal {
 }
 
 /// A memory whose publishes and stores write back lines, and that states a line.
-const fn states(line: u64, name: &'static str, written: u64) -> Animal {
+pub(super) const fn states(line: u64, name: &'static str, written: u64) -> Animal {
     Animal { line, ..wrong(name, EVEN, Line(&[Kind::Publish, Kind::Store], written)) }
 }
 
