@@ -18,7 +18,7 @@ use veriep_core::layout::field::When;
 use veriep_core::layout::locate::{Spot, locate};
 use veriep_core::layout::quantity::{Kind, Memory, Quantity};
 use veriep_core::layout::record::Triple;
-use veriep_core::layout::state::Partition;
+use veriep_core::layout::state::{Partition, Slots};
 use veriep_core::layout::{
     self, a2_message, a2_window, affine, block, data, map, outputs, record, relay, row_table, rules, state,
     tp,
@@ -101,7 +101,11 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
             .map(|(.., algorithm)| (Algorithm::product(algorithm), Algorithm::protocol(algorithm))),
     );
     let buffer = Buffer::new(config);
-    keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), Limit::name(buffer.max_bs_limit)));
+    keep((
+        Buffer::with(config, Limits::None).fits(),
+        Buffer::bytes(&buffer),
+        Limit::name(buffer.max_bs_limit),
+    ));
     buffer.terms.iter().for_each(|term| keep_all(term.operands()));
     units_and_vector();
 }
@@ -201,9 +205,9 @@ fn layouts(shape: &Shape) {
     let triple = Triple { source: rank, token, k: at };
     keep((Triple::from_bytes(shape, black_box(&[0; 12])), triple.may_be_on(shape, rank)));
     keep((state::dispatch_slot(shape, at, rank), state::combine_slot(shape, token, at)));
-    for slots in state::Slots::ALL {
+    for slots in Slots::ALL {
         keep((slots.dispatch_status(half, at), slots.token_flag(half, at), slots.combine_status(half, at)));
-        keep((slots.bytes(), slots.name()));
+        keep((Slots::bytes(slots), slots.name()));
     }
     keep(state::results_ready(half, RankId(at)));
     keep((state::selector(kind, core), state::core_word(core, at)));
@@ -430,7 +434,12 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         };
         Env::set_vector(&mut env, black_box(Portable));
         let env = if any() == 0 { Env::telling_apart(Env::one_by_one(env), any()) } else { env };
-        keep((env.effects_max(), env.choices(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
+        keep((
+            env.effects_max(),
+            env.choices(),
+            protocol::scratch_words(shape),
+            protocol::scratch_bytes(shape),
+        ));
         let Ok(core) = env.on(shape) else { continue };
         for operator in [Operator::Dispatch, Operator::Combine] {
             let mut machine = Machine::begin(operator, &env);
