@@ -63,13 +63,13 @@ pub enum Region {
     State,
     /// The data region, `hccl_buffsize_mb`. On A2 it is WindowsIn.
     Window,
-    /// A2's WindowsOut: data for peers, as large as WindowsIn. Only the own rank writes it; tasks read it.
+    /// A2's WindowsOut: data for peers, as large as WindowsIn. Only this rank writes it; tasks read it.
     WindowOut,
     /// Slots and selectors of the TP domain; 1 MiB, zeroed when the group is created.
     TpState,
     /// Rows that TP peers lend each other.
     TpWindow,
-    /// A result of the running operator; only the own rank's cores touch it.
+    /// A result of the running operator; only this rank's cores touch it.
     Output(Tensor),
 }
 

@@ -3,7 +3,7 @@
 //! Shared-expert ranks come first (`0 .. Rs`). MoE expert `e` lives on rank `Rs + e / L` as local expert
 //! `e % L` (floor: the seed's `Ceil` sends expert 1 of rank 0 to rank 1, see `docs/internals/sources.md`). Each shared
 //! expert has `n = Rs / S` replicas; rank `s` sends all its active tokens to shared expert `j` on rank
-//! `j * n + s % n` (seed 004 section 2.1, all-in).
+//! `j * n + s % n` (910C guide, section 2.1, all-in).
 
 use crate::shape::Shape;
 use crate::units::{ExpertId, RankId};
@@ -13,11 +13,11 @@ use crate::units::{ExpertId, RankId};
 pub enum Expert {
     /// An expert that lives on some rank.
     Moe(ExpertId),
-    /// Adds nothing (seed: `zeroExpertNum`).
+    /// Adds nothing (CANN: `zeroExpertNum`).
     Zero,
-    /// Returns the token itself (seed: `copyExpertNum`).
+    /// Returns the token itself (CANN: `copyExpertNum`).
     Copy,
-    /// Const expert `i` mixes the token with a row of its own (seed: `constExpertNum`).
+    /// Const expert `i` mixes the token with a row of its own (CANN: `constExpertNum`).
     Const(u32),
 }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_288_ranks_of_the_seed_send_eight_to_nine_to_one() {
-        // Seed 004 section 2.1: rank i sends to shared expert i % 32.
+        // The 910C guide, section 2.1: rank i sends to shared expert i % 32.
         let shape = Domain { r: 288, e: 256, s: 1, rs: 32, k: 8, bs: 1, ..PAIR }.shape();
         assert_eq!(shape.shared_home(RankId(287), 0).rank, RankId(287 % 32));
         for to in (0..32).map(RankId) {

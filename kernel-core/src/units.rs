@@ -26,11 +26,11 @@ macro_rules! ids {
 }
 
 ids! {
-    /// One die in the expert-parallel domain (seed: `epRankId`).
+    /// One die in the expert-parallel domain (CANN: `epRankId`).
     RankId,
     /// One AIV vector core of a rank.
     CoreId,
-    /// A MoE expert by its global number (seed: an entry of `expertIds`).
+    /// A MoE expert by its global number (CANN: an entry of `expertIds`).
     ExpertId,
     /// A token by its row in `x` on its own rank.
     Token,

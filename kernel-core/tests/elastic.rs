@@ -135,7 +135,7 @@ fn without_shared_expert_ranks_none_can_be_left() {
         let whole =
             Config { shared_expert_num, shared_expert_rank_num: 0, moe_expert_num: 12, ..six_ranks() };
         assert!(check(&whole, &info(6, &[1, 2, 3], 0, 9)).is_ok());
-        let lines = check(&whole, &info(6, &[1, 2, 3], 1, 6)).expect_err("nobody held shared experts");
+        let lines = check(&whole, &info(6, &[1, 2, 3], 1, 6)).expect_err("no rank held shared experts");
         assert!(lines.len() == 1 && lines[0].contains("must be 0: no rank held shared experts"), "{lines:?}");
     }
 }

@@ -115,12 +115,12 @@ fn every_call_ends_where_its_segment_ends() {
 #[test]
 fn a_rank_that_there_is_not_is_a_fault() {
     Group::new().with(|mut fabric, mut nic| {
-        let nobody = RankId(2);
+        let absent = RankId(2);
         for region in REGIONS {
             let at = Place { region, offset: 0 };
-            assert!(fabric.put(nobody, at, &[1], &[]).is_err() && fabric.publish(nobody, at, 1).is_err());
+            assert!(fabric.put(absent, at, &[1], &[]).is_err() && fabric.publish(absent, at, 1).is_err());
         }
-        let transfer = Transfer { to: nobody, from: Place::window_out(0), at: Place::window(0), len: 8 };
+        let transfer = Transfer { to: absent, from: Place::window_out(0), at: Place::window(0), len: 8 };
         assert!(nic.post(&transfer).is_err());
     });
 }

@@ -1,4 +1,4 @@
-//! The rules of seed 003 in one table, by product: a change that breaks each rule alone, and one that just keeps it. The
+//! The rules of the V2 reference in one table, by product: a change that breaks each rule alone, and one that just keeps it. The
 //! source of validation is read to check that no rule is missing.
 
 use core::mem::discriminant;

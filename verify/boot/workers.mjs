@@ -19,8 +19,8 @@ if (isMainThread) {
     const say = (text, length) => writeSync(1, new Uint8Array(memory.buffer).slice(text, text + length));
     const end = (status) => process.exit(status);
     // A worker that waits lets another run.
-    const nobody = new Int32Array(new SharedArrayBuffer(4));
-    const rest = () => { Atomics.wait(nobody, 0, 0, 0.02); };
+    const none = new Int32Array(new SharedArrayBuffer(4));
+    const rest = () => { Atomics.wait(none, 0, 0, 0.02); };
     const { exports } = new WebAssembly.Instance(program, { env: { memory, say, end, rest } });
     exports.__stack_pointer.value = exports.stack_top(processor);
     exports.enter(processor);

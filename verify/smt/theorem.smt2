@@ -1,5 +1,5 @@
 ; Written by veriep_verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/theorem.smt2
-; Any number of ranks: between two uses of a slot whoever writes it next has waited for its owner.
+; Any number of ranks: between two uses of a slot the rank that writes it next has waited for its owner.
 ; A slot (s, j) is a flag word of rank s and the rows it covers; operators n are numbered as every rank runs them.
 ; The answer to every question is unsat.
 
@@ -493,7 +493,7 @@
 (declare-const least Rank) (declare-const low Rank) (declare-const lowest Slot) (declare-const goal Int)
 (define-fun misses ((r Rank) (j Slot)) Bool (and (expects r j (ended least)) (not (taken r j (ended least)))))
 (define-fun sender () Rank (source low lowest (ended least)))
-(assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
+(assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; one of them has ended fewest
 (assert (forall ((r Rank) (j Slot)) (=> (misses r j) (and (misses low lowest)
   (<= (height low lowest (ended least)) (height r j (ended least))))))) ; and misses the lowest flag, if any
 (assert (and (<= 0 (ended least)) (<= (ended least) goal)))

@@ -1,8 +1,8 @@
 //! A2's scheme as an abstract model: dispatch and combine share one sequence of
 //! operators; operator `n` uses half `n % P` of every window; a rank ends an operator when it has heard from all
-//! peers, and its flags land late and in any order (seed 000 section 2.4.3).
+//! peers, and its flags land late and in any order (A2 design, section 2.4.3).
 //!
-//! Explored for ever: a state counts operators from its slowest rank.
+//! Explored for any number of operators: a state counts operators from its slowest rank.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -33,7 +33,7 @@ enum Move {
     Next { rank: usize },
 }
 
-/// Explores `ranks` ranks whose windows have `halves` halves, up to `operators` operators or for ever; not beyond `states_max`
+/// Explores `ranks` ranks whose windows have `halves` halves, up to `operators` operators or for any number; not beyond `states_max`
 /// states, nor when `stop` says so.
 pub fn explore(
     ranks: usize,

@@ -116,7 +116,7 @@ defects! {
     ReadyAheadOfResults: explorer [Diverged, NotLanded], loom No, sim [];
     /// One message slot in place of two (A2, and the hierarchy's stage 2).
     OneMessageSlot: explorer [Refused, TaskInUse], loom Fails, sim [Second(MessageSlot)];
-    /// Only the flags that were waited for are cleared (A2, seed 000).
+    /// Only the flags that were waited for are cleared (A2 design).
     SeedClears: explorer [SourceInUse, Unrefined], loom Fails, sim [];
     /// Combine waits for no window without rows (A2), or for no server without experts of its own tokens (hierarchy).
     PartialWait: explorer [SourceInUse, Unheard, Unrefined], loom No, sim [];
@@ -128,13 +128,13 @@ defects! {
     OwnFront: explorer [NotLanded, Unrefined], loom No, sim [NextFlag];
     /// A record has its flag at its end, and is taken for complete when that is seen (hierarchy).
     FlagAtEnd: explorer [NotLanded], loom No, sim [];
-    /// Nobody waits for near ranks to enter (hierarchy).
+    /// No rank waits for near ranks to enter (hierarchy).
     NoEntered: explorer [Unheard, Unrefined], loom No, sim [Wait(Entered)];
     /// Messages of one core to one rank overtake each other (hierarchy).
     UnorderedMessages: explorer [NotLanded], loom No, sim [MessageOrder];
     /// Flags of every second operator of a kind are lost on their way to rank 1, and a core that waits steps all the same.
     PollsByStepping: explorer [Livelock], loom No, sim [];
-    /// A core that waits takes its rank's dispatch flags back and sets them again, by turns.
+    /// A core that waits takes its rank's dispatch flags back and sets them again, alternately.
     TakesBack: explorer [Circles], loom No, sim [];
     /// The theorem's model is not told of a clear that lands ahead of an earlier effect of its core.
     UntoldClear: explorer [TwoAbstractions], loom No, sim [];
@@ -158,13 +158,13 @@ defects! {
     NewIds: explorer [Refused], loom No, sim [];
     /// The flag of a record's last block is never cleared; needs fullmesh_v2.
     NoLastBlockClear: explorer [LostFlag], loom No, sim [];
-    /// Nobody waits for the third near rank to enter (hierarchy).
+    /// No rank waits for the third near rank to enter (hierarchy).
     NoThirdEntered: explorer [Unheard], loom No, sim [];
     /// A slot that tells a TP peer of no rows is never cleared; needs a TP domain.
     NoTpClear: explorer [LostFlag, Refused], loom No, sim [Clear(EmptyTpSlots)];
     /// A word of a near rank that is an operator ahead passes for one that has not come: `==` in place of `>=` (hierarchy).
     Equal: explorer [Deadlock], loom No, sim [];
-    /// Nobody waits for near ranks to return their rows (hierarchy).
+    /// No rank waits for near ranks to return their rows (hierarchy).
     NoRowsDone: explorer [Unawaited, Unrefined], loom No, sim [];
     /// A relay waits in dispatch for no record and no end flag (hierarchy).
     NoStreams: explorer [Diverged, Unawaited, Unrefined], loom No, sim [];

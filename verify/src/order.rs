@@ -14,7 +14,7 @@ pub enum Order {
     QuietBarrierPublish,
     /// A core clears and is quiet; who observes a word that comes behind may publish to the cleared one.
     ClearQuietPublish,
-    /// Somebody has observed a word; then it has landed for all who hear of that, over whichever rank.
+    /// A core has observed a word; then it has landed for all who hear of that, over whichever rank.
     Hearsay,
     /// A core writes for a transfer and rings; the agent that observes the doorbell posts what was written. In A2's
     /// explorer it cannot fail to land: there an access to what has perhaps not landed is an error.

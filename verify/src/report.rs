@@ -1,4 +1,4 @@
-//! What searches, models, obligations and traces came to.
+//! Result records of searches, models, obligations and traces, from which CLAIMS.md is generated.
 
 use std::fs::OpenOptions;
 use std::io::Write;

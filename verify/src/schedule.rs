@@ -46,7 +46,7 @@ pub struct Question {
     pub flags: Flags,
     /// Ranks of one core each.
     pub ranks: u32,
-    /// How often the operators run; `None`: for ever.
+    /// How often the operators run; `None`: any number of times.
     pub rounds: Option<u32>,
     /// Give up beyond so many states.
     pub states_max: usize,

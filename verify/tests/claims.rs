@@ -233,15 +233,15 @@ fn words(test: &str) -> String {
 
 const HEAD: &str = "# What is checked, and what was broken to see it fail
 
-This page is for doubters. It lists every search, model, proof and twin with its bounds. `cargo test -p veriep-verify --test claims`
-generates it and fails when it is stale; `SNAPSHOTS=overwrite` before it writes the page. [verified.md](../docs/doubt/verified.md)
+Every search, model, proof and negative test with its bounds. `cargo test -p veriep-verify --test claims` generates this
+page and fails when it is stale; `SNAPSHOTS=overwrite` before it writes the page. [verified.md](../docs/doubt/verified.md)
 says what the tools can and cannot see.
 
 A test is `file::name`. Each part has the command that runs one of its tests; with `-- --nocapture` behind it, it prints what it has
-looked at. A search of the explorer prints its model with the number of states and how it ends, a twin's the shortest way into trouble:
+looked at. A search of the explorer prints its model with the number of states and how it ends, a negative test's the shortest counterexample:
 
 ```text
-explorer  2 ranks x 1 core, DC for ever, weak          10032 states, 20696 moves, 9 traffic matrices, 0.3 s: safe
+explorer  2 ranks x 1 core, DC for any number of rounds, weak          10032 states, 20696 moves, 9 traffic matrices, 0.3 s: safe
 explorer  no quiet, 1 core, weak                       780 states, 1324 moves, 9 traffic matrices, 0.0 s: UNSAFE after 16 events: ...
 ```
 
@@ -256,6 +256,7 @@ fn page() -> String {
     let counts = fs::read_to_string(root().join("verify/tests/explorer/counts.txt")).unwrap();
     let searches = searches(&counts, &of_explorer);
     let mut page = HEAD.to_owned();
+    matrix(&mut page, &searches);
     explorer(&mut page, &searches, &of_explorer);
     twins(&mut page, &searches);
     loom(&mut page);
@@ -380,7 +381,7 @@ const AROUND: [Around; 17] = [
 
 fn around(page: &mut String) {
     page.push_str(
-        "\n## Around the machines\n\nThe C interface, the host, layouts and rules. [planted.md](../docs/doubt/planted.md) has the bugs \
+        "\n## Around the machines\n\nThe C interface, the host, layouts and rules. [seeded.md](../docs/doubt/seeded.md) has the bugs \
          that these tests were seen to catch.\n\n| claim | bound | test |\n|---|---|---|\n",
     );
     for Around { claim, bound, file, test } in AROUND {
@@ -389,6 +390,85 @@ fn around(page: &mut String) {
         assert!(has_it, "{file}: no test {test}");
         writeln!(page, "| {claim} | {bound} | `{test}` in `{file}` |").unwrap();
     }
+}
+
+/// A question of the matrix: which searches answer it.
+struct Column {
+    name: &'static str,
+    answers: fn(&Asked<'_>) -> bool,
+}
+
+/// The parts of a search's cells.
+struct Asked<'l> {
+    ranks: &'l str,
+    /// The order of the operators, without what is said of the model besides.
+    order: &'l str,
+    besides: &'l str,
+}
+
+const COLUMNS: [Column; 9] = [
+    Column { name: "DC, 1 core", answers: |of| of.is_plain("2 x 1", "DC") },
+    Column { name: "DC, 2 cores", answers: |of| of.is_plain("2 x 2", "DC") },
+    Column { name: "DDCC, 1 core", answers: |of| of.is_plain("2 x 1", "DDCC") },
+    Column { name: "DDCC, 2 cores", answers: |of| of.is_plain("2 x 2", "DDCC") },
+    Column { name: "3 or 4 ranks", answers: |of| of.ranks.starts_with(['3', '4']) },
+    Column { name: "halves", answers: |of| of.order.contains("Ds") },
+    Column { name: "numbered calls", answers: |of| of.besides.contains("calls numbered") },
+    Column { name: "busy memory", answers: |of| of.besides.contains("busy") },
+    Column { name: "steps of the proved model", answers: |of| of.besides.contains("the theorem's model") },
+];
+
+impl Asked<'_> {
+    fn is_plain(&self, ranks: &str, order: &str) -> bool {
+        self.ranks == ranks && self.order == order && self.besides.is_empty()
+    }
+}
+
+const MATRIX: &str = "
+## One screen
+
+Searches of the explorer over weak memory that find nothing wrong: the most rounds of any. **any**: any number of rounds, since no new state
+turns up; **3**: three rounds; *-*: not searched. Two ranks unless the column says more; one token and one expert a rank, or a few.
+
+";
+
+/// What is searched of each protocol, and how far.
+fn matrix(page: &mut String, searches: &[Search<'_>]) {
+    // By protocol and column: the most rounds.
+    let mut rows: BTreeMap<&str, [u32; COLUMNS.len()]> = BTreeMap::new();
+    for search in searches.iter().filter(|s| s.broken == "None" && s.end == "safe") {
+        let [protocol, ranks, operators, memory, ..] = search.cells;
+        if protocol.contains("partitions") || !memory.starts_with("weak") {
+            continue;
+        }
+        let (what, besides) = operators.split_once(", ").unwrap_or((operators, ""));
+        let (order, rounds) = match what.strip_suffix(" for any number of rounds") {
+            Some(order) => (order, u32::MAX),
+            None => what.rsplit_once(" x ").map(|(order, times)| (order, times.parse().unwrap())).unwrap(),
+        };
+        let row = rows.entry(protocol.split(", ").next().unwrap()).or_default();
+        let asked = Asked { ranks, order, besides };
+        for (most, _) in row.iter_mut().zip(&COLUMNS).filter(|(_, column)| (column.answers)(&asked)) {
+            *most = rounds.max(*most);
+        }
+    }
+    let names = COLUMNS.map(|column| column.name).join(" | ");
+    write!(page, "{MATRIX}| protocol | {names} |\n|---|{}\n", "---|".repeat(COLUMNS.len())).unwrap();
+    for (protocol, rounds) in rows {
+        let cells = rounds.map(|most| match most {
+            0 => "-".to_owned(),
+            u32::MAX => "any".to_owned(),
+            most => most.to_string(),
+        });
+        writeln!(page, "| {protocol} | {} |", cells.join(" | ")).unwrap();
+    }
+    page.push_str(
+        "\nProved for any number of ranks and rounds of a model, all protocols: no row or flag is overwritten, lost or read early, \
+         and some rank can go on ([theorem](#any-number-of-ranks-z3-over-a-model-of-operators-flags-and-rows)). Proved for every \
+         legal shape: areas do not overlap ([memory](#any-legal-shape-z3-and-cvc5-over-the-table-of-the-memory)). Searched for \
+         orderings of processors: [loom](#loom-every-execution-or-those-with-few-preemptions). Assumed: the \
+         [contract of the memory](#the-contract-of-a-memory).\n",
+    );
 }
 
 fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
@@ -416,7 +496,7 @@ fn explorer(page: &mut String, searches: &[Search<'_>], tests: &[Test]) {
 }
 
 fn twins(page: &mut String, searches: &[Search<'_>]) {
-    page.push_str("\n## Explorer: twins\n\nThe protocol, the memory or the driver with one duty left out, or with too few partitions. *Harmless* are \
+    page.push_str("\n## Explorer: negative tests\n\nThe protocol, the memory or the driver with one required step left out, or with too few partitions. *Harmless* are \
         the models in which nothing of it is seen.\n");
     let docs: BTreeMap<_, _> = DEFECTS.iter().map(|row| (row.name(), sentence(row))).collect();
     let mut by_twin: BTreeMap<&str, Vec<&Search<'_>>> = BTreeMap::new();
@@ -540,7 +620,7 @@ fn others(page: &mut String) {
             writeln!(page, "- `{}`: {}", test.name, words(&test.name)).unwrap();
         }
     }
-    page.push_str("\n## Twins that samples catch\n");
+    page.push_str("\n## Negative tests of samples\n");
     for (folder, target) in [
         ("host/group/tests/rounds", "veriep-group --test rounds"),
         ("kernel-core/src/protocol", "veriep-core --lib"),

@@ -1,5 +1,5 @@
 //! Every public function of `kernel-core` is called by the freestanding program, which is searched for paths to a panic: what
-//! it does not link, nobody has looked into. Functions of traits are called through implementations, and what macros make is not
+//! it does not link was not examined. Functions of traits are called through implementations, and what macros make is not
 //! looked for.
 
 use std::collections::{BTreeMap, BTreeSet};

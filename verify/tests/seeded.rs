@@ -1,4 +1,4 @@
-//! Seeded bugs, which `.ci/seeded` makes again, still fit the sources, and `docs/doubt/planted.md` lists them.
+//! Seeded bugs, which `.ci/seeded` makes again, still fit the sources, and `docs/doubt/seeded.md` lists them.
 
 use snapbox::Data;
 use snapbox::data::DataFormat;
@@ -57,7 +57,7 @@ fn table(rows: &[String], is_of_c: bool) -> String {
 
 #[test]
 fn the_page_lists_them() {
-    let (path, rows) = (root().join("docs/doubt/planted.md"), rows());
+    let (path, rows) = (root().join("docs/doubt/seeded.md"), rows());
     let mut page = fs::read_to_string(&path).unwrap();
     for (begin, is_of_c) in TABLES {
         let (before, rest) = page.split_once(begin).unwrap_or_else(|| panic!("without {begin}"));

@@ -234,7 +234,7 @@ fn the_slots_of_every_layout_keep_the_premise() {
         assert_eq!(instance.ungated(), None, "{}", instance.schedule);
         let flags = instance.expected.iter_mut().flatten().flatten().flatten();
         flags.for_each(|flag| flag.quiets = false);
-        assert!(instance.ungated().is_some(), "{}: nobody is quiet", instance.schedule);
+        assert!(instance.ungated().is_some(), "{}: no core is quiet", instance.schedule);
     }
     assert!(a2(1).ungated().is_some());
 }

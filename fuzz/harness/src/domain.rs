@@ -226,7 +226,7 @@ fn shape(config: &Config<'_>) -> Option<Shape> {
     of(most.div_ceil(1 << 20).max(required_mb))
 }
 
-/// Some who are left, in some order; `None` if several draws leave nobody who has experts enough.
+/// Some who are left, in some order; `None` if several draws leave no ranks with enough experts.
 fn left(whole: &Shape, tape: &mut Tape<'_>) -> Option<(Vec<i32>, Elastic)> {
     (0..8).find_map(|_| {
         let info = draw(whole, tape)?;

@@ -1,5 +1,5 @@
 //! A group whose steps and landings the tape decides, taken through a schedule of operators. A rank goes on to its next
-//! operator when its own cores have ended the one before; nobody else is waited for.
+//! operator when its own cores have ended the one before; it waits for no other core.
 
 use crate::domain::{Domain, Tensors};
 use crate::guard::Guard;
@@ -216,7 +216,7 @@ impl<'t, W: Watch> World<Dense, Taped<'t>> for Watched<'_, 't, W> {
 }
 
 impl Group<'_, '_, '_> {
-    /// Runs until all have ended, failed or wait for ever. How many steps and landings there were, if all have ended.
+    /// Runs until all have ended, failed or wait without progress. How many steps and landings there were, if all have ended.
     ///
     /// # Panics
     /// There is no end; or the watch panics.

@@ -1,4 +1,4 @@
-//! Every access to memory is held against the layout: it must lie in one slot of one area, and whoever writes must be
+//! Every access to memory is held against the layout: it must lie in one slot of one area, and the writer must be
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
 use crate::spec;
@@ -14,13 +14,13 @@ use veriep_core::units::{CoreId, RankId};
 /// What is done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// By the own rank.
+    /// By this rank.
     Read,
     /// By any rank: put, publish, a delivered transfer.
     Send,
     /// By a rank of another server.
     Message,
-    /// By the own rank: store, write.
+    /// By this rank: store, write.
     Own,
     /// By a peer that reads.
     Pull,

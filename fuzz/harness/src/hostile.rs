@@ -37,7 +37,7 @@ pub struct Report {
     pub byzantine: bool,
     /// Words that corruption changed.
     pub drops: usize,
-    /// Everybody who refused something, by place among the members, and what.
+    /// Every member that refused something, by place among the members, and what.
     pub refused: Vec<(usize, ProtocolError)>,
     /// Operators that came to an end, over all members.
     pub ended: usize,
@@ -247,7 +247,7 @@ fn rubbish(group: &mut Group<'_, '_, '_>, member: usize, round: usize) -> Return
     returned
 }
 
-/// Some word of somebody's memory becomes something else: as a rule one that has just come, a little.
+/// Some word of a member's memory becomes something else: as a rule one that has just come, a little.
 fn drop_falls(group: &mut Group<'_, '_, '_>) {
     let recent = group.cluster.memory.chooser.recent.clone();
     if !recent.is_empty() && group.scene.tape().byte() & 1 == 0 {

@@ -97,11 +97,11 @@ fn redundant(shape: &Shape, tape: &mut Tape<'_>) -> bool {
 fn elastic(domain: &Domain, tape: &mut Tape<'_>) -> bool {
     let whole = &domain.whole;
     let ranks = whole.ep_world_size() as i32;
-    let everybody = || {
+    let all_ranks = || {
         let head = [1, ranks, whole.shared_expert_rank_num() as i32, whole.moe_expert_num() as i32];
         head.into_iter().chain(0..ranks).chain(0..ranks).collect::<Vec<i32>>()
     };
-    let mut info = domain.elastic.as_ref().map_or_else(everybody, |(info, _)| info.clone());
+    let mut info = domain.elastic.as_ref().map_or_else(all_ranks, |(info, _)| info.clone());
     for _ in 0..tape.below(5) {
         let (i, word) = (tape.below(info.len()), tape.byte());
         info[i] = match word {

@@ -234,7 +234,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
             for peer in (0..shape.ep_world_size()).map(RankId) {
                 for half in [Partition::P0, Partition::P1] {
                     let mut at = a2_window::next_flag_place(shape, 0);
-                    // Behind the longest window nobody has written.
+                    // After the longest window no rank has written.
                     while at < end {
                         let place = a2_window::window_in(shape, half, peer, at);
                         assert!(!is_window_flag(word(place)), "{place} of {number}");

@@ -257,7 +257,7 @@ fn required_mb(shape: &Shape, limits: Limits) -> u64 {
     let combined = |pitch: u128| {
         let offsets = 2 * r * u128::from(shape.port_offset());
         let s = u128::from(shape.shared_expert_num());
-        // Seven ports take packets of 512 B by turns.
+        // Seven ports take packets of 512 B alternately.
         let result = up(2 * h, 512);
         let result = if offsets > 0 && result.is_multiple_of(7 * 512) { result + 512 } else { result };
         let of_ep = 2 * (l * bs * r * pitch + (k + s) * bs * result + offsets);

@@ -1,5 +1,5 @@
-//! What no honest rank can have written. A machine that has seen such a word or triple must refuse it and name who
-//! writes there. Worked out from the definition, without the checks of the machines.
+//! Words and triples that no correct rank can have written. A state machine that has seen one must refuse it and name the rank
+//! that writes there. The list follows from the definition of the protocol and does not use the checks of the state machines.
 
 use crate::guard::{Guard, Spot};
 use veriep_core::layout::affine::Named;
@@ -84,7 +84,7 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
     }
 }
 
-/// Words of a hierarchy that speak for data: of no later operator than the own one, with numbers that can be.
+/// Words of a hierarchy that speak for data: of no later operator than its own, with numbers that can be.
 fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
     let (shape, own) = (&guard.shape, when.epoch?);
     let (epoch, number) = (word >> 16, word & 0xFFFF);
@@ -108,7 +108,7 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Imposs
         (Named::NearSlots, 0) if !when.dispatch => (epoch > own, None),
         _ => return None,
     };
-    is_impossible.then_some(Impossible { what: "a word that nobody can have written yet", source })
+    is_impossible.then_some(Impossible { what: "a word that no rank can have written yet", source })
 }
 
 /// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.

@@ -1,5 +1,5 @@
-//! What stands between a core or an agent and its memory: every access is held against the layout and its owner, what is
-//! seen against what can be so, and the effects of a Byzantine rank are changed.
+//! A layer between a core or an agent and its memory. It compares each access with the layout and the owner of the place, and
+//! each value that is observed with the possible ones; it changes the effects of a Byzantine rank.
 
 use crate::group::Scene;
 use crate::guard::{Access, Spot};
@@ -24,7 +24,7 @@ impl<F: ?Sized> Guarded<'_, '_, '_, F> {
         self.actor.member.index()
     }
 
-    /// Guards an access to another member or the own one; an agent counts as core 0.
+    /// Guards an access to another member or its own; an agent counts as core 0.
     fn guarded(&self, access: Access, to: usize, at: Place, len: u64) {
         let core = if self.actor.core == AGENT { CoreId(0) } else { self.actor.core };
         let by = (self.scene.guard(self.member()).rank, core);

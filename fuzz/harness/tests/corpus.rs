@@ -1,4 +1,4 @@
-//! The corpora of `fuzz/corpus`: what fuzzing with guidance came to. Nobody made these files, so no test says of each what
+//! The corpora of `fuzz/corpus`: what fuzzing with guidance came to. No person made these files, so no test says of each what
 //! it means, as `seeds.rs` does of seeds; here is what they come to together.
 
 use std::collections::BTreeSet;

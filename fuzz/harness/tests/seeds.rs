@@ -203,7 +203,7 @@ fn rounds_of_every_protocol_are_seeds() {
         let shape = &report.domain.shape;
         assert_eq!(shape.tp_world_size() == 2, numbers.has(Feature::Tp), "{name}");
         assert_eq!(report.domain.elastic.is_some(), numbers.has(Feature::Elastic), "{name}");
-        // Of an elastic domain nobody who holds them may be left.
+        // An elastic domain may be left without a rank that holds them.
         let in_servers = numbers.comm_alg() == Hierarchy;
         assert_eq!(shape.shared_expert_rows() > 0, numbers.shared_experts > 0 && !in_servers, "{name}");
         assert!(!in_servers || (shape.servers(), shape.server_ranks()) == (2, 2), "{name}");

@@ -308,7 +308,7 @@ void measure(const struct job *job, const struct system *system) {
         if (!strcmp(order.what, "check")) check(job, system);
         else if (!strcmp(order.what, "single")) single(job, system, order.warm_up, order.count);
         else chain(job, system, order.count);
-        /* Nobody reads the next order into `place` before all have read this one. */
+        /* No process reads the next order into `place` before all have read this one. */
         meet();
         if (job->rank == 0) {
             printf("}\n");

@@ -1,5 +1,5 @@
 /* One-sided MPI: counts first, then each row by MPI_Put straight to its final place, then a flag; combine takes the rows by MPI_Get
- * from where the experts left them. Whoever waits polls its own flags. */
+ * from where the experts left them. A process that waits polls its own flags. */
 #include "common.h"
 
 #include <sched.h>

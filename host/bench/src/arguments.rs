@@ -86,22 +86,22 @@ pub(crate) struct BenchArgs {
     /// Where experts find received rows.
     #[arg(long, value_parser = Receive::parser(), value_delimiter = ',', default_value = "copy", help_heading = PROTOCOL)]
     pub(crate) receive: Vec<Receive>,
-    /// Where experts leave their results (with --receive direct); several are measured by turns.
+    /// Where experts leave their results (with --receive direct); several are measured alternately.
     #[arg(long, value_parser = Experts::parser(), value_delimiter = ',', default_value = "apart", help_heading = PROTOCOL)]
     pub(crate) experts: Vec<Experts>,
-    /// Where the machines run; several are measured by turns.
+    /// Where the machines run; several are measured alternately.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "threads", help_heading = BACKEND)]
     pub(crate) backend: Vec<LiveArg>,
     /// With mpi: no process shares memory with another one, so that everything goes through the MPI.
     #[arg(long, help_heading = BACKEND)]
     pub(crate) all_far: bool,
-    /// How rows are copied; several are measured by turns.
+    /// How rows are copied; several are measured alternately.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto", help_heading = BACKEND)]
     pub(crate) row_copy: Vec<RowCopyArg>,
-    /// Values of quant_mode, measured by turns; by default the configuration's.
+    /// Values of quant_mode, measured alternately; by default the configuration's.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', help_heading = INPUT)]
     pub(crate) quant_mode: Vec<u32>,
-    /// Values of aiv_num, measured by turns; by default the configuration's.
+    /// Values of aiv_num, measured alternately; by default the configuration's.
     #[arg(long, value_name = "CORES,...", value_delimiter = ',', help_heading = INPUT)]
     pub(crate) aiv_num: Vec<u32>,
     /// Turns of each system. Systems are measured one after the other, in short blocks.

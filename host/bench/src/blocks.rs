@@ -1,4 +1,4 @@
-//! Systems measured by turns. A machine's speed may change by more than the systems differ, from one second to the
+//! Systems measured alternately. A machine's speed may change by more than the systems differ, from one second to the
 //! next; so each is measured for a moment, then the next one, and what is compared are neighbours in time.
 
 use crate::arguments::BenchArgs;
@@ -63,7 +63,7 @@ pub(crate) struct Block {
     pub(crate) weightless_ms: Option<[[f64; 2]; 2]>,
 }
 
-/// Measures all by turns: in each block every system once, another one first each time. What comes out is in the order
+/// Measures all alternately: in each block every system once, another one first each time. What comes out is in the order
 /// of `systems`.
 pub(crate) fn measure(
     systems: &mut [Box<dyn System + '_>],

@@ -11,7 +11,7 @@ use std::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the last words of one that has ended may take to arrive.
 const WORDS: Duration = Duration::from_millis(200);
-/// Lines that may wait to be heard; whoever says more waits, too.
+/// Lines that may wait to be heard; a child that prints more waits, too.
 const LINES_MAX: usize = 256;
 /// Bytes of a line. One that has no end comes in pieces.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -34,9 +34,9 @@ impl Started {
         std::os::unix::process::CommandExt::process_group(command, 0);
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let nobody = || sync_channel(0).1;
+        let closed = || sync_channel(0).1;
         // Whatever fails from here on, the child is ended.
-        let mut started = Self { child, out: nobody(), err: nobody(), gone: false, stuck: false };
+        let mut started = Self { child, out: closed(), err: closed(), gone: false, stuck: false };
         started.out = lines(stdout)?;
         started.err = lines(stderr)?;
         Ok(started)
@@ -79,7 +79,7 @@ impl Started {
         true
     }
 
-    /// Ends whoever is left of it and takes its status: who holds its pipes open would be waited for.
+    /// Ends the processes that are left of it and takes its status: one that holds its pipes open would be waited for.
     fn reap(&mut self) -> io::Result<std::process::ExitStatus> {
         if !self.gone {
             group::kill(&mut self.child);

@@ -1,4 +1,4 @@
-//! What is reported of a system at a point of the grid.
+//! One result row: a system at one point of the grid.
 
 use crate::against;
 use crate::arguments::{Baseline, LiveArg};

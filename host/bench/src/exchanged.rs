@@ -1,5 +1,5 @@
-//! What a program does that has nothing but an MPI, in the job that the machines run in. A process is one rank of it, with the
-//! tokens and the experts of all ranks that it drives.
+//! The baseline program that has only an MPI, run in the same job as the state machines. One process is one rank of it, with
+//! the tokens and the experts of all ranks that the process drives.
 
 use crate::blocks::System;
 use crate::measure::Samples;
@@ -224,7 +224,7 @@ impl<'c> Exchanged<'c> {
         must.data.len() == seen.len() && tolerance.judge(&must, seen).wrong == 0
     }
 
-    /// Begins with the others; nobody else uses the MPI meanwhile.
+    /// Begins with the others; no other thread uses the MPI meanwhile.
     fn with_wire<T>(
         &mut self,
         work: impl FnOnce(&mut Self, &MpiWire) -> Result<T, String>,

@@ -1,11 +1,11 @@
-//! Whether others wanted the processors while something was measured: then its times are theirs, too.
+//! Detects other processes that used the processors during a measurement, which makes its times unusable.
 #![allow(unsafe_code)]
 
 use serde::Serialize;
 use std::fs;
 use std::time::Instant;
 
-/// From which share on of the time in which somebody waited for a processor, or the host gave it to others, ratios are in
+/// From which share on of the time in which a process waited for a processor, or the host gave it to others, ratios are in
 /// doubt.
 const SHARE_BUSY: f64 = 0.1;
 /// From which number on a worker is preempted too often, each second; who is alone is so now and then.
@@ -87,7 +87,7 @@ fn waited_us() -> Option<u64> {
 fn switches() -> Option<u64> {
     // SAFETY: all fields are numbers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
-    // SAFETY: `usage` is a place for what is asked for, and nobody else's.
+    // SAFETY: `usage` is a place for what is asked for, and only this call uses it.
     let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     u64::try_from(usage.ru_nivcsw).ok().filter(|_| status == 0)
 }

@@ -1,4 +1,4 @@
-//! Where and with what was measured.
+//! A description of the machine and the programs of a measurement.
 
 use serde::Serialize;
 use std::fs;

@@ -236,7 +236,7 @@ pub(crate) fn ways(args: &BenchArgs) -> Result<Vec<Receive>, Error> {
     all.collect()
 }
 
-/// Measures by turns all that is to be compared: the cases of a point, received in every way, and the baselines.
+/// Measures alternately all that is to be compared: the cases of a point, received in every way, and the baselines.
 fn at_point(
     args: &BenchArgs,
     (cases, first, ways): (&[Case], usize, &[Receive]),
@@ -317,7 +317,7 @@ pub(crate) fn source(args: &ConfigArgs) -> Result<Source, Error> {
 }
 
 /// Every size asked for, with a window that suffices. What differs in nothing but quantisation and cores is one point:
-/// it is measured by turns.
+/// it is measured alternately.
 pub(crate) fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
     let is_set = |key: &str| args.config.set.iter().any(|set| Config::key_of(set) == Some(key));
     let is_named = is_named(&args.config);

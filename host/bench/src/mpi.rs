@@ -35,7 +35,7 @@ use veriep_mpi::wire::{Exchange, MpiWire};
 /// Looks without a pause before a process that has nothing to do sleeps between two.
 const LOOKS: u32 = 1000;
 const NAP: Duration = Duration::from_millis(1);
-/// How long the first process may take to say that nobody moves, and all to leave.
+/// How long the first process may take to report that no process moves, and all to leave.
 const SAYS: Duration = Duration::from_secs(1);
 const LEAVES: Duration = Duration::from_secs(5);
 
@@ -180,7 +180,7 @@ fn after(limit: Duration, end: impl FnOnce() + Send + 'static) -> Sender<()> {
 }
 
 impl Point {
-    /// Does what all processes do at this time, and has them agree on the numbers that come out: of each the largest. Whoever waits
+    /// Does what all processes do at this time, and has them agree on the numbers that come out: of each the largest. A process that waits
     /// longer than the deadline ends the job.
     fn turn(&self, work: impl FnOnce() -> Result<Vec<u64>, Error>) -> Result<Vec<u64>, Error> {
         let (me, format, deadline) = (self.me, self.format, self.deadline);
@@ -258,7 +258,7 @@ impl Point {
 
 impl Drop for Point {
     fn drop(&mut self) {
-        // Whoever has failed says so, and does not wait for the others.
+        // A process that has failed reports it, and does not wait for the others.
         if !self.fails.get() {
             let _ = self.cluster.leave(LEAVES);
         }

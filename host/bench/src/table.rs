@@ -13,7 +13,7 @@ pub(crate) fn table(bench: &Bench) -> String {
     let Bench { machine, .. } = bench;
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
     let blocks =
-        format!("{} of {} iterations after {}, by turns", bench.blocks, bench.iterations, bench.warm_up);
+        format!("{} of {} iterations after {}, alternately", bench.blocks, bench.iterations, bench.warm_up);
     let about = pairs(&[
         ("machine", format!("{}, {} cores, {gib:.0} GiB, {}", machine.cpu, machine.cores, machine.os)),
         ("threads", format!("{}, {} vectors", bench.threads, bench.vector)),

@@ -1,5 +1,5 @@
-//! What several configurations on one group must agree on (seed 003: equal on all ranks and all layers), and
-//! how far their layouts get along in one window. The argument is in docs/doubt/schedules.md.
+//! Conflicts between configurations that share one group: parameters that all ranks and layers must agree on, and layouts that
+//! cannot share one window. The argument is in docs/doubt/schedules.md.
 
 use crate::config::Config;
 use serde::Serialize;

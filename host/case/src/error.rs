@@ -141,7 +141,7 @@ pub enum Error {
     /// Several of the above: every file of a request.
     #[error("{} errors", .0.len())]
     Many(Vec<Self>),
-    /// Somebody has asked for the end: what there is has been reported.
+    /// The caller has asked for the end: what there is has been reported.
     #[error("interrupted: {0}")]
     Interrupted(String),
     /// Nothing moved before the deadline.
@@ -179,7 +179,7 @@ pub struct Missing {
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_rank: Option<u32>,
-    /// The core of the own rank that has not come to the core barrier, or of the TP peer that owes its flag.
+    /// The core of this rank that has not come to the core barrier, or of the TP peer that owes its flag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_core: Option<u32>,
     /// Local expert of the rank that the flag or count is for.

@@ -1,4 +1,4 @@
-//! What threads share: the processors, many items, and locks.
+//! Sharing between threads: processors, many items of work, and locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;

@@ -1,4 +1,4 @@
-//! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
+//! Output of a subcommand: results go to stdout as a table or one JSON object, everything else goes to stderr.
 
 use comfy_table::Table;
 use core::time::Duration;
@@ -30,7 +30,7 @@ pub enum Format {
     Json,
 }
 
-/// The report of one verb: at most one object or table.
+/// The report of one subcommand: at most one object or table.
 #[derive(Debug)]
 pub struct Report {
     /// The subcommand, which the schema of its JSON names; empty before it is known.
@@ -193,7 +193,7 @@ impl Report {
     }
 
     /// Prints an error, one line per problem, and returns the exit status of its class. With JSON, stdout
-    /// gets an object too, unless the verb has already printed its own.
+    /// gets an object too, unless the subcommand has already printed its own.
     pub fn fail(&mut self, error: &Error) -> u8 {
         let lines = error.lines();
         let verdict = Verdict::of_status(error.status());
@@ -278,7 +278,7 @@ pub fn progress(len: u64, doing: &'static str) -> Progress {
             };
             note(&format!("note: {doing} for {} s{done}", since.elapsed().as_secs()));
         };
-        // Whoever cannot be started is not needed.
+        // A thread that cannot be started is not needed.
         let _ = thread::Builder::new().spawn(move || every(LINE_PERIOD, &ended, line));
         return Progress { bar, _end: end };
     }
@@ -300,7 +300,7 @@ pub fn progress(len: u64, doing: &'static str) -> Progress {
     Progress { bar, _end: end }
 }
 
-/// Calls `tell` once in every period until nobody is left who could say that it has ended.
+/// Calls `tell` once in every period until no sender is left that could report its end.
 fn every(period: Duration, ended: &Receiver<()>, tell: impl Fn()) {
     while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
         tell();

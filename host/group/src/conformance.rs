@@ -365,18 +365,18 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     let backend = make(&shape);
     let mut fabric = backend.fabric(RankId(0), CoreId(0), 0);
     let window = shape.window_bytes();
-    let (nobody, peer) = (RankId(3), RankId(1));
+    let (absent, peer) = (RankId(3), RankId(1));
     let far = Place::window(u64::MAX - 7);
     let crooked = Place::state(4);
     let x_out = |offset| Place::output(Tensor::XOut, offset);
     let mut refused = |what: &str, of: &mut dyn FnMut(&mut dyn Fabric) -> Result<(), Fault>| {
         assert!(of(&mut fabric).is_err(), "granted: {what}");
     };
-    refused("a put to a rank that is not there", &mut |f| f.put(nobody, Place::window(0), &[1], &[]));
+    refused("a put to a rank that is not there", &mut |f| f.put(absent, Place::window(0), &[1], &[]));
     refused("a put over the end", &mut |f| f.put(peer, Place::window(window - 8), &[1; 8], &[1]));
     refused("a put whose end wraps", &mut |f| f.put(peer, far, &[1; 8], &[1; 8]));
     refused("a put to another rank's output", &mut |f| f.put(peer, x_out(0), &[1], &[]));
-    refused("a publish to a rank that is not there", &mut |f| f.publish(nobody, Place::state(0), 1));
+    refused("a publish to a rank that is not there", &mut |f| f.publish(absent, Place::state(0), 1));
     refused("a publish behind the end", &mut |f| f.publish(peer, Place::state(STATE_BYTES), 1));
     refused("a crooked publish", &mut |f| f.publish(peer, crooked, 1));
     refused("a crooked store", &mut |f| f.store(crooked, 1));
@@ -389,7 +389,7 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     refused("a delivery from behind the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
     refused("a delivery whose end wraps", &mut |f| f.deliver(x_out(u64::MAX), Place::window(0), 2));
     let mut peer_bytes = |what, rank, at, len| refused(what, &mut |f| f.peer_bytes(rank, at, len).map(drop));
-    peer_bytes("bytes of a rank that is not there", nobody, Place::window(0), 8);
+    peer_bytes("bytes of a rank that is not there", absent, Place::window(0), 8);
     peer_bytes("a peer's bytes over the end", peer, Place::window(window - 4), 5);
     peer_bytes("a peer's bytes whose end wraps", peer, far, u64::MAX);
     // A memory may lend nothing at all.
@@ -419,7 +419,7 @@ fn far_refusals<B: Backend>(backend: &B) {
         ("a put to a far rank", fabric.put(far, row, &[1; 8], &[])),
         ("a publish to a far rank", fabric.publish(far, row, 1)),
         ("a message to a near rank", fabric.send(near, row, &[1; 8])),
-        ("a message to the own rank", fabric.send(RankId(0), row, &[1; 8])),
+        ("a message to this rank", fabric.send(RankId(0), row, &[1; 8])),
         ("a message to a rank that is not there", fabric.send(RankId(4), row, &[1; 8])),
         ("a part of a word", fabric.send(far, row, &[1; 12])),
         ("a crooked message", fabric.send(far, Place::window(4), &[1; 8])),
@@ -442,7 +442,7 @@ fn far_refusals<B: Backend>(backend: &B) {
 }
 
 /// An optional call that the fabric of rank 0 claims works, and one that it does not claim fails. Without a `far` rank
-/// there is nobody to send to.
+/// there is no rank to send to.
 fn claims(fabric: &mut dyn Fabric, far: Option<RankId>) {
     let claimed = fabric.capabilities();
     let row = Place::window(0);

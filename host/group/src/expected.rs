@@ -1,4 +1,4 @@
-//! What the oracle says of a case, in the form of a result: golden vectors that no machine has touched.
+//! Results that the reference computes for a case: expected outputs that no state machine has produced.
 
 use crate::compare;
 use safetensors::tensor::TensorInfo;
@@ -143,7 +143,7 @@ impl<'c> Returned<'c> {
             dispatched.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         let uses_y = file.names().iter().any(|name| name.ends_with(".y"));
         for rank in 0..received.len() {
-            // The own rows come first, then the peer's.
+            // Its own rows come first, then the peer's.
             let of_domain = (0..tp).map(|n| if n == 0 { rank } else { rank ^ 1 });
             let pairs: Vec<_> = of_domain.flat_map(|rank| received[rank].iter().copied()).collect();
             let of_rank = |tensor: &str| format!("rank{}.{tensor}", case.name(RankId(rank as u32)));

@@ -103,7 +103,7 @@ pub fn return_zeros(
     Ok(())
 }
 
-/// Puts rows that are elsewhere into `expand_x`, for whoever looks at them later.
+/// Puts rows that are elsewhere into `expand_x`, for code that looks at them later.
 ///
 /// # Errors
 /// They are not in the window.

@@ -33,7 +33,7 @@ pub struct Plan {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Costs {
-    /// Rounds that were run: all, unless somebody asked for the end.
+    /// Rounds that were run: all, unless the caller asked for the end.
     pub rounds: usize,
     /// One entry per round.
     pub dispatch: Vec<Duration>,
@@ -109,9 +109,9 @@ impl Plan {
     }
 }
 
-/// Runs `plan` on `backend` in a world, or as much of it as there is time for before somebody asks for the end; each round
+/// Runs `plan` on `backend` in a world, or as much of it as there is time for before the caller asks for the end; each round
 /// with what `traffic` gives for its number. `drive` takes a unit to its end; `progress` is told of every rank checked.
-/// Returns the costs and the host's state of the ranks, for whoever looks at the last unit. Of both only what concerns
+/// Returns the costs and the host's state of the ranks, for code that looks at the last unit. Of both only what concerns
 /// ranks of this process says anything.
 ///
 /// # Errors
@@ -323,7 +323,7 @@ mod tests {
             ("agent_nic", Some(5), 10, "combine")
         );
         assert_eq!(of(0, Wait::IDLE).what, "agent_idle");
-        // Seen only if nobody else complains, and others do.
+        // Seen only if no other core complains, and others do.
         let seen = of(0, Wait::barrier(CoreId(4)));
         assert_eq!((seen.what, seen.source_core, seen.source_rank), ("core_barrier", Some(4), None));
     }

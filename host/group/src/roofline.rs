@@ -185,7 +185,7 @@ impl<'a> Traffic<'a> {
         copies.filter(|(copied, _)| matches!(copied, Copied::Put { .. })).map(|(_, len)| len).sum()
     }
 
-    /// The memory of a group that copies rows in the way in which these copies take least time on it: each way by turns, on as
+    /// The memory of a group that copies rows in the way in which these copies take least time on it: each way alternately, on as
     /// many threads as the group has workers. The memory must be new, and is as it was afterwards. Of few bytes, and where
     /// agents carry all rows, nothing is measured, and it stays as it is.
     ///

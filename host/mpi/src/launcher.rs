@@ -1,4 +1,4 @@
-//! Who has started this process as one of several: the launchers of MPIs leave that in the environment.
+//! Detects that an MPI launcher has started this process as one of several, from its environment.
 
 use std::env;
 

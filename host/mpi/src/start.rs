@@ -1,4 +1,4 @@
-//! What verbs do that a launcher has started as the processes of a group: they meet, and the first one speaks for all.
+//! The start of a subcommand in processes that an MPI launcher has started: they connect, and the first one prints for all.
 
 use crate::launcher::{Launched, launched};
 use crate::wire::MpiWire;
@@ -51,7 +51,7 @@ pub fn of_first<T>(launched: &Launched, result: Result<T, Error>) -> Result<T, E
 /// What all processes of a group must have alike.
 pub struct Alike {
     pub fingerprint: u64,
-    /// Workers of each, if somebody has asked for a number.
+    /// Workers of each, if the caller has asked for a number.
     pub workers: Option<usize>,
     pub receive: Receive,
 }

@@ -43,7 +43,7 @@ pub fn home() -> Option<PathBuf> {
     Some(env::home_dir()?.join(".local/share/veriep"))
 }
 
-/// The shim that fits whoever has started this process.
+/// The shim that fits the launcher of this process.
 fn find(launched: &Launched) -> Result<PathBuf, String> {
     if let Some(path) = env::var_os(SHIM_VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(path.into());
@@ -161,7 +161,7 @@ impl MpiWire {
         let calls = Calls::load(&path)?;
         let (mut process, mut processes, mut serialised) = (0, 0, 0);
         let mut version = [0_u8; TEXT];
-        // SAFETY: all four point to room for what is written, the text to `TEXT` bytes. Nobody else calls the shim.
+        // SAFETY: all four point to room for what is written, the text to `TEXT` bytes. No other thread calls the shim.
         let code = unsafe {
             let text = version.as_mut_ptr().cast();
             (calls.begin)(&raw mut process, &raw mut processes, &raw mut serialised, text, TEXT as c_int)

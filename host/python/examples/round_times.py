@@ -3,7 +3,7 @@
     python round_times.py [RANKS] [TOKENS] [ROUNDS] [PROGRAM]
 
 Beside it, if there is ``torch``: rows by all-to-all of gloo, counts first, and back. With PROGRAM, the program ``veriep``: what
-``run --backend processes`` needs. The systems run by turns; of each the median counts, of the slowest rank.
+``run --backend processes`` needs. The systems run alternately; of each the median counts, of the slowest rank.
 """
 
 import json

@@ -29,7 +29,7 @@ def put_record(shape: veriep.Shape, source: int, receiver: int, partition: int) 
         to, size = shape.offset("blocks", block=block), blocks.bytes
         size = shape.constants["last_block_bytes"] if block == last else size
         lines.append(f"    memcpy(at + {to}, record + {block * blocks.bytes}, {size});")
-        # Behind what it tells of, and seen by whoever sees it.
+        # Behind what it tells of, and seen by each core that sees it.
         word = f"(uint64_t *)(at + {shape.offset(flags.name, block=block)})"
         lines.append(f"    __atomic_store_n({word}, {flag:#x}ull, __ATOMIC_RELEASE);")
     return "\n".join(

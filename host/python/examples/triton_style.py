@@ -99,7 +99,7 @@ def copy_out(
         local, source = number // RANKS, number % RANKS
         at = STATUS["BASE"] + local * STATUS["LOCAL_EXPERT"] + source * STATUS["SOURCE"]
         word = int(tl.load(state, at, np.uint64))
-        assert word & ((1 << SHIFT) - 1) == WORD, "nobody has told"
+        assert word & ((1 << SHIFT) - 1) == WORD, "no core has told"
         count, first = word >> SHIFT, first + (word >> SHIFT if number < me else 0)
     for slot in range(count):
         at = (

@@ -46,7 +46,7 @@ unsafe fn bytes<'a>((at, len): Array) -> &'a [u8] {
 /// The same, to be written.
 ///
 /// # Safety
-/// As of `bytes`, and nobody reads it meanwhile.
+/// As of `bytes`, and no other code reads it meanwhile.
 unsafe fn bytes_mut<'a>((at, len): Array) -> &'a mut [u8] {
     if len == 0 {
         return &mut [];
@@ -124,7 +124,7 @@ impl Store for PyStore<'_> {
     }
 }
 
-/// Runs something without the interpreter's lock, which asks now and then whether a signal has come, or somebody wants it to
+/// Runs something without the interpreter's lock, which asks now and then whether a signal has come, or another thread wants it to
 /// end.
 fn waiting<T: Send>(
     py: Python<'_>,

@@ -121,7 +121,7 @@ def test_publish_and_wait_in_cuda_are_of_the_whole_system(generation, tmp_path):
     kernels = ptx(text)
     assert [order.rsplit(".", 1)[0] for order in orders(kernels["put_row"])] == ["st.release.sys"]
     assert [order.rsplit(".", 1)[0] for order in orders(kernels["take_row"])] == ["ld.acquire.sys"]
-    # A word that reaches the own GPU alone is seen to.
+    # A word that reaches its own GPU alone is seen to.
     assert not any(
         "sys" in order
         for order in orders(ptx(text.replace("thread_scope_system", "thread_scope_device"))["put_row"])

@@ -62,7 +62,7 @@ def test_every_routing(kind, routing):
     _, dispatched = held(KINDS[kind], routing=routing, seed=1)
     if routing == "hot" and kind == "joint":
         assert dispatched["rank4.expand_x"].shape == (0, A3["h"]), (
-            "nobody sends there, and that is a tensor of no rows"
+            "no rank sends there, and that is a tensor of no rows"
         )
 
 

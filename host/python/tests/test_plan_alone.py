@@ -1,4 +1,4 @@
-"""What is exported is enough: programs made of `plan.json` alone do what the oracle says, and nobody writes where
+"""What is exported is enough: programs made of `plan.json` alone do what the oracle says, and no core writes where
 another does."""
 
 import json

@@ -70,10 +70,10 @@ pub struct Plan {
     pub events_max: u64,
 }
 
-/// How far it is relied upon that whoever can move is woken.
+/// How far the simulator relies on waking each core that can move.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wakes {
-    /// After everything that happens, whoever sleeps is asked whether it could move, which is an error. Slow.
+    /// After everything that happens, each sleeping core is asked whether it could move, which is an error. Slow.
     pub watched: bool,
     /// The wake-up of that number is lost. For tests.
     pub loses: Option<u64>,
@@ -143,7 +143,7 @@ impl Scene<'_> {
             let counts = group.output(i, round, Tensor::EpRecvCounts);
             let counts = &counts[..ep_recv_counts_bytes(shape, rank) as usize];
             let rows = counts.last_chunk().map_or(0, |&last| u32::from_le_bytes(last));
-            // Zeros that take no memory before somebody writes them.
+            // Zeros that take no memory before a core writes them.
             y = vec![0; rows as usize * shape.row_bytes() as usize];
         }
         group.members[i].returned[round] = group.returned(i, round, y);
@@ -347,7 +347,7 @@ pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) ->
     })
 }
 
-/// Runs a group and asks everybody who sleeps, whatever happens, whether it could move.
+/// Runs a group and asks each sleeping core, whatever happens, whether it could move.
 fn watched(group: &mut Group<'_>, scene: &mut Scene<'_>) -> Result<(), Failure> {
     group.memory.chooser.offers = Some(BTreeSet::new());
     group.begin(scene)?;

@@ -21,7 +21,7 @@ pub enum Load {
     Flight(FlightId),
     /// What a core has read in another rank's memory.
     Read(Actor),
-    /// A message of that number, of somebody who counts them.
+    /// A message of that number; the sender counts them.
     Message(u32),
 }
 

@@ -1,7 +1,8 @@
-//! What the operators took the place of, as a run over the same links (seeds 000 and 001): everybody gathers the routing of all
-//! (AllGather), the host waits for it and knows then who sends how much to whom, rows are put together by receiver, exchanged
-//! (AllToAllV) and put together by expert; combine goes the same way back. Each of these is launched by the host, an exchange
-//! with a task for each peer, and begins and ends with a word to and from each peer. No bytes are kept: times alone are told.
+//! The AllGather and AllToAllV baseline that the operators replace, simulated over the same links ([D0] and [D1] in
+//! docs/internals/sources.md): all ranks gather the routing of all (AllGather), the host waits for it and then knows the
+//! counts, rows are packed by receiver, exchanged (AllToAllV) and packed by expert; combine goes back the same way. The host
+//! launches each of these; an exchange has one task for each peer, and begins and ends with a word to and from each peer. The
+//! simulation has times only and keeps no bytes.
 
 use super::network::{Event, Flow, Load, Network};
 use super::prices::{Cluster, Links, PortBy, Ps, mbs, ps, transfer};
@@ -25,7 +26,7 @@ enum Task {
     Sync,
     /// Cores copy rows that the rank sends in dispatch, or receives.
     Copy { received: bool },
-    /// Everybody sends something to everybody.
+    /// Every rank sends something to every rank.
     Exchange(Sent),
 }
 
@@ -207,7 +208,7 @@ impl Run<'_> {
         }
     }
 
-    /// A rank begins an exchange: it says so to everybody, and sends what somebody waits for.
+    /// A rank begins an exchange: it says so to every rank, and sends what a rank waits for.
     fn begin(&mut self, rank: usize, now: Ps) {
         let task = self.ranks[rank].ended.len();
         let ranks = self.ranks.len();

@@ -72,7 +72,7 @@ pub enum Egress {
     /// First come, first served.
     #[default]
     Fifo,
-    /// By turns over destinations, a chunk each.
+    /// Alternating over destinations, a chunk each.
     Fair,
 }
 
@@ -179,7 +179,7 @@ pub struct Costs {
     /// From a word's change until the core that waits for it takes a step.
     pub poll_ns: f64,
     pub agent_poll_ns: f64,
-    /// What a core's plan of dispatch takes for each token and expert of it: 5 accesses by a walk, 2 by a table (seed 004).
+    /// What a core's plan of dispatch takes for each token and expert of it: 5 accesses by a walk, 2 by a table (910C guide).
     pub pair_ns: f64,
     /// Gigabytes a second of rows, as they are sent, that a vector unit quantises; 0 for no time.
     pub quant_gbs: f64,

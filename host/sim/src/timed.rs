@@ -30,7 +30,7 @@ const ROW_MIN: u64 = 513;
 #[cfg(test)]
 mod tests;
 
-/// Events between two looks whether somebody has asked for the end.
+/// Events between two looks whether the caller has asked for the end.
 const ASKED_EVERY: u64 = 1 << 14;
 
 /// Bytes that a core has asked another rank for.
@@ -237,7 +237,7 @@ pub struct Timed {
     paces: Paces,
     jitter: Dice,
     split: OldSplit,
-    /// Whether somebody has asked for the end, after which nothing happens any more.
+    /// Whether the caller has asked for the end, after which nothing happens any more.
     pub cut: bool,
     /// Choices and network events so far.
     pub events: u64,
@@ -245,7 +245,7 @@ pub struct Timed {
     pub events_max: u64,
     /// Of each core that has asked other ranks for something: what has still to come, and whether it can go on then.
     reading: ByActor<(u32, bool)>,
-    /// How often nobody was asked for the end.
+    /// How many events passed since the last look for the end.
     unasked: u64,
     /// The cores and agents that are ready and have not stepped yet; kept only for the check for lost wake-ups.
     pub offers: Option<BTreeSet<Actor>>,
@@ -406,7 +406,7 @@ impl Chooser for Timed {
         // A task goes by the ports, wherever it goes.
         let is_task = matches!(what.kind, FlightKind::Transfer(_));
         if from == to {
-            // On the own rank it is there at once, behind what it must follow.
+            // On this rank it is there at once, behind what it must follow.
             self.network.stay(flow, at, later);
         } else if self.network.is_near(from, to) && !is_task {
             self.network.send_near(flow, at, later);

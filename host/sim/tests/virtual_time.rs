@@ -51,7 +51,7 @@ fn nobody_sleeps_who_could_move() {
 fn a_group_that_cannot_move_is_told_with_the_time() {
     let wakes = |number| Wakes { watched: false, loses: Some(number) };
     let lost = |number| run_of("tiny", &[], "a3", Stage::Three, wakes(number));
-    let hung = (1..100).find_map(|number| lost(number).err()).expect("somebody waits in vain");
+    let hung = (1..100).find_map(|number| lost(number).err()).expect("a core waits without progress");
     let told = hung.to_string();
     assert!(hung.status() == 3 && told.starts_with("no rank can move after "), "{told}");
     assert!(told.contains(" us: rank "), "{told}");

@@ -118,7 +118,7 @@ impl<'a> Trial<'a> {
             {
                 let ep_rank = global_rank::ep_rank(&self.case.shape, rank);
                 let len = match tensor {
-                    // What follows the counts is nobody's.
+                    // What follows the counts has no owner.
                     Tensor::EpRecvCounts => ep_recv_counts_bytes(&self.case.shape, ep_rank),
                     _ => capacity(&self.case.shape, ep_rank, tensor),
                 } as usize;

@@ -78,7 +78,7 @@ static int is_within(const char *what, size_t bytes, size_t most) {
   return !said && bytes <= most;
 }
 
-/* One rank of one core needs nobody, but its agent. */
+/* One rank of one core needs no other, but its agent. */
 static int steps_are_within(const char *what, uint32_t comm_alg, uint32_t receive) {
   int operators[] = {VERIEP_DISPATCH, VERIEP_COMBINE}, good = 1;
   size_t thread = taken(nothing, NULL);

@@ -286,7 +286,7 @@
 #define VERIEP_WINDOW 1
 
 /**
- * A2's WindowsOut, which only the own rank uses.
+ * A2's WindowsOut, which only this rank uses.
  */
 #define VERIEP_WINDOW_OUT 2
 
@@ -618,7 +618,7 @@ typedef struct veriep_config {
  */
 typedef struct veriep_shape {
   /**
-   * Nobody's but the library's.
+   * Private to the library.
    */
   uint64_t opaque[VERIEP_SHAPE_WORDS];
 } veriep_shape;
@@ -849,7 +849,7 @@ typedef struct veriep_inputs {
  */
 typedef struct veriep_expert_map {
   /**
-   * Nobody's but the library's.
+   * Private to the library.
    */
   uint64_t opaque[VERIEP_EXPERT_MAP_WORDS];
 } veriep_expert_map;
@@ -945,24 +945,24 @@ typedef struct veriep_fabric {
    */
   int32_t (*quiet)(void *context, uint32_t *landed);
   /**
-   * Reads an aligned word of the own rank, with acquire semantics.
+   * Reads an aligned word of this rank, with acquire semantics.
    */
   int32_t (*observe)(void *context, struct veriep_place at, uint64_t *word);
   /**
-   * Writes an aligned word of the own rank.
+   * Writes an aligned word of this rank.
    */
   int32_t (*store)(void *context, struct veriep_place at, uint64_t word);
   /**
-   * Tells where bytes of the own rank lie. They may lie at any address, and stay as they are until a call
+   * Tells where bytes of this rank lie. They may lie at any address, and stay as they are until a call
    * that writes.
    */
   int32_t (*bytes)(void *context, struct veriep_place at, uint64_t len, const uint8_t **bytes);
   /**
-   * Writes bytes into an output or WindowsOut of the own rank.
+   * Writes bytes into an output or WindowsOut of this rank.
    */
   int32_t (*write)(void *context, struct veriep_place at, const uint8_t *bytes, size_t len);
   /**
-   * Copies bytes of the own window or TP window into an output.
+   * Copies bytes of its own window or TP window into an output.
    */
   int32_t (*deliver)(void *context, struct veriep_place output, struct veriep_place from, uint64_t len);
   /**
@@ -994,7 +994,7 @@ typedef struct veriep_fabric {
  */
 typedef struct veriep_core {
   /**
-   * Nobody's but the library's.
+   * Private to the library.
    */
   uint64_t opaque[VERIEP_CORE_WORDS];
 } veriep_core;
@@ -1026,7 +1026,7 @@ typedef struct veriep_peer {
    */
   struct veriep_segment window;
   /**
-   * WindowsOut, of the own rank on A2; else empty.
+   * WindowsOut, of this rank on A2; else empty.
    */
   struct veriep_segment window_out;
 } veriep_peer;
@@ -1116,11 +1116,11 @@ typedef struct veriep_nic {
    */
   void *context;
   /**
-   * Reads an aligned word of the own rank's state region, with acquire semantics.
+   * Reads an aligned word of this rank's state region, with acquire semantics.
    */
   int32_t (*observe)(void *context, struct veriep_place at, uint64_t *word);
   /**
-   * Carries `len` bytes from the own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
+   * Carries `len` bytes from its own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
    * to `posted` whether it will: 1, or 0 if there is no room now. Transfers may overtake each other. What
    * lies at `from` stays as it is until the last word of this one has landed.
    */
@@ -1352,7 +1352,7 @@ typedef struct veriep_ticket {
  */
 typedef struct veriep_agent {
   /**
-   * Nobody's but the library's.
+   * Private to the library.
    */
   uint64_t opaque[VERIEP_AGENT_WORDS];
 } veriep_agent;

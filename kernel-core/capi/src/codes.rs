@@ -1,4 +1,4 @@
-//! What numbers mean.
+//! Numbers and their meanings.
 
 use crate::given::read;
 use crate::types::veriep_choices;
@@ -136,7 +136,7 @@ pub const VERIEP_CAN_PREFETCH: u32 = 8;
 pub const VERIEP_STATE: u32 = 0;
 /// The window: rows. On A2 it is WindowsIn. Zero when the group is made.
 pub const VERIEP_WINDOW: u32 = 1;
-/// A2's WindowsOut, which only the own rank uses.
+/// A2's WindowsOut, which only this rank uses.
 pub const VERIEP_WINDOW_OUT: u32 = 2;
 /// The state region of the TP domain; ranks are named by their number in it.
 pub const VERIEP_TP_STATE: u32 = 3;

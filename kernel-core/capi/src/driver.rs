@@ -112,7 +112,7 @@ pub unsafe extern "C" fn veriep_core_new(
 /// Begins an operator, `VERIEP_DISPATCH` or `VERIEP_COMBINE`. All cores of this rank must have ended the one before.
 ///
 /// # Safety
-/// A pointer that is not null leads to a core that nobody else uses meanwhile.
+/// A pointer that is not null leads to a core that no other call uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn veriep_core_begin(core: *mut veriep_core, which: u32) -> i32 {
     // SAFETY: the caller's.
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn veriep_core_resume(core: *mut veriep_core) -> i32 {
 /// when it has ended, or a code below 0. `status` may be null.
 ///
 /// # Safety
-/// Pointers that are not null lead to what they say, and to as much; nobody else uses the core meanwhile. Memory is used as
+/// Pointers that are not null lead to what they say, and to as much; no other call uses the core meanwhile. Memory is used as
 /// `docs/embed/c.md` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn veriep_core_step(

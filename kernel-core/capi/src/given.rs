@@ -11,7 +11,7 @@ use kernel_core::inputs::{Batch, Inputs, Mask};
 use kernel_core::protocol::CombineInputs;
 
 /// # Safety
-/// What is not null is aligned memory of a `T` that nobody writes meanwhile, or not aligned.
+/// What is not null is aligned memory of a `T` that no other code writes meanwhile, or not aligned.
 pub(crate) unsafe fn read<'a, T>(from: *const T) -> Said<&'a T> {
     if !from.is_null() && !from.is_aligned() {
         return Err(VERIEP_E_ARGUMENT);
@@ -21,7 +21,7 @@ pub(crate) unsafe fn read<'a, T>(from: *const T) -> Said<&'a T> {
 }
 
 /// # Safety
-/// What is not null is memory for a `T` that nobody else uses meanwhile, or not aligned.
+/// What is not null is memory for a `T` that no other code uses meanwhile, or not aligned.
 pub(crate) unsafe fn write<'a, T>(to: *mut T) -> Said<&'a mut MaybeUninit<T>> {
     if !to.is_null() && !to.is_aligned() {
         return Err(VERIEP_E_ARGUMENT);
@@ -52,14 +52,14 @@ fn check<T>(data: *const T, len: usize) -> Said<bool> {
 }
 
 /// # Safety
-/// What is neither null nor misaligned has `len` elements that nobody writes meanwhile.
+/// What is neither null nor misaligned has `len` elements that no other code writes meanwhile.
 pub(crate) unsafe fn slice<'a, T>(data: *const T, len: usize) -> Said<&'a [T]> {
     // SAFETY: checked, and otherwise the caller's.
     Ok(if check(data, len)? { unsafe { slice::from_raw_parts(data, len) } } else { &[] })
 }
 
 /// # Safety
-/// What is neither null nor misaligned has `len` elements that nobody else uses meanwhile.
+/// What is neither null nor misaligned has `len` elements that no other code uses meanwhile.
 pub(crate) unsafe fn slice_mut<'a, T>(data: *mut T, len: usize) -> Said<&'a mut [T]> {
     // SAFETY: checked, and otherwise the caller's.
     Ok(if check(data, len)? { unsafe { slice::from_raw_parts_mut(data, len) } } else { &mut [] })

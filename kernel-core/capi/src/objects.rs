@@ -1,4 +1,4 @@
-//! What lives in opaque words of the caller's memory.
+//! Objects in opaque words of the caller's memory.
 
 use crate::codes::{Said, VERIEP_E_ORDER, VERIEP_OK};
 use crate::given;
@@ -139,7 +139,7 @@ pub(crate) unsafe fn get<'a, T: Object>(from: *const T::Words) -> Said<&'a T> {
 /// The same, to change it.
 ///
 /// # Safety
-/// As of [`get`], and nobody else uses the words meanwhile.
+/// As of [`get`], and no other code uses the words meanwhile.
 pub(crate) unsafe fn get_mut<'a, T: Object>(from: *mut T::Words) -> Said<&'a mut T> {
     // SAFETY: the caller's.
     unsafe { get::<T>(from) }?;

@@ -14,7 +14,7 @@ impl Text<'_> {
     /// An empty text; nothing can be said where `at` is null.
     ///
     /// # Safety
-    /// What is not null has `len` bytes that nobody else uses meanwhile.
+    /// What is not null has `len` bytes that no other code uses meanwhile.
     pub(crate) unsafe fn new(at: *mut c_char, len: usize) -> Said<Self> {
         // SAFETY: the caller's.
         let room = unsafe { slice_mut(at, if at.is_null() { 0 } else { len }) }?;

@@ -1,4 +1,4 @@
-//! What C and this crate hand each other.
+//! Types that C and this crate exchange.
 
 use crate::codes::{VERIEP_FINGERPRINTS, VERIEP_TENSORS};
 use core::ffi::{c_char, c_void};
@@ -83,28 +83,28 @@ pub struct veriep_config {
 /// A configuration that has been checked. It may be copied, and all cores of a program may read one.
 #[repr(C)]
 pub struct veriep_shape {
-    /// Nobody's but the library's.
+    /// Private to the library.
     pub opaque: [u64; VERIEP_SHAPE_WORDS],
 }
 
 /// A core of a rank and the operator that it runs. It may be moved between steps.
 #[repr(C)]
 pub struct veriep_core {
-    /// Nobody's but the library's.
+    /// Private to the library.
     pub opaque: [u64; VERIEP_CORE_WORDS],
 }
 
 /// An `expert_map` that has been checked. It leads to the caller's words, which stay where they are and as they are.
 #[repr(C)]
 pub struct veriep_expert_map {
-    /// Nobody's but the library's.
+    /// Private to the library.
     pub opaque: [u64; VERIEP_EXPERT_MAP_WORDS],
 }
 
 /// The agent of a rank (A2).
 #[repr(C)]
 pub struct veriep_agent {
-    /// Nobody's but the library's.
+    /// Private to the library.
     pub opaque: [u64; VERIEP_AGENT_WORDS],
 }
 
@@ -319,20 +319,20 @@ pub struct veriep_fabric {
         Option<unsafe extern "C" fn(context: *mut c_void, to: u32, at: veriep_place, word: u64) -> i32>,
     /// Writes to `landed` whether all that this core did has landed: 1 or 0.
     pub quiet: Option<unsafe extern "C" fn(context: *mut c_void, landed: *mut u32) -> i32>,
-    /// Reads an aligned word of the own rank, with acquire semantics.
+    /// Reads an aligned word of this rank, with acquire semantics.
     pub observe: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32>,
-    /// Writes an aligned word of the own rank.
+    /// Writes an aligned word of this rank.
     pub store: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: u64) -> i32>,
-    /// Tells where bytes of the own rank lie. They may lie at any address, and stay as they are until a call
+    /// Tells where bytes of this rank lie. They may lie at any address, and stay as they are until a call
     /// that writes.
     pub bytes: Option<
         unsafe extern "C" fn(context: *mut c_void, at: veriep_place, len: u64, bytes: *mut *const u8) -> i32,
     >,
-    /// Writes bytes into an output or WindowsOut of the own rank.
+    /// Writes bytes into an output or WindowsOut of this rank.
     pub write: Option<
         unsafe extern "C" fn(context: *mut c_void, at: veriep_place, bytes: *const u8, len: usize) -> i32,
     >,
-    /// Copies bytes of the own window or TP window into an output.
+    /// Copies bytes of its own window or TP window into an output.
     pub deliver: Option<
         unsafe extern "C" fn(context: *mut c_void, output: veriep_place, from: veriep_place, len: u64) -> i32,
     >,
@@ -371,9 +371,9 @@ pub struct veriep_fabric {
 pub struct veriep_nic {
     /// Handed to each function.
     pub context: *mut c_void,
-    /// Reads an aligned word of the own rank's state region, with acquire semantics.
+    /// Reads an aligned word of this rank's state region, with acquire semantics.
     pub observe: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32>,
-    /// Carries `len` bytes from the own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
+    /// Carries `len` bytes from its own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
     /// to `posted` whether it will: 1, or 0 if there is no room now. Transfers may overtake each other. What
     /// lies at `from` stays as it is until the last word of this one has landed.
     pub post: Option<
@@ -406,7 +406,7 @@ pub struct veriep_peer {
     pub state: veriep_segment,
     /// The window.
     pub window: veriep_segment,
-    /// WindowsOut, of the own rank on A2; else empty.
+    /// WindowsOut, of this rank on A2; else empty.
     pub window_out: veriep_segment,
 }
 

@@ -54,7 +54,7 @@ const POSTS_TWO: Program = agent(0, &[wait(A, 1), post(1, SENT, ROW), post(1, SE
 pub const NIC_SUITE: &[Litmus] = &[
     // 1: delivery.
     required(
-        "a transfer is delivered whole, though nobody acts again",
+        "a transfer is delivered whole, without another call",
         &[RINGS, POSTS, on(1, 0, &[wait(LAST, SEVENS), row(ROW, 7)])],
     ),
     required(
@@ -180,7 +180,7 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     racy(
-        "a transfer does not speak for puts that nobody was quiet about",
+        "a transfer does not speak for puts without a quiet",
         &[
             on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
             on(2, 0, &[put(1, ROW_2, 5), publish(0, A, 1)]),
@@ -199,7 +199,7 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     required(
-        "whoever is told of a transfer by its observer sees it",
+        "a core that the observer of a transfer tells sees it",
         &[
             RINGS,
             POSTS,
@@ -274,7 +274,7 @@ pub const NIC_SUITE: &[Litmus] = &[
         ],
     ),
     open(
-        "a doorbell does not speak for stores that nobody was quiet about",
+        "a doorbell does not speak for stores without a quiet",
         &[on(0, 0, &[store(C, 5), publish(0, A, 1)]), agent(0, &[wait(A, 1), expect(C, &[5])])],
     ),
 ];

@@ -100,7 +100,7 @@ pub const SUITE: &[Litmus] = &[
         ],
     ),
     required(
-        "a put to the own rank is before the own flag",
+        "a put to this rank is before its own flag",
         &[on(0, 0, &[put(0, ROW, 7), publish(0, A, 1), wait(A, 1), row(ROW, 7)])],
     ),
     // 2: publishes.

@@ -56,7 +56,7 @@ pub trait Cells {
     /// Returns the optional calls of [`Fabric`] that it can carry out.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns the own rank in the domain that the region of `at` belongs to.
+    /// Returns this rank in the domain that the region of `at` belongs to.
     fn own(&self, at: Place) -> RankId;
 
     /// Returns whether `rank` belongs to another server, so that it gets messages alone.
@@ -97,7 +97,7 @@ pub trait Cells {
         })
     }
 
-    /// Loads the own rank's words of a transfer one after the other, and stores each to the other rank.
+    /// Loads this rank's words of a transfer one after the other, and stores each to the other rank.
     ///
     /// # Errors
     /// One of the places lies outside its region.
@@ -115,13 +115,13 @@ pub trait Cells {
     /// They do not lie in one region.
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault>;
 
-    /// Copies a row of the own rank into one of its outputs.
+    /// Copies a row of this rank into one of its outputs.
     ///
     /// # Errors
     /// One of them lies outside its region.
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault>;
 
-    /// Writes into the own rank's memory.
+    /// Writes into this rank's memory.
     ///
     /// # Errors
     /// The place is outside its region.

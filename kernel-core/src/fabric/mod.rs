@@ -19,7 +19,7 @@
 //! 4. Causality: what has landed stays landed. If a core observes a word, everything that rules 2 and 3 say of its publisher's
 //!    effects, and everything that the publisher had itself observed, precedes the observer's next actions, over chains of any
 //!    length. There is no order common to all readers.
-//! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
+//! 5. [`store`](Fabric::store) is like a publish to this rank that no put gates: it may land late, up to
 //!    the next quiet. One core's stores to one word land in their order, and it observes them at once. It may observe its own
 //!    publish before other cores can, as over a store buffer, if rules 2 and 4 hold for it as for any observer: it then reads its
 //!    earlier puts to that rank, and what it publishes next comes after that publish.
@@ -172,7 +172,7 @@ impl core::error::Error for Fault {}
 
 /// One core's view of the memory of all ranks. **The region chooses the domain**: `to` is an EP rank for
 /// [`State`](crate::place::Region::State) and [`Window`](crate::place::Region::Window), and the number of a rank in
-/// the own TP domain for [`TpState`](crate::place::Region::TpState) and
+/// its own TP domain for [`TpState`](crate::place::Region::TpState) and
 /// [`TpWindow`](crate::place::Region::TpWindow). See the [module](self) for the contract.
 pub trait Fabric {
     /// Returns the optional calls that this fabric carries out: [`peer_bytes`](Self::peer_bytes), [`send`](Self::send),
@@ -199,7 +199,7 @@ pub trait Fabric {
     /// The place is outside the peer's region.
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault>;
 
-    /// Publishes an aligned word on any rank, including the own one: an observer of the word sees all earlier puts of this
+    /// Publishes an aligned word on any rank, including its own: an observer of the word sees all earlier puts of this
     /// core to that rank.
     ///
     /// # Errors
@@ -221,32 +221,32 @@ pub trait Fabric {
     /// The backend lost something it had accepted.
     fn quiet(&mut self) -> Result<bool, Fault>;
 
-    /// Reads an aligned word of the own rank with acquire semantics.
+    /// Reads an aligned word of this rank with acquire semantics.
     ///
     /// # Errors
     /// The place is outside the region or not a multiple of 8.
     fn observe(&self, at: Place) -> Result<u64, Fault>;
 
-    /// Writes an aligned word of the own rank: clears a flag, flips a selector.
+    /// Writes an aligned word of this rank: clears a flag, flips a selector.
     ///
     /// # Errors
     /// The place is outside the region or not a multiple of 8.
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault>;
 
-    /// Returns bytes of the own rank's window.
+    /// Returns bytes of this rank's window.
     ///
     /// # Errors
     /// The range is outside the region.
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault>;
 
-    /// Writes bytes into an output or into WindowsOut of the own rank. They may land late, up to the next quiet. (With
-    /// direct placement experts, which are not machines, write their results into the own window by this call.)
+    /// Writes bytes into an output or into WindowsOut of this rank. They may land late, up to the next quiet. (With
+    /// direct placement experts, which are not machines, write their results into this rank's window by this call.)
     ///
     /// # Errors
     /// The range is outside the region.
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault>;
 
-    /// Returns `len` bytes of an output of the own rank, to be written in place instead of by one [`write`](Self::write):
+    /// Returns `len` bytes of an output of this rank, to be written in place instead of by one [`write`](Self::write):
     /// all of them, by this core, before its next effect. They are cells, because the rows read meanwhile are borrowed from
     /// the same fabric. Returns `None` for any other place; without [`Capabilities::LEND`], and by default, always, as on a
     /// memory where writes may land late.
@@ -254,14 +254,14 @@ pub trait Fabric {
         None
     }
 
-    /// Copies `len` bytes of the own rank's window straight into an output. They may land late, as after a
+    /// Copies `len` bytes of this rank's window straight into an output. They may land late, as after a
     /// [`write`](Self::write).
     ///
     /// # Errors
     /// One of the ranges is outside its region.
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault>;
 
-    /// Returns bytes of the window of rank `rank`, including the own one; of several ranks at once, so that a sum of rows
+    /// Returns bytes of the window of rank `rank`, including its own; of several ranks at once, so that a sum of rows
     /// stays in registers. Pull combine needs this call, which processors support that map each other's memory.
     ///
     /// Rule 6 applies as for [`bytes`](Self::bytes): only bytes are legal that a flag of that rank covers, which this core

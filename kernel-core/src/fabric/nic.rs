@@ -1,8 +1,8 @@
-//! The interface of A2's agent: the second kind of processor (seed 000 section 1.3: AICPU), which issues batched writes for
+//! The interface of A2's agent: the second kind of processor (A2 design, section 1.3: AICPU), which issues batched writes for
 //! the cores of its rank.
 //!
 //! # The contract
-//! A **transfer** carries whole aligned words of eight bytes from the own rank's WindowsOut to a peer's WindowsIn.
+//! A **transfer** carries whole aligned words of eight bytes from this rank's WindowsOut to a peer's WindowsIn.
 //!
 //! 1. [`post`](Nic::post) returns before anything has been written. Later the transfer is **delivered**, word by word.
 //!    Every posted transfer is eventually delivered completely, without further action of any core or agent.
@@ -14,7 +14,7 @@
 //! 5. Causality, as in the contract of [`Fabric`](super::Fabric): everything that the agent has observed before it posts
 //!    precedes the next actions of an observer of the transfer's words. So the transfer reads the values that the cores
 //!    wrote and were quiet about before the doorbell.
-//! 6. [`observe`](Nic::observe) reads an aligned word of the own state region, with acquire semantics.
+//! 6. [`observe`](Nic::observe) reads an aligned word of its own state region, with acquire semantics.
 //!
 //! # Requirements on backends
 //! A2's windows are payload in one operator and flags in another, and the deliverer of a transfer cannot distinguish them.
@@ -32,7 +32,7 @@ use crate::units::RankId;
 pub struct Transfer {
     /// The rank whose memory is written.
     pub to: RankId,
-    /// The source, in WindowsOut of the own rank.
+    /// The source, in WindowsOut of this rank.
     pub from: Place,
     /// The destination, in WindowsIn of the peer.
     pub at: Place,
@@ -70,7 +70,7 @@ pub enum Post {
 
 /// The agent's view of its rank. See the [module](self) for the contract.
 pub trait Nic {
-    /// Reads an aligned word of the own rank's state region with acquire semantics.
+    /// Reads an aligned word of this rank's state region with acquire semantics.
     ///
     /// # Errors
     /// The place is outside the region or not a multiple of 8.

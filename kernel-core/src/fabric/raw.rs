@@ -112,7 +112,7 @@ pub struct RawCells<'a> {
     tp_rank: RankId,
     /// The number of ranks of a server, if other servers are far; else 0.
     server_ranks: u32,
-    /// The first rank of the own server.
+    /// The first rank of its own server.
     server_first: u32,
     row_copy: RowCopy,
     /// A cell, since outputs are lent by shared reference, which another thread must not have.
@@ -146,7 +146,7 @@ impl<'a> RawFabric<'a> {
     /// - every segment is allocated, readable and writable, its base a multiple of 8, and no two overlap;
     /// - the memory is accessed by nothing but fabrics over the same segments that are driven by this crate's
     ///   machines under the rules of their protocol (one driver for each core, the join kept), and between operators
-    ///   by code that reads outputs, and by experts, which read rows and write results in the own window;
+    ///   by code that reads outputs, and by experts, which read rows and write results in this rank's window;
     /// - other callers keep the contract of [`Fabric`](super::Fabric): rows are read after a flag that covers them, have one writer, and
     ///   outputs are not read by [`bytes`](super::Fabric::bytes) while they are [lent](super::Fabric::lend).
     #[must_use]
@@ -192,7 +192,7 @@ impl<'a> RawNic<'a> {
 }
 
 impl<'a> RawCells<'a> {
-    /// Whoever makes a fabric or an interface of it has the promises of [`RawFabric::new`].
+    /// The caller that makes a fabric or an interface of it has the promises of [`RawFabric::new`].
     const fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
         Self {
             peers,
@@ -371,7 +371,7 @@ impl Cells for RawCells<'_> {
     fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let address = self.address(rank, at, len)?;
         // SAFETY: the range lies in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an
-        // observed flag covers, and their writer does not touch them again: of the own rank, before this operator has
+        // observed flag covers, and their writer does not touch them again: of this rank, before this operator has
         // ended here; of a peer, before this rank's next flag.
         Ok(unsafe { slice::from_raw_parts(address, len as usize) })
     }

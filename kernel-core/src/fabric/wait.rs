@@ -153,7 +153,7 @@ impl Wait {
         Self { flag, rank, index }
     }
 
-    /// Creates the wait for another core of the own rank to arrive at the core barrier.
+    /// Creates the wait for another core of this rank to arrive at the core barrier.
     #[inline]
     #[must_use]
     pub const fn barrier(core: CoreId) -> Self {

@@ -14,7 +14,7 @@ use core::fmt;
 pub enum Awaited {
     /// A change of this word, in any region of this rank's memory.
     Word(Place),
-    /// A change in this number of bytes of the own rank.
+    /// A change in this number of bytes of this rank.
     Bytes(Place, u64),
     /// [`quiet`](Fabric::quiet) returns true.
     Quiet,

@@ -5,7 +5,7 @@ use crate::shape::{Shape, hash};
 use crate::units::{RankId, Token};
 
 /// A number of a rank's active pairs and their experts. The combine of a dispatch must have the same ones: with other ids or
-/// another mask it awaits flags that nobody sends, or leaves one for a later round, whose sum is then wrong without an error.
+/// another mask it awaits flags that no rank sends, or leaves one for a later round, whose sum is then wrong without an error.
 ///
 /// A caller takes it once per rank, after the check of dispatch ([`Inputs::batch`]), keeps it with the batch, and gives it to
 /// the check of combine ([`Inputs::dispatched`]). Several batches may be open. Others almost never have the same number,

@@ -1,4 +1,4 @@
-//! Redundant experts (seed 002): a busy expert has several replicas, each a physical expert with a location of its own.
+//! Redundant experts (A3 slides): a busy expert has several replicas, each a physical expert with a location of its own.
 //!
 //! ```text
 //! expert_map, [E_l, P] words of i32: the physical experts of each logical one, then -1

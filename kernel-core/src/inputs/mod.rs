@@ -13,7 +13,7 @@ use crate::shape::{Dtype, Given, Op, Protocol, Shape};
 use crate::units::{RankId, Token, nth_piece};
 use core::ops::ControlFlow;
 
-/// `x_active_mask` (seed 003: `xActiveMaskOptional`).
+/// `x_active_mask` (V2 reference: `xActiveMaskOptional`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mask<'a> {
     /// Every token is active.
@@ -42,7 +42,7 @@ pub struct Inputs<'a> {
     /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
     pub scales: Option<&'a [f32]>,
     /// `[bs, h]` dtype, added to each result at last: on all ranks or on none, and only where no rank holds shared experts
-    /// (seed 003: `sharedExpertXOptional`).
+    /// (V2 reference: `sharedExpertXOptional`).
     pub shared_expert_x: Option<&'a [u8]>,
     /// `[q]` dtype, const experts' factors of the token; the same on all ranks.
     pub const_expert_alpha_1: &'a [u8],

@@ -1,13 +1,13 @@
-//! The A2 state region, 1 MiB per rank, zeroed when the group is created: the messages of a rank's cores to its agent (seed
-//! 000 section 1.3.2, the message area) and to each other.
+//! The A2 state region, 1 MiB per rank, zeroed when the group is created: the messages of a rank's cores to its agent (A2
+//! design, section 1.3.2: the message area) and to each other.
 //!
 //! ```text
-//!   0 KiB  message slot 0   one task record per peer, 32 B, by the peer's number; the own one stays empty
+//!   0 KiB  message slot 0   one task record per peer, 32 B, by the peer's number; its own stays empty
 //!  32 KiB  message slot 1   of the other half
 //!  64 KiB  doorbell         u64: operators that have been rung so far; operator N (from 0) rings N + 1
 //! 848 KiB  core words       as on A3
 //!
-//! task record (seed 000 section 3.3.1)
+//! task record (A2 design, section 3.3.1)
 //!   +0   local_buf u64       where it is read, in WindowsOut
 //!   +8   remote_buf u64      where it is written, in the peer's WindowsIn
 //!   +16  count u64           elements
@@ -47,15 +47,15 @@ const_assert!(DOORBELL + 8 <= CORE_WORDS);
 /// A task record: one batched write to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
-    /// The source: an offset in the own WindowsOut (seed: `localBuf`).
+    /// The source: an offset in its own WindowsOut (CANN: `localBuf`).
     pub local_buf: u64,
-    /// The destination: an offset in the peer's WindowsIn (seed: `remoteBuf`).
+    /// The destination: an offset in the peer's WindowsIn (CANN: `remoteBuf`).
     pub remote_buf: u64,
-    /// The number of elements (seed: `count`).
+    /// The number of elements (CANN: `count`).
     pub count: u64,
-    /// The type of the elements (seed: `dataType`).
+    /// The type of the elements (CANN: `dataType`).
     pub data_type: u32,
-    /// The peer (seed: `remoteRankId`).
+    /// The peer (CANN: `remoteRankId`).
     pub remote_rank_id: u32,
 }
 

@@ -1,4 +1,4 @@
-//! WindowsIn and WindowsOut of an A2 rank, `hccl_buffsize_mb` each (seed 000 sections 2.3.2, 2.4.3, 3.3.2).
+//! WindowsIn and WindowsOut of an A2 rank, `hccl_buffsize_mb` each (A2 design, sections 2.3.2, 2.4.3, 3.3.2).
 //!
 //! ```text
 //! half h at h * size / 2, in both regions:
@@ -35,9 +35,9 @@ pub const FLAG: u32 = 0xFFFF_FFFF;
 pub const FLAG_WORD: u64 = 8;
 /// The offset of FLAG1 in a dispatch window.
 pub const FLAG1: Offset = 4 * STATUS_FLAG as Offset;
-/// The number of used words of the head of a dispatch window (seed: `STATUS_ENTRY_COUNT`).
+/// The number of used words of the head of a dispatch window (CANN: `STATUS_ENTRY_COUNT`).
 pub const STATUS_WORDS: usize = 32;
-/// The index of FLAG1 among them (seed: `FLAG_OFFSET`); the counts of the local experts precede it.
+/// The index of FLAG1 among them (CANN: `FLAG_OFFSET`); the counts of the local experts precede it.
 pub const STATUS_FLAG: usize = 24;
 
 /// Returns the start of a half, in either region.
@@ -65,7 +65,7 @@ pub const fn window_out(shape: &Shape, half: Partition, peer: RankId, at: Offset
     Place { offset: window.offset + at, ..window }
 }
 
-/// Returns the place of the number of the next operator's half, 0 or 1 (seed: `bufferChosen`); both operators share it.
+/// Returns the place of the number of the next operator's half, 0 or 1 (CANN: `bufferChosen`); both operators share it.
 #[must_use]
 pub const fn buffer_chosen(shape: &Shape) -> Place {
     places::BufferChosen(&Memory::of_any(shape), [])

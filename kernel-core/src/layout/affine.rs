@@ -1,7 +1,7 @@
-//! Where things lie, as affine maps: an offset is a base plus, for each index, the index times a stride. For generators of
-//! kernels, which need numbers when a kernel is specialised. Base and strides are those of the [table](super::table); a test
-//! holds each map against the functions that machines use, on every index. [`areas`](super::map::areas) are the same as rows
-//! of equal slots.
+//! Affine maps of the memory: an offset is a base plus, for each index, the index times a stride. Generators of kernels use
+//! them, because they need numbers when a kernel is specialised. Base and strides come from the [table](super::table); a test
+//! compares each map with the functions that state machines use, on every index. [`areas`](super::map::areas) are the same as
+//! rows of equal slots.
 //!
 //! What no map tells is a table of one batch: which row has which slot, position or record ([`plan`](crate::plan)).
 

@@ -1,4 +1,4 @@
-//! The A3 data region of a rank, `hccl_buffsize_mb` (seed 002, key designs 1 and 3).
+//! The A3 data region of a rank, `hccl_buffsize_mb` (A3 slides, key designs 1 and 3).
 //!
 //! ```text
 //! partition p at p * size / 2:
@@ -9,7 +9,7 @@
 //!                                  record = (source_rank * L + local_expert) * max_bs + slot
 //!                                  (rank-major: not the order of the status slots),
 //!                                  and (source_rank + owner_rank) * port_offset bytes more
-//!                                  (seed 004 section 2.3)
+//!                                  (910C guide, section 2.3)
 //! ```
 //!
 //! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so the receiver needs no mask to find them.

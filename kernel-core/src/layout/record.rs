@@ -22,7 +22,7 @@ const PADDING_MAX: usize = 31;
 /// The maximum number of bytes after the data of a record: padding, scale field, triple.
 const TAIL_MAX: usize = PADDING_MAX + SCALE_FIELD as usize + TRIPLE as usize;
 
-/// The source of a row, which combine needs to send the result back (seed 002: the triple).
+/// The source of a row, which combine needs to send the result back (A3 slides: the triple).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Triple {

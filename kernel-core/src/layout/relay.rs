@@ -1,4 +1,4 @@
-//! The window of a rank in an A2 hierarchy: words, two relay areas, the near area (seed 001, stages 2 and 3).
+//! The window of a rank in an A2 hierarchy: words, two relay areas, the near area (A2 stages article, stages 2 and 3).
 //!
 //! ```text
 //! +0          words
@@ -75,7 +75,7 @@ const_assert!(ROWS_DONE + NEAR_MAX * CORES_MAX as u64 * LINE <= END_FLAGS);
 const_assert!(RANKS_MAX as u64 * LINE <= END_FLAGS_PARTITION);
 const_assert!(END_FLAGS + 2 * END_FLAGS_PARTITION <= COUNTS);
 const_assert!(COUNTS + 2 * COUNTS_PARTITION == WORDS);
-// Seed 003 demands this much besides the rows.
+// The V2 reference demands this much besides the rows.
 const_assert!(NEAR_AREA <= 104 << 20);
 // A slot has at least 128 bytes besides its row.
 const_assert!(FRONT + TAIL as u64 <= 128);

@@ -1,4 +1,4 @@
-//! The A3 state region, 1 MiB per rank, zeroed when the group is created (seed 002, key design 1).
+//! The A3 state region, 1 MiB per rank, zeroed when the group is created (A3 slides, key design 1).
 //!
 //! ```text
 //!   0 KiB  partition 0: dispatch status   64 KiB   slot = local_expert * R + source_rank, 32 B:

@@ -363,7 +363,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
         let domain = Domain { r: 3, e: 4 / i64::from(tp), s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
         let op = Op::CombineAddRmsNorm;
         let shape = shape_of(&Config { quant_mode: 2, op, tp_world_size: tp.into(), ..domain.config() });
-        // With a TP domain the peer's rows and counts follow the own ones.
+        // With a TP domain the peer's rows and counts follow its own.
         let (rows, slots) = (tp * shape.rows_max(rank) as u32, tp * shape.local_experts(rank) * 3);
         let has_modes = row_table::is_possible(&shape);
         let entries = [

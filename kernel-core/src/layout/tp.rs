@@ -1,4 +1,4 @@
-//! The regions of a TP domain of two ranks (seed 003: `groupTp`), for data that the peer lends a rank. They are not part of
+//! The regions of a TP domain of two ranks (V2 reference: `groupTp`), for data that the peer lends a rank. They are not part of
 //! `hccl_buffsize_mb`.
 //!
 //! ```text

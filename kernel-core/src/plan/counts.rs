@@ -1,4 +1,4 @@
-//! Counts of received rows and their prefix sums (seed 000 section 2.4; seed: `epRecvCount`).
+//! Counts of received rows and their prefix sums (A2 design, section 2.4; CANN: `epRecvCount`).
 //!
 //! Each core knows the counts of its own dispatch slots. From the cores before it, it must learn their total number of
 //! rows, and how many of these belong to the local expert in which its own share begins.
@@ -59,7 +59,7 @@ pub fn prefix(shape: &Shape, rank: RankId, core: CoreId, sums: impl Iterator<Ite
 }
 
 /// Computes the inclusive prefix sums of the transposed `counts`, which have a row per source and `experts` columns; `sums`
-/// is local expert major (seed: `epRecvCount`). [`add_gather_adds`](super::permute::add_gather_adds) suits a vector unit.
+/// is local expert major (CANN: `epRecvCount`). [`add_gather_adds`](super::permute::add_gather_adds) suits a vector unit.
 pub fn transposed_prefix(counts: &[u32], experts: usize, sums: &mut [u32]) {
     let columns = (0..experts).map(|expert| counts.iter().skip(expert).step_by(experts.max(1)));
     let mut sum = 0u32;
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_matrix_of_the_seed_comes_out() {
-        // Seed 000 section 3.2.2: counts of expert 0 and 1 from ranks 0 to 3, and their prefix sums.
+        // The A2 design, section 3.2.2: counts of expert 0 and 1 from ranks 0 to 3, and their prefix sums.
         let counts = [1, 0, 1, 1, 0, 5, 2, 2];
         let recv_counts = [1, 1, 2, 3, 3, 8, 10, 12];
         for cores in 1..=8 {

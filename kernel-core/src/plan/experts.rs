@@ -1,4 +1,4 @@
-//! The sends of a core of fullmesh_v2: expert by expert, rotated by the rank (seed 004 section 2.1), and after them its
+//! The sends of a core of fullmesh_v2: expert by expert, rotated by the rank (910C guide, section 2.1), and after them its
 //! shared pairs. Records of one expert leave in the order of their slots.
 
 use super::route::{Send, Sends, moe_pair};

@@ -1,4 +1,4 @@
-//! Incast: the number of ranks that send to one receiver at the same step of their cores (seed 004 section 2.1).
+//! Incast: the number of ranks that send to one receiver at the same step of their cores (910C guide, section 2.1).
 //!
 //! A step is the i-th send of every core that still has one, as if all cores sent at one speed from a common start.
 

@@ -1,4 +1,4 @@
-//! The order of sending (seed 004 section 2.1): staggered, so that ranks do not all send to the same rank first.
+//! The order of sending (910C guide, section 2.1): staggered, so that ranks do not all send to the same rank first.
 
 use crate::units::{RankId, div_floor, div_rem};
 use core::ops::Range;
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn rank_two_of_six_begins_with_its_third_item() {
-        // Seed 004 section 2.1, with the rank in place of the seed's 0.
+        // The 910C guide, section 2.1, with the rank in place of its 0.
         assert_eq!(items(SendOrder::Staggered, 10..16, 2), [12, 13, 14, 15, 10, 11]);
         assert_eq!(items(SendOrder::Staggered, 10..16, 6), [10, 11, 12, 13, 14, 15]);
     }
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Ranks have rows for six ranks each, by destination: at each step every rank sends to another one (seed 004 section
+    /// Ranks have rows for six ranks each, by destination: at each step every rank sends to another one (910C guide, section
     /// 2.1: rank i begins with rank i). Rotated over rows, whose numbers differ by rank, some would wait for each other.
     #[test]
     fn rotation_over_destinations_begins_with_another_rank_on_each_rank() {

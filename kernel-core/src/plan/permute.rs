@@ -1,4 +1,4 @@
-//! Reordering for A2: rows for one rank lie side by side, so that one task carries them all (seed 000 sections
+//! Reordering for A2: rows for one rank lie side by side, so that one task carries them all (A2 design, sections
 //! 2.2 to 2.4 and 3.2).
 //!
 //! The sender knows its rows by expert ([`Cumsum`]), the receiver its rows by expert and source ([`RecvCounts`]). From
@@ -20,7 +20,7 @@ pub fn cumulate(table: &mut [u32]) {
     }
 }
 
-/// A rank's own rows by expert, as prefix sums (seed: `expertCumsum`).
+/// A rank's own rows by expert, as prefix sums (CANN: `expertCumsum`).
 #[derive(Clone, Copy, Debug)]
 pub struct Cumsum<'a> {
     /// The domain.
@@ -60,7 +60,7 @@ impl Cumsum<'_> {
         self.before(first + home.local_expert).saturating_sub(self.before(first)).saturating_add(slot)
     }
 
-    /// Returns the head of the window to `rank` (seed: a row of `sendStatus`): the number of rows for each of its experts,
+    /// Returns the head of the window to `rank` (CANN: a row of `sendStatus`): the number of rows for each of its experts,
     /// then FLAG1.
     #[must_use]
     pub fn status(&self, rank: RankId) -> [u32; STATUS_WORDS] {
@@ -76,7 +76,7 @@ impl Cumsum<'_> {
     }
 }
 
-/// `ep_recv_counts` (seed 000 section 3.2.2: `sendCounts`): inclusive prefix sums over (local expert, source).
+/// `ep_recv_counts` (A2 design, section 3.2.2: `sendCounts`): inclusive prefix sums over (local expert, source).
 #[derive(Clone, Copy, Debug)]
 pub struct RecvCounts<'a> {
     /// The domain.
@@ -123,7 +123,7 @@ impl RecvCounts<'_> {
     }
 }
 
-/// Transposes counts and computes their prefix sums like a vector unit (seed 000 section 2.4.2: Add, GatherMask, Adds).
+/// Transposes counts and computes their prefix sums like a vector unit (A2 design, section 2.4.2: Add, GatherMask, Adds).
 /// `counts` has a row per source and a column per local expert; the inclusive prefix sums go to `sums`, a row per local
 /// expert. `counts` is overwritten.
 ///

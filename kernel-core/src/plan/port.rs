@@ -1,4 +1,4 @@
-//! The physical port of each packet (seed 004 section 2.3, NPLB).
+//! The physical port of each packet (910C guide, section 2.3, NPLB).
 //!
 //! The links choose among their ports by a hash of the destination address. Where all sources' blocks begin at multiples of
 //! 2 MiB, their addresses agree in the bits that the hash takes, and all small packets use one port. [`Shape::port_offset`]
@@ -28,7 +28,7 @@ pub trait PortHash {
     fn port(&self, address: u64) -> usize;
 }
 
-/// `((address >> 9) & 0xFFF) % 7`: the address bits 20 to 9 and the seven ways of seed 004; the folding is our choice.
+/// `((address >> 9) & 0xFFF) % 7`: the address bits 20 to 9 and the seven ways of the 910C guide; the folding is our choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bits20To9;
 

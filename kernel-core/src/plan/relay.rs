@@ -1,4 +1,4 @@
-//! The routes of tokens in an A2 hierarchy: the servers that need a token, and the ranks on each (seed 001, stage 2).
+//! The routes of tokens in an A2 hierarchy: the servers that need a token, and the ranks on each (A2 stages article, stage 2).
 //!
 //! A token goes once to every other server that has an expert of it, to the namesake of its rank there, the **relay**,
 //! which forwards it on that server; in combine the same relay gets the rows of that server and sends one sum. All tokens
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_seeds_decode_crosses_by_seven_eighths_of_four_servers_a_token() {
-        // Seed 001: BS * H * 4 * 2 * 7 / 8 = 802 816 B across, twice that inside.
+        // The A2 stages article: BS * H * 4 * 2 * 7 / 8 = 802 816 B across, twice that inside.
         let config = Config {
             comm_alg: Protocol::Hierarchy,
             ep_world_size: 64,

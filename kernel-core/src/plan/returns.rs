@@ -1,4 +1,4 @@
-//! The rows that a rank has received, and so returns in combine (seed 002, key design 3), computed from the routing of all
+//! The rows that a rank has received, and so returns in combine (A3 slides, key design 3), computed from the routing of all
 //! ranks. The machines derive them from flags and triples instead.
 
 use super::order::{Path, SendOrder};

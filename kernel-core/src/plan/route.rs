@@ -1,4 +1,4 @@
-//! The route of each pair: destinations, send status and slots (seed 000 section 2.2; seed: `sendStatus`, `expandIdx`).
+//! The route of each pair: destinations, send status and slots (A2 design, section 2.2; CANN: `sendStatus`, `expandIdx`).
 //!
 //! A **destination** is a number: shared-expert ranks first (`0 .. Rs`), then MoE experts (`Rs + e`). The
 //! **slot** of a pair is its ordinal among this rank's active pairs with the same destination, in flat order.

@@ -1,4 +1,4 @@
-//! The assignment of tokens to the replicas of a shared expert: the rule in use, and the earlier one (seed 004 section
+//! The assignment of tokens to the replicas of a shared expert: the rule in use, and the earlier one (910C guide, section
 //! 2.1.1), which is kept to print and count it.
 //!
 //! Earlier, each rank split its tokens evenly over the `n` replicas, in the replicas' order. So every rank sent to every
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_old_split_sends_288_to_one_and_all_in_9() {
-        // Seed 004 section 2.1.1 counts the 256 MoE ranks, "256 to 1" and "8 to 1"; shared-expert ranks send too.
+        // The 910C guide, section 2.1.1 counts the 256 MoE ranks, "256 to 1" and "8 to 1"; shared-expert ranks send too.
         let shape = a3_288();
         for token in 0..48 {
             let old = at_once(&shape, SharedSplit::Even, token);

@@ -1,4 +1,4 @@
-//! Splitting work over the cores of a rank (seed 002, key designs 2 and 4).
+//! Splitting work over the cores of a rank (A3 slides, key designs 2 and 4).
 
 use crate::layout::expr::Expr;
 use crate::shape::{Protocol, Shape};

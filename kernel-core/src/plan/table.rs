@@ -1,9 +1,9 @@
-//! Slots by a table and vector additions (seed 004 section 2.2), as an alternative to the scalar walk of [`super::route`].
+//! Slots by a table and vector additions (910C guide, section 2.2), as an alternative to the scalar walk of [`super::route`].
 //!
-//! The scalar unit only marks the destinations of each token in a table of 0 and 1 (seed: `tableLocalTensor[BS,
+//! The scalar unit only marks the destinations of each token in a table of 0 and 1 (CANN: `tableLocalTensor[BS,
 //! moeExpertRankNum]`). Adding the table's rows one after the other, whole rows at a time, gives for each destination the
-//! number of rows before a token, which is the slot of that token's pair (seed: `expertCountTensor`), and in the end
-//! `send_status` (seed: `statusTensor`).
+//! number of rows before a token, which is the slot of that token's pair (CANN: `expertCountTensor`), and in the end
+//! `send_status` (CANN: `statusTensor`).
 //!
 //! The scalar unit accesses its scratch `5 * BS * K` times in the walk of a core that owns all pairs (read the id, the mask
 //! and the count, write the count and the slot), 4 times per pair without a mask. Marking the table takes `2 * BS * K`

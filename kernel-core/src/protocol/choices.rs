@@ -153,7 +153,7 @@ impl Receive {
 }
 
 named! {
-    /// The flags that announce records and their number in dispatch of the plain layout (seed 004 section 2.4).
+    /// The flags that announce records and their number in dispatch of the plain layout (910C guide, section 2.4).
     #[derive(Default)]
     Flags {
         /// One word with flag and count, published after the records.
@@ -165,7 +165,7 @@ named! {
     }
 }
 
-/// The issuer of messages to other servers (seed 001).
+/// The issuer of messages to other servers (A2 stages article).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// The agent, with one task for each other server.

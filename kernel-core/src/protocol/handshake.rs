@@ -1,5 +1,5 @@
-//! What all ranks of a group, and all layers that share one, must have alike. Ranks compare it when the group is made, before
-//! the first operator: a rank with other parameters would write where nobody expects it.
+//! The parameters that all ranks of a group, and all layers that share one, must have in common. Ranks compare them when the
+//! group is made, before the first operator: a rank with other parameters would write to places where no rank expects it.
 
 use super::Choices;
 use crate::layout::affine::Named;
@@ -122,7 +122,7 @@ impl Fingerprints {
         Self(words)
     }
 
-    /// With the names of the two groups, in UTF-8 (seed 003: `groupEp`, `groupTp`); an empty name is none.
+    /// With the names of the two groups, in UTF-8 (V2 reference: `groupEp`, `groupTp`); an empty name is none.
     #[must_use]
     pub fn named(self, group_ep: &[u8], group_tp: &[u8]) -> Self {
         let number =
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(left.first_difference(&plain), Some("elastic_info"));
     }
 
-    /// Shapes of every protocol, each in all its modes. Whoever changes a number here has changed what ranks of two builds take
+    /// Shapes of every protocol, each in all its modes. A change of a number here changes what ranks of two builds take
     /// for granted of each other.
     fn pinned() -> Vec<String> {
         let a2 = |comm_alg| Config { comm_alg, ep_world_size: 16, moe_expert_num: 32, k: 4, ..a3() };

@@ -83,7 +83,7 @@ pub struct CombineInputs<'a> {
     pub assist_info: &'a [u8],
     /// `expand_scales`, one f32 per row (hierarchy).
     pub expand_scales: &'a [u8],
-    /// `ep_recv_counts` (seed 003: `epSendCounts`), i32; the last count is the number of rows. On A2 the bytes after the
+    /// `ep_recv_counts` (V2 reference: `epSendCounts`), i32; the last count is the number of rows. On A2 the bytes after the
     /// counts are not read, and may be omitted.
     pub ep_recv_counts: &'a [u8],
     /// `expand_idx`, i32: the row, among those of its expert, of each pair of this rank (A2 full mesh).

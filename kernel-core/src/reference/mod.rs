@@ -66,7 +66,7 @@ pub struct Dispatched {
     pub expert_token_nums: Vec<i64>,
     /// Inclusive prefix sums over (local expert, source rank).
     pub ep_recv_counts: Vec<i32>,
-    /// TP = 2: the rows of both peers, by TP rank; the own rank's rows come first in all of the above, and the peer's
+    /// TP = 2: the rows of both peers, by TP rank; this rank's rows come first in all of the above, and the peer's
     /// counts begin at 0 again.
     pub tp_recv_counts: Vec<i32>,
 }

@@ -247,7 +247,7 @@ fn masked_pairs_are_neither_sent_nor_counted() {
     assert_eq!(seen[2].expand_idx, [-1; 6]);
 }
 
-/// Experts 1 and 0 stand in for logical expert 0 by turns; -1 has no row of the map.
+/// Experts 1 and 0 stand in for logical expert 0 alternately; -1 has no row of the map.
 #[test]
 fn what_a_masked_pair_names_is_not_looked_up_in_the_map() {
     let shape = shape(&small([2, 2, 0, 0, 1, 1, 3]));
@@ -318,7 +318,7 @@ fn a_scale_is_the_inverse_of_a_rounded_quotient() {
     assert_eq!((scale.to_bits(), &out[..]), (0x3C10_2040, &[127, 64][..]));
 }
 
-/// Seed 000 section 3.2.2: rank 0 of 4, with two experts.
+/// The A2 design, section 3.2.2: rank 0 of 4, with two experts.
 #[test]
 fn the_worked_prefix_table_comes_out() {
     let config =

@@ -1,4 +1,4 @@
-//! The required and configured sizes of the windows (seed 003: `HCCL_BUFFSIZE`), of our layout and of the operators. They are
+//! The required and configured sizes of the windows (V2 reference: `HCCL_BUFFSIZE`), of our layout and of the operators. They are
 //! computed for people, and so also for a configuration that breaks rules, and for the rule that the windows must fit.
 
 use super::limits::{Column, Window};
@@ -10,7 +10,7 @@ use super::{Config, Limits, RowFormat};
 use crate::units::{align_up, div_ceil, div_floor};
 
 const MIB: u64 = 1 << 20;
-/// The sizes that seed 003 adds to the rows of A2 fullmesh and of A2 hierarchy.
+/// The sizes that the V2 reference adds to the rows of A2 fullmesh and of A2 hierarchy.
 const FULLMESH_EXTRA: u64 = 4 * MIB;
 const HIERARCHY_EXTRA: u64 = 104 * MIB;
 /// What the operators' hierarchies add: of A2 from 9.0.0 on, and of A3.

@@ -1,4 +1,4 @@
-//! A configuration as given: seed 003's parameters in snake case, unchecked.
+//! A configuration as given: the V2 reference's parameters in snake case, unchecked.
 
 use super::sizes::SERVER_RANKS;
 use super::{Dtype, Op, Protocol};
@@ -30,7 +30,7 @@ bitflags! {
     /// The optional input tensors that come with the case.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Given: u32 {
-        /// `scales`, the smooth scales of dynamic quantisation (seed: `scalesOptional`).
+        /// `scales`, the smooth scales of dynamic quantisation (CANN: `scalesOptional`).
         const SCALES = 1;
         /// `x_active_mask` of shape `[bs]`.
         const MASK_1D = 1 << 1;
@@ -45,7 +45,7 @@ bitflags! {
     }
 }
 
-/// The parameters of an EP domain as a user gives them (seed 003). [`Shape::new`] validates them: it returns a [`Shape`] or
+/// The parameters of an EP domain as a user gives them (V2 reference). [`Shape::new`] validates them: it returns a [`Shape`] or
 /// reports every rule that they break.
 ///
 /// [`Shape`]: super::Shape
@@ -91,9 +91,9 @@ pub struct Config<'a> {
     pub comm_quant_mode: i64,
     /// 0 = prefix sums, 1 = counts.
     pub expert_token_nums_type: i64,
-    /// Shared memory of a rank's data region in MiB (seed: `HCCL_BUFFSIZE`).
+    /// Shared memory of a rank's data region in MiB (CANN: `HCCL_BUFFSIZE`).
     pub hccl_buffsize_mb: i64,
-    /// Bytes added per source rank in front of its records (A3; seed 004 section 2.3); 0 = none.
+    /// Bytes added per source rank in front of its records (A3; 910C guide, section 2.3); 0 = none.
     pub port_offset: i64,
     /// Vector cores per rank.
     pub aiv_num: i64,

@@ -1,4 +1,4 @@
-//! Elastic domains (seed 003: `elasticInfo`): some ranks have left, the others continue as a smaller domain.
+//! Elastic domains (V2 reference: `elasticInfo`): some ranks have left, the others continue as a smaller domain.
 //!
 //! ```text
 //! elastic_info, 4 + 2R words of i32:

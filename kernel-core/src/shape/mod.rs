@@ -1,7 +1,7 @@
 //! Validation: a [`Config`] as given becomes a valid [`Shape`], or a list of all rules that it breaks.
 //!
 //! Code that receives a shape need not check it again: divisors are positive, every size fits `u64`, every slot fits its
-//! area. Seed 003, parameters and constraints.
+//! area. The V2 reference, parameters and constraints.
 
 mod addressable;
 mod buffer;
@@ -41,7 +41,7 @@ pub const K_MAX: usize = 16;
 /// The maximum number of shared experts, S.
 pub const SHARED_MAX: usize = 4;
 
-/// The product whose limits apply (seed: `"a3"`, `"a2"`).
+/// The product whose limits apply (CANN: `"a3"`, `"a2"`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Product {
     /// Atlas A3: one-sided writes of the vector cores into shared memory.
@@ -50,7 +50,7 @@ pub enum Product {
     A2,
 }
 
-/// The communication protocol (seed: `commAlg`).
+/// The communication protocol (CANN: `commAlg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -233,7 +233,7 @@ fields! {
 }
 
 impl Shape {
-    /// Checks every rule of the product (all of seed 003's constraints) and calls `found` with each broken one, in the
+    /// Checks every rule of the product (all constraints of the V2 reference) and calls `found` with each broken one, in the
     /// order of the rules. Returns a shape if no rule is broken.
     // It has a frame of its own, deeper than its callers should carry for all of their lives.
     #[inline(never)]
@@ -353,7 +353,7 @@ impl Shape {
         Column::taken_by(self.protocol()).contains(tensor)
     }
 
-    /// Returns the bytes added per source rank before its records (A3; seed 004 section 2.3): for rank `s` they are added
+    /// Returns the bytes added per source rank before its records (A3; 910C guide, section 2.3): for rank `s` they are added
     /// `s` times. A multiple of 512; 0 by default.
     #[must_use]
     pub const fn port_offset(&self) -> u64 {

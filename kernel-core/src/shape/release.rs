@@ -25,7 +25,7 @@ named! {
     }
 }
 
-/// A communication algorithm of the operators (seed: `commAlg`).
+/// A communication algorithm of the operators (CANN: `commAlg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// A3 `""` and `"fullmesh_v1"`.

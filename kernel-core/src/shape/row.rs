@@ -56,7 +56,7 @@ impl RowFormat {
     /// The legal values of `quant_mode`.
     pub(super) const QUANT_MODES: &[i64] = &[0, 2];
 
-    /// The format of a dispatched token of `h` elements (seed: `quantMode`).
+    /// The format of a dispatched token of `h` elements (CANN: `quantMode`).
     pub(super) const fn of_tokens(quant_mode: i64, h: u64) -> Self {
         match quant_mode {
             2 => Self::int8(h, Scale::PerRow),
@@ -64,7 +64,7 @@ impl RowFormat {
         }
     }
 
-    /// The format of a returned result of `h` elements (seed: `commQuantMode`).
+    /// The format of a returned result of `h` elements (CANN: `commQuantMode`).
     pub(super) const fn of_results(comm_quant_mode: i64, h: u64) -> Self {
         match comm_quant_mode {
             2 => Self::int8(h, Scale::PerBlock),

@@ -199,7 +199,7 @@ impl Shape {
         }
     }
 
-    /// Returns A, the maximum number of rows that a rank can receive (seed 003: `A`; the division rounds up). In an elastic
+    /// Returns A, the maximum number of rows that a rank can receive (V2 reference: `A`; the division rounds up). In an elastic
     /// domain it is the larger of the whole domain's two, on every rank.
     #[must_use]
     pub const fn rows_max(&self, rank: RankId) -> u64 {
@@ -207,7 +207,7 @@ impl Shape {
         if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
-    /// Returns the number of entries after the counts of `ep_recv_counts` on A2 (seed 003: `2 * globalBs * K * serverNum`),
+    /// Returns the number of entries after the counts of `ep_recv_counts` on A2 (V2 reference: `2 * globalBs * K * serverNum`),
     /// by which the shipped hierarchy informs its combine about early sums.
     pub(crate) const fn reduce_entries(&self) -> u64 {
         let ranks = self.ep_world_size as u64;
@@ -280,7 +280,7 @@ impl Shape {
         }
     }
 
-    /// Returns the bytes of the window for one peer (A2 fullmesh; seed: `rankSizeOnWin`).
+    /// Returns the bytes of the window for one peer (A2 fullmesh; CANN: `rankSizeOnWin`).
     #[must_use]
     pub const fn rank_window(&self) -> u64 {
         let windows = div_floor(self.window_bytes(), 2).saturating_sub(HALF_TAIL);

@@ -1,4 +1,4 @@
-//! Who decides what happens next.
+//! The source of decisions: a chooser picks the next event.
 
 use super::flight::{Flight, FlightId, FlightKind};
 use crate::fabric::Awaited;

@@ -21,7 +21,7 @@ pub use super::order::{Half, Order, Planned, refused_by, schedule};
 pub use super::world::{AgentStep, Answer, Core, CoreStep, Failure, Member, Open, Returned, World};
 
 /// The cores and agents of a group, its memory, and how far each is in the schedule. A rank begins its next operator when
-/// all of its own cores have ended the one before (the join); nobody waits for another rank but as the protocol says.
+/// all of its own cores have ended the one before (the join); a core waits for another rank only as the protocol says.
 #[derive(Clone, Debug)]
 pub struct Cluster<'a, S, C> {
     /// The domain, as machines see it.
@@ -34,7 +34,7 @@ pub struct Cluster<'a, S, C> {
     pub memory: Memory<S, C>,
     /// What every rank runs, unless its [member](Member::own) has other operators.
     pub operators: Vec<Planned>,
-    /// Everybody.
+    /// All actors.
     pub members: Vec<Member>,
     /// Instances of the outputs: a round uses instance `round % batches`.
     pub batches: usize,
@@ -113,7 +113,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         }
     }
 
-    /// Everybody who steps: the cores by member, then the agents, if there are any.
+    /// All actors that step: the cores by member, then the agents, if there are any.
     pub fn actors(&self) -> impl Iterator<Item = Actor> + use<S, C> {
         let (members, cores) = (self.numbers(), self.shape.aiv_num());
         let agents = if self.choices.has_agents(self.shape) { members.clone() } else { Vec::new() };
@@ -442,10 +442,10 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     /// Begins the schedule and takes the chooser's choices until it has none. Returns how many there were.
     ///
     /// # Errors
-    /// As of [`step`](Self::step); or the schedule has not ended, though nobody can move.
+    /// As of [`step`](Self::step); or the schedule has not ended, though no actor can move.
     ///
     /// # Panics
-    /// [Checked](Self::checked), somebody can move who was not woken.
+    /// [Checked](Self::checked), an actor can move that was not woken.
     pub fn run(&mut self, world: &mut impl World<S, C>) -> Result<u64, Failure> {
         self.begin(world)?;
         let mut choices = 0;
@@ -456,7 +456,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         self.end(world).map(|()| choices)
     }
 
-    /// Nobody can move.
+    /// No actor can move.
     ///
     /// # Errors
     /// The schedule has not ended.

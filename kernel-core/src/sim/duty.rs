@@ -1,4 +1,4 @@
-//! Duties that are left out on purpose, one at a time, to see that somebody notices.
+//! Duties that are left out on purpose, one at a time, to see that a test notices.
 
 use super::chooser::Actor;
 use super::flight::Broken;
@@ -64,9 +64,9 @@ pub enum Duty {
     Clear(Words),
     /// What is stored or written there is not issued before the second quiet of its core from then on.
     InTime(Words),
-    /// Nobody waits for these words: they pass for what is waited for.
+    /// No core waits for these words: they pass for what is waited for.
     Wait(Words),
-    /// Nobody waits for other cores at the core barriers whose epochs are even, or odd.
+    /// No core waits for other cores at the core barriers whose epochs are even, or odd.
     Barrier {
         /// At those that carry sums.
         even: bool,

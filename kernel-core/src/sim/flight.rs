@@ -359,7 +359,7 @@ impl Queue {
         }
     }
 
-    /// Forgets a path that nothing is on: all of them would grow with the number of peers, for ever.
+    /// Forgets a path that nothing is on: all of them would grow with the number of peers, without limit.
     fn forget(&mut self, at: usize) {
         if self.paths[at].groups.is_empty() && self.paths[at].messages.is_empty() {
             self.paths.swap_remove(at);

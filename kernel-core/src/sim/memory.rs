@@ -229,7 +229,7 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
         }
     }
 
-    /// Writes a pattern into every output that is written from end to end, so that what nobody writes is seen.
+    /// Writes a pattern into every output that is written from end to end, so that bytes without a writer are seen.
     pub fn mark_outputs(&mut self, member: RankId, batch: usize, sizes: &[u64]) {
         for tensor in Tensor::ALL.into_iter().filter(|tensor| !tensor.is_of_received_rows()) {
             let spot = Spot { member, batch, at: Place::output(tensor, 0) };

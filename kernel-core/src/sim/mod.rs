@@ -15,7 +15,7 @@
 //! due.
 //!
 //! A [`Cluster`] is the cores and agents of a group over such a memory. It takes choices, lets the machines step, keeps the
-//! join, runs the experts through a [`World`], wakes who sleeps, and says who waits for what when nobody can move. A
+//! join, runs the experts through a [`World`], wakes the cores that sleep, and reports the waits when no core can move. A
 //! [`Faulty`] fabric between core and memory leaves out one [`Duty`].
 //!
 //! # Writing a chooser

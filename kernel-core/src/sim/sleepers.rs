@@ -1,4 +1,4 @@
-//! Who sleeps on which bytes.
+//! The cores that sleep until certain bytes change.
 
 use super::chooser::Actor;
 use crate::fabric::Awaited;
@@ -17,7 +17,7 @@ type Block = (RankId, Region, u64);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sleepers {
     awaited: BTreeMap<Actor, Vec<Awaited>>,
-    /// By block, the bytes on which somebody sleeps.
+    /// By block, the bytes on which a core sleeps.
     blocks: BTreeMap<Block, Vec<(Range<u64>, Actor)>>,
 }
 
@@ -51,7 +51,7 @@ impl Sleepers {
         wakes
     }
 
-    /// Wakes everybody who has read any of these bytes.
+    /// Wakes every core that has read any of these bytes.
     pub(super) fn wake_of_bytes(
         &mut self,
         member: RankId,

@@ -1,4 +1,4 @@
-//! Where the bytes of a simulated group are kept.
+//! Storage of the bytes of a simulated group.
 
 use crate::layout::outputs::capacity;
 use crate::layout::state::STATE_BYTES;

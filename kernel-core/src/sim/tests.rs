@@ -152,7 +152,7 @@ fn an_actor_sleeps_until_something_that_it_has_read_changes() {
     memory.fabric(RankId(0), CoreId(0), 0).put(RankId(1), Place::window(512), &[1; 8], &[]).unwrap();
     memory.settle();
     assert_eq!(memory.chooser.awake, [sleeper]);
-    // Whoever is awake is not woken again, and whoever asked for quiet wakes with the last of what it did.
+    // A core that is awake is not woken again, and one that asked for quiet wakes with the last of what it did.
     memory.fabric(RankId(0), CoreId(0), 0).publish(RankId(1), at, 1).unwrap();
     memory.settle();
     memory.begin_step();

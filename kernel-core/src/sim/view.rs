@@ -1,4 +1,4 @@
-//! What one core or agent sees of a [`Memory`].
+//! The view that one core or agent has of a [`Memory`].
 
 use super::chooser::{Actor, Chooser};
 use super::flight::FlightKind;

@@ -1,4 +1,4 @@
-//! What a cluster consists of, what it runs, and what stands around it.
+//! The parts of a cluster: its memory, the operators that it runs, and the layers around them.
 
 use super::chooser::{Actor, Chooser};
 use super::cluster::Cluster;
@@ -117,7 +117,7 @@ pub enum Failure {
     Agent(RankId, ProtocolError),
     /// Something that was computed is wrong.
     Wrong(String),
-    /// Nobody can move: who waits for what. A core that waits for nothing waits for the others of its rank.
+    /// No core can move: the waits. A core that waits for nothing waits for the others of its rank.
     Hang(Vec<(Actor, Option<Wait>)>),
 }
 

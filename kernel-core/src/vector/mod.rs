@@ -107,7 +107,7 @@ pub(crate) fn convert(
 /// A vector unit. The caller ensures that lengths agree; if they do not, missing elements add nothing and no write exceeds
 /// the shortest slice.
 pub trait Vector {
-    /// Dynamic int8 quantisation of one token (seed 003: `quantMode` 2): `f = x * smooth`, `m = max|f|`,
+    /// Dynamic int8 quantisation of one token (V2 reference: `quantMode` 2): `f = x * smooth`, `m = max|f|`,
     /// `s = 127 / m`, `out = i8(rint(f * s))` with ties to even. Returns `dynamic_scale = 1 / s`; a row with
     /// `m` zero, or so small that `s` overflows, becomes all zeros with scale 0.
     ///
@@ -121,7 +121,7 @@ pub trait Vector {
         out: &mut [u8],
     ) -> Result<f32, NotFinite>;
 
-    /// Int8 quantisation of one result in blocks of 8 elements (seed 003: `commQuantMode` 2): `m = max|f|`, `s = m * (1 /
+    /// Int8 quantisation of one result in blocks of 8 elements (V2 reference: `commQuantMode` 2): `m = max|f|`, `s = m * (1 /
     /// 127)`, `data = i8(rint(f / s))` with ties to even and the unrounded `s`; `scales` has each `s` rounded to `dtype`. A
     /// block of zeros gives zeros; one that is not finite gets a NaN as its scale.
     fn quantise_blocks(&self, dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]);

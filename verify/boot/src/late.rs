@@ -7,7 +7,7 @@ use veriep_core::place::Place;
 use veriep_core::units::RankId;
 
 /// The last row is kept until the core puts another one or is quiet, whatever it publishes meanwhile; at the end of combine until
-/// the next round, so that somebody reads what is not there in every run, however processors take turns. What lies behind the row
+/// the next round, so that a core reads what is not there in every run, however processors take turns. What lies behind the row
 /// in memory, which tells whose row it is, comes in time: so values are wrong, not the protocol's own words.
 pub(crate) struct Late<F> {
     pub(crate) inner: F,

@@ -55,7 +55,7 @@ static WRONG: AtomicUsize = AtomicUsize::new(0);
 /// What several processors access; the code that does says why it may.
 struct Shared<T>(UnsafeCell<T>);
 
-// SAFETY: whoever goes through the pointer proves it.
+// SAFETY: the code that goes through the pointer proves it.
 unsafe impl<T> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -140,7 +140,7 @@ fn run(processor: usize) {
         say!("{litmus}: seen otherwise {broken} times");
     });
     ALL.wait();
-    // Nobody is in a step any more.
+    // No processor is in a step any more.
     if processor == 0 {
         say!("litmus tests: {passed} passed");
         let stacks: [usize; CPUS] = core::array::from_fn(stack::used);

@@ -17,7 +17,7 @@ unsafe extern "C" {
     static __heap_base: u8;
 }
 
-/// What nobody has taken yet. All processors take the same in the same order, and so agree without a word.
+/// The memory that is not taken yet. All processors take the same in the same order, and so agree without a word.
 pub(crate) struct Free {
     next: u64,
 }
@@ -87,7 +87,7 @@ impl Rank {
 /// The bytes of a segment.
 ///
 /// # Safety
-/// Nobody writes them for as long as they are borrowed, or all bytes are read behind what orders them.
+/// No processor writes them for as long as they are borrowed, or all bytes are read behind what orders them.
 pub(crate) unsafe fn bytes<'a>(segment: Segment) -> &'a [u8] {
     // SAFETY: a segment of `Free` or a part of one, or the empty one; the rest is the caller's.
     unsafe { core::slice::from_raw_parts(segment.base(), segment.len() as usize) }
@@ -96,7 +96,7 @@ pub(crate) unsafe fn bytes<'a>(segment: Segment) -> &'a [u8] {
 /// The bytes of a segment, to be written.
 ///
 /// # Safety
-/// Nobody else accesses them for as long as they are borrowed.
+/// No other processor accesses them for as long as they are borrowed.
 pub(crate) unsafe fn bytes_mut<'a>(segment: Segment) -> &'a mut [u8] {
     // SAFETY: as above.
     unsafe { core::slice::from_raw_parts_mut(segment.base(), segment.len() as usize) }

@@ -1,5 +1,5 @@
-//! What is run: groups of two ranks of two cores, and what their ranks bring to each round. The build script, which asks the
-//! oracle, reads this file, too.
+//! The configurations that boot: groups of two ranks of two cores, with the inputs of each round. The build script, which asks
+//! the reference, reads this file, too.
 
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{BatchSizes, Config, Protocol};

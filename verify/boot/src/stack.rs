@@ -23,7 +23,7 @@ fn words(processor: usize) -> impl Iterator<Item = *mut u64> {
 #[inline(never)]
 pub(crate) fn paint(processor: usize) {
     for word in words(processor).take((STACK - TOP) / 8) {
-        // SAFETY: a word of the stack below all frames, which nobody else uses.
+        // SAFETY: a word of the stack below all frames, which nothing else uses.
         unsafe { word.write_volatile(PAINT) };
     }
 }

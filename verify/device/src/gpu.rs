@@ -29,7 +29,7 @@ impl Device {
         let device = result::device::get(0)?;
         // SAFETY: the device is there; the context lives as long as the program.
         unsafe { result::ctx::set_current(result::primary_ctx::retain(device)?)? };
-        // Litmus programs call through pointers, so that nobody can tell how deep their stack is.
+        // Litmus programs call through pointers, so the depth of their stack is unknown.
         result::ctx::set_limit(sys::CUlimit_enum::CU_LIMIT_STACK_SIZE, 4096)?;
         // SAFETY: the image is PTX that ends with a zero byte, or a cubin, which knows its length.
         let module = unsafe { result::module::load_data(image.as_ptr().cast())? };
@@ -62,7 +62,7 @@ impl Device {
             });
         }
         let allocated = len.max(8);
-        // SAFETY: nobody reads what is not written.
+        // SAFETY: nothing reads what is not written.
         let at = unsafe { result::malloc_sync(allocated)? };
         // SAFETY: as long as what was allocated.
         unsafe { result::memset_d8_sync(at, 0, allocated)? };
@@ -125,7 +125,7 @@ impl Kernel {
 
 struct OfThread<J>(*mut J);
 
-// SAFETY: whoever makes one leaves the job to that thread.
+// SAFETY: the code that makes one leaves the job to that thread.
 unsafe impl<J> Send for OfThread<J> {}
 
 /// Memory of the device.

@@ -144,7 +144,7 @@ fn rest() -> Result<(), Wrong> {
         let group = memory(scene.group, &shape)?;
         let (peers, weights, x) = (group.map(|regions| regions.ep), [0.5f32; BS * K], rows(|_| 0x3F80));
         let [first, ..] = group;
-        // SAFETY: as of the fabric in `poll`, which nobody uses any more.
+        // SAFETY: as of the fabric in `poll`, which nothing uses any more.
         let fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
         let mut fabric =
             fabric.with_servers(shape.server_ranks()).with_row_copy(black_box(RowCopy::Streaming));
@@ -340,7 +340,7 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
     };
     let read = |place, row| {
         let from = row_at(place, row)?.cast::<[u8; ROW]>();
-        // SAFETY: inside the window, which nobody writes between operators.
+        // SAFETY: inside the window, which no core writes between operators.
         Some(unsafe { from.read_unaligned() })
     };
     let receive = scene.choices.receive;
@@ -414,9 +414,9 @@ fn poll<'i>(
                 } else {
                     (&eps[..], physical)
                 };
-                // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and alive for ever. Only
+                // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and never freed. Only
                 // these fabrics touch them, in one thread, and `bytes` between operators. Without a TP domain
-                // nobody asks for `tps`.
+                // no call asks for `tps`.
                 let inner = unsafe { RawFabric::new(eps, own, outputs).with_tp(&tps, RankId(rank as u32)) };
                 let inner = inner.with_servers(domain.shape.server_ranks());
                 let mut fabric = RankRemap { inner, left: domain.left };

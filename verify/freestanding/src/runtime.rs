@@ -1,4 +1,4 @@
-//! What a C library would give: the entry, the exit, and, in `memory.rs`, the functions that compilers call on their own.
+//! Replacements for a C library: the entry, the exit, and, in `memory.rs`, the functions that compilers call by themselves.
 //! Linux on x86-64; firmware brings its own.
 
 #[path = "memory.rs"]

@@ -1,4 +1,4 @@
-//! What is run: configurations with their routings, and what must come of them.
+//! The configurations that run, with their routings and their expected outputs.
 
 use crate::{BS, CORES, H, K, RANKS, RELAY_WINDOW, WHOLE, WINDOW};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};

@@ -1,4 +1,4 @@
-//! How deep the stack gets, found by painting what lies below and looking for the deepest mark.
+//! The depth of the stack, measured by painting the memory below it and looking for the deepest mark.
 
 use core::arch::asm;
 
@@ -12,7 +12,7 @@ const PAINT: u64 = 0x5AA5_C33C_9669_F00F;
 #[inline(never)]
 pub(crate) fn deepest<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let top: usize;
-    // SAFETY: the area lies below all frames, in the stack's reach, and nobody's: what is called later overwrites it.
+    // SAFETY: the area lies below all frames, in the stack's reach, and has no owner: what is called later overwrites it.
     // The direction flag is clear by the ABI.
     unsafe {
         asm!("mov {top}, rsp", "lea rdi, [rsp - {area}]", "rep stosq", top = out(reg) top, area = const AREA,

@@ -1,4 +1,4 @@
-//! A program with a path to a panic in it and nothing else: whoever looks for such paths must find this one.
+//! A program with a path to a panic in it and nothing else: a search for such paths must find this one.
 #![no_std]
 #![no_main]
 

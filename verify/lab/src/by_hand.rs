@@ -1,4 +1,4 @@
-//! A chooser that keeps the list of what can happen, and leaves the choice to somebody else.
+//! A chooser that keeps the list of what can happen, and leaves the choice to its caller.
 
 use alloc::vec::Vec;
 use veriep_core::sim::flight::{Flight, FlightId, FlightKind};

@@ -97,7 +97,7 @@ pub const SCENES: [Scene; 5] = [
                 duty: || Duty::InTime(Words::Status(None)),
             },
             LeftOut {
-                name: "nobody waits for dispatch's flags",
+                name: "no core waits for dispatch's flags",
                 about: "A rank reads records whether or not they have arrived.",
                 seen: "",
                 duty: || Duty::Wait(Words::Status(Some(Operator::Dispatch))),
@@ -116,7 +116,7 @@ pub const SCENES: [Scene; 5] = [
             },
             LeftOut {
                 name: "the count comes after its flag",
-                about: "The flag says that no rows come; the count follows a step later, and belongs to nobody.",
+                about: "The flag says that no rows come; the count follows a step later, and belongs to no row.",
                 seen: "",
                 duty: || Duty::WholeCount,
             },
@@ -182,7 +182,7 @@ pub const SCENES: [Scene; 5] = [
                 duty: || Duty::Clear(Words::WindowsIn),
             },
             LeftOut {
-                name: "nobody waits for flags",
+                name: "no core waits for flags",
                 about: "A rank reads rows whether or not they have arrived.",
                 seen: "",
                 duty: || Duty::Wait(Words::WindowsIn),
@@ -219,7 +219,7 @@ pub enum End {
     Wrong(String),
     /// A machine has refused what it saw.
     Refused(String),
-    /// Nobody can move, and the rounds have not ended.
+    /// No core can move, and the rounds have not ended.
     Hang(String),
 }
 

@@ -1,4 +1,4 @@
-//! What the page calls. Texts are UTF-8 in the program's memory: each call that makes one returns its length, and
+//! The functions that the page calls. Texts are UTF-8 in the program's memory: each call that makes one returns its length, and
 //! [`lab_text`] says where it begins.
 #![expect(clippy::missing_panics_doc, reason = "a page that asks for what is not there is broken")]
 

@@ -1,4 +1,4 @@
-//! What the page says of each scene holds.
+//! Tests of the statements that the page makes for each of its configurations.
 
 use lab::{End, Lab, LeftOut, SCENES, first_failure};
 

@@ -1,4 +1,4 @@
-//! Which moves must be tried, and which ways through a step.
+//! Partial-order reduction: the moves that a search must try, and the ways through a step.
 
 use super::model::Model;
 use super::moves::{Ask, Found, Known, Move, Next};
@@ -99,7 +99,7 @@ impl<P: Explored> Known<'_, P> {
 
     /// A step of a core. `supposing` that words which count and have come may go on: then it is tried with each of them
     /// further on, too, in all combinations, and there is no answer, and nothing has changed, if that makes a difference.
-    /// Nobody else decides such a step, so it need not be a move.
+    /// No other core decides such a step, so it need not be a move.
     pub(super) fn attempt(
         &mut self,
         state: &mut StateOf<P>,

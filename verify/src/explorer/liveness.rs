@@ -1,9 +1,9 @@
-//! Whether operators end: on the graph of all states that were visited, whose moves name who makes them.
+//! Liveness: operators end. It is judged on the graph of all states that were visited, whose moves name the mover.
 //!
-//! Nobody ever has to move at once. Three assumptions say that somebody who can move for good does so some time
+//! No actor ever has to move at once. Three assumptions say that an actor that can move for good does so some time
 //! (**weak fairness**): the *driver* lets every core step, an *agent* posts what was rung for, the *memory* lands what was issued.
 //! A group that is fair and yet ends no operator comes, in the end, to a strongly connected part of the graph without the
-//! end of an operator, in which everybody who can move throughout does move: or to a single state in which nobody is fair who
+//! end of an operator, in which each actor that can move throughout does move: or to a single state in which no actor is fair that
 //! can move. There must be no such part. Waiting is no move, so a single state stands for those who look in vain.
 
 use crate::defects::Defect;
@@ -42,7 +42,7 @@ struct Edge {
 /// What there is in a graph.
 #[derive(Default)]
 pub(super) struct Found {
-    /// The last state from which no way leads to the end of an operator: there everybody has come to wait.
+    /// The last state from which no way leads to the end of an operator: there all have come to wait.
     pub(super) dead: Option<u32>,
     /// The first state of a part that need never be left.
     pub(super) circle: Option<u32>,

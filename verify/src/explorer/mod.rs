@@ -2,7 +2,7 @@
 //! effects, every traffic.
 //!
 //! A **state** is all machines, all memory and all effects in flight. A **move** is one step of one core that
-//! others can see (or in which it looks at what others do), or one effect that lands. Steps that nobody else
+//! others can see (or in which it looks at what others do), or one effect that lands. Steps that no other core
 //! can see are taken at once. What makes the graph finite, even for endless rounds:
 //!
 //! - traffic is chosen when a rank begins a round and forgotten when all have ended it;
@@ -13,7 +13,7 @@
 //! - a state counts rounds from its slowest core.
 //!
 //! # Weak memory without landings
-//! Over weak memory an effect in flight may land now, later, or when somebody's quiet or observed flag forces
+//! Over weak memory an effect in flight may land now, later, or when a core's quiet or observed flag forces
 //! it to. Exploring every landing ([`Memory::WeakExplicit`]) is sound and dear. [`Memory::Weak`] keeps an effect
 //! as *issued, perhaps landed* until a flag that must follow it is observed, or its core is quiet, and turns
 //! what either choice could break into an error at once:
@@ -89,7 +89,7 @@ pub struct Report {
 /// Explores all states of a model, breadth first, so that a counterexample is a shortest one.
 ///
 /// # Panics
-/// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever. Or a model is to
+/// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for any number of rounds. Or a model is to
 /// be held against that of the theorem, which has no such group. Or a memory is busy that is not A3's. Or its defect is none that a
 /// model here can have.
 pub fn explore(model: &Model) -> Report {

@@ -1,4 +1,4 @@
-//! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
+//! The model of a search: a tiny group, its schedule, its memory, and its defect.
 
 use crate::defects::Defect;
 use crate::orders::{Orders, begun};
@@ -25,7 +25,7 @@ pub enum Memory {
     Strong,
     /// Late and in any order that the fabric's contract leaves open; every landing is a move of its own.
     WeakExplicit,
-    /// The same memory, reduced: an effect lands when somebody depends on it. See [`explorer`](super).
+    /// The same memory, reduced: an effect lands when a core depends on it. See [`explorer`](super).
     Weak,
 }
 
@@ -47,7 +47,7 @@ impl Traffic {
     pub const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
-            Self::NoIdle => "nobody idle",
+            Self::NoIdle => "no rank idle",
             Self::NoSelf => "to others",
             Self::Given(_) => "given",
         }
@@ -91,7 +91,7 @@ pub struct Model {
     pub blocks: u32,
     /// The orders of the ranks, as text; units, their time round, repeat.
     pub schedule: String,
-    /// Units to run; `None` for ever.
+    /// Units to run; `None` for any number.
     pub units: Option<u32>,
     /// Partitions of dispatch and of combine. The protocol has two of each; A2 looks at the first only.
     pub partitions: [u32; 2],
@@ -179,7 +179,7 @@ with! {
 }
 
 impl Model {
-    /// The protocol as it is: `schedule` for ever on `ranks` ranks of one core each.
+    /// The protocol as it is: `schedule` any number of times on `ranks` ranks of one core each.
     pub fn new(ranks: u32, schedule: &str) -> Self {
         Self {
             product: Product::A3,
@@ -284,7 +284,7 @@ impl Model {
             (self.busy, ", memory that is busy at any effect"),
         ];
         let size: String = size.iter().filter(|(is, _)| *is).map(|(_, text)| *text).collect();
-        let times = self.units.map_or("for ever".to_owned(), |units| format!("x {units}"));
+        let times = self.units.map_or("for any number of rounds".to_owned(), |units| format!("x {units}"));
         let memory = match self.memory {
             Memory::Strong => "strong",
             Memory::WeakExplicit => "weak, every landing a move",
@@ -309,7 +309,7 @@ impl Model {
         self.bs.get((rank / self.tp_ranks()) as usize).copied().unwrap_or(self.tokens)
     }
 
-    /// How many traffic matrices there are if each rank sends to any expert or to nobody.
+    /// How many traffic matrices there are if each rank sends to any expert or to none.
     pub fn traffic_max(&self) -> usize {
         let experts = (self.ranks / self.tp_ranks() - self.shared_ranks) * self.experts;
         let masks =

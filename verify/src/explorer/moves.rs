@@ -1,5 +1,5 @@
-//! Moves: one core takes a step that others can see, or something happens in the memory; then everybody takes the steps that
-//! nobody else can see.
+//! Moves: one core takes a step that others can see, or something happens in the memory; then all cores take the steps that
+//! no other core can see.
 
 use super::numbers::Numbers;
 use super::oracle::{Expected, Oracle, RankTensors};
@@ -38,7 +38,7 @@ pub(super) struct Known<'a, P: Protocol> {
     locals: Numbers<Local>,
     /// The state of the core that steps, kept here so that a step allocates nothing for it.
     local: Local,
-    /// States that nobody needs any more, for copies of others.
+    /// States that are not needed any more, for copies of others.
     spare: Vec<Box<StateOf<P>>>,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
     /// What must never happen, with the stories that ended in it, while one is told.
@@ -76,7 +76,7 @@ impl<'a, P: Explored> Known<'a, P> {
         copy
     }
 
-    /// Takes a state that nobody needs any more.
+    /// Takes a state that is not needed any more.
     pub(super) fn give_back(&mut self, state: Box<StateOf<P>>) {
         self.spare.push(state);
     }
@@ -131,7 +131,7 @@ impl<'a, P: Explored> Known<'a, P> {
         settled
     }
 
-    /// Tells what everybody waits for.
+    /// Tells what each core waits for.
     pub(super) fn tell_waits(&mut self, state: &mut StateOf<P>) {
         for core in (0..state.cores.len()).filter(|&core| state.cores[core].local != 0).collect::<Vec<_>>() {
             let (came, _) = self.step(&mut state.clone(), core, &Ask::default(), None);
@@ -142,7 +142,7 @@ impl<'a, P: Explored> Known<'a, P> {
         }
     }
 
-    /// Takes every step of the cores that are `stirred` which nobody else can see, and begins operators; branches where
+    /// Takes every step of the cores that are `stirred` which no other core can see, and begins operators; branches where
     /// traffic is chosen. What comes of it is added to `settled`.
     fn settle(&mut self, state: Box<StateOf<P>>, stirred: u32, settled: &mut Vec<Next<P>>) {
         let all = self.cores();
@@ -231,7 +231,8 @@ impl<'a, P: Explored> Known<'a, P> {
             return vec![state];
         }
         let number = (core % self.cores()) as u32;
-        let named = |choice: &Choice| choice.map_or_else(|| "nobody".to_owned(), |e| format!("expert {e}"));
+        let named =
+            |choice: &Choice| choice.map_or_else(|| "no expert".to_owned(), |e| format!("expert {e}"));
         let mut with = |choices: Vec<Option<Choice>>, who: Who, to: String| {
             let mut state = state.clone();
             let (all, tag) = (choices.iter().copied().collect::<Option<Vec<Choice>>>(), batch % setup.tags);
@@ -264,7 +265,7 @@ impl<'a, P: Explored> Known<'a, P> {
             let words = format!("rank {rank} begins round {batch}: ");
             with(choices, Who { words, rank: Some(rank as u32), core: Some(number) }, to)
         };
-        // In the first round nobody is behind.
+        // In the first round no rank is behind.
         let is_late = batch > 0 && choices[..rank].iter().any(Option::is_some);
         let is_idle = setup.model.defect.idles_late_ranks() && is_late;
         let allowed = |choice: &Choice| !is_idle || choice.is_none();

@@ -1,4 +1,4 @@
-//! What every output must hold, by the naive oracle, once per traffic and tag.
+//! Expected outputs from the reference implementation, once per routing and tag.
 
 use super::model::{Model, Product};
 use super::setup::{Choice, Setup};
@@ -161,7 +161,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             } else {
                 (rows_at.clone(), Vec::new())
             };
-            // Of the own rows, then of those of the TP peer.
+            // Of its own rows, then of those of the TP peer.
             let (first, own) = (rank / tp_ranks * tp_ranks, rank % tp_ranks);
             let received = |of: u32| cluster.received(RankId(first + (own + of) % tp_ranks));
             let y = (0..tp_ranks).flat_map(received);

@@ -1,4 +1,4 @@
-//! How far a core is, and a step of its machine over whichever memory.
+//! The progress of a core, and one step of its state machine over any memory model.
 
 use super::oracle::Expected;
 use super::protocol::{Outcome, View};

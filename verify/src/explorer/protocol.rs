@@ -62,7 +62,7 @@ pub(super) trait Protocol: Sized {
     /// An effect that a step had, where ways through steps are compared.
     type Effect: Clone + PartialEq;
 
-    /// Whether the end of an operator is a move of its own: until then nobody may write where its rank has read.
+    /// Whether the end of an operator is a move of its own: until then no rank may write where its rank has read.
     const ENDS_ARE_MOVES: bool = false;
     /// Whether the traffic of a round is chosen when its first rank begins it, and not rank by rank.
     const CHOOSES_AT_ONCE: bool = false;

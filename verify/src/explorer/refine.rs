@@ -49,7 +49,7 @@ pub(super) struct Beside {
     facts: Facts,
     /// By rank: its cores that were quiet in their operator, as bits.
     quiet: Vec<u32>,
-    /// Why a move was no step of the model, until somebody asks.
+    /// Why a move was no step of the model, until the search asks.
     broken: Option<String>,
 }
 

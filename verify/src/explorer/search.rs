@@ -1,14 +1,14 @@
 //! A search over all states that can be reached, breadth first.
 //!
 //! Behind a search that found nothing bad and visited everything comes the question of **liveness** (`liveness.rs`): from every
-//! state that was visited there must be a way to one in which a core ends an operator, and a group in which nobody stops for
+//! state that was visited there must be a way to one in which a core ends an operator, and a group in which no actor stops for
 //! good must take such a way. A group that goes round in circles, because a core polls by stepping for a flag that was lost,
 //! is never without a move and still never ends.
 //!
-//! Steps that nobody else can see are not in the graph. They leave nobody behind: each is taken to its end at once, which
+//! Steps that no other core can see are not in the graph. They leave no core behind: each is taken to its end at once, which
 //! would not come if they went round in circles, and then every core is tried. The hierarchy also lets some ranks wait while
 //! others move; but a circle of its graph ends operators, on all ranks alike, since states count from the slowest core, so
-//! nobody waits all the way round.
+//! no rank waits all the way round.
 
 use super::liveness::{self, Graph, Mover};
 use super::moves::{Known, Move};

@@ -145,7 +145,7 @@ impl<'a> Setup<'a> {
     /// What a rank may choose for a round.
     pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
         let tokens = self.model.tokens_of(rank);
-        let (with_own, with_nobody) = match self.model.traffic {
+        let (with_own, with_none) = match self.model.traffic {
             Traffic::Given(matrices) => {
                 let first = |firsts: &&[i32]| firsts.get(rank as usize).copied().filter(|_| tokens > 0);
                 return matrices.iter().map(first).collect();
@@ -160,8 +160,8 @@ impl<'a> Setup<'a> {
         let all = masks.flat_map(|masked| (0..experts).map(move |e| masked * experts + e));
         let is_own = |e: u32| self.rank_of(e % experts) == RankId(rank / self.model.tp_ranks());
         let all = all.filter(|&e| with_own || !is_own(e));
-        let nobody = with_nobody.then_some(None);
-        all.map(|e| Some(e as i32)).chain(nobody).collect()
+        let none = with_none.then_some(None);
+        all.map(|e| Some(e as i32)).chain(none).collect()
     }
 
     /// The EP rank that holds an expert. Behind all others comes the shared one, with one replica in the models that ask.

@@ -39,7 +39,7 @@ pub(super) struct Core<O> {
     pub(super) own: O,
 }
 
-/// A round that somebody has begun and not everybody ended.
+/// A round that a rank has begun and not all have ended.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     /// What each rank has chosen so far.
@@ -142,7 +142,7 @@ impl<M, O: Clone + Default> State<M, O> {
         operators
     }
 
-    /// The ranks whose first core waits by turns, and does so now, as bits.
+    /// The ranks whose first core waits in every second poll, and does so now, as bits.
     pub(super) fn withdrawn(&self) -> u32 {
         let cores = self.cores.chunks_exact(self.cores.len() / self.written.len());
         (0..).zip(cores).fold(0, |ranks, (rank, cores)| ranks | u32::from(cores[0].polled) << rank)

@@ -167,7 +167,7 @@ pub(super) struct Step<Q, E> {
 pub(super) type StepOf<P> = Step<<P as Protocol>::Query, <P as Protocol>::Effect>;
 
 impl<Q, E> Step<Q, E> {
-    /// A step that nobody watches.
+    /// A step without a watcher.
     pub(super) fn new(at: Standing) -> Self {
         Self { at, search: Search::default(), found: Findings::default(), account: Account::default() }
     }

@@ -1,4 +1,4 @@
-//! What happened, in words, with who did it and to whose memory.
+//! A trace in words, with the actor and the rank whose memory it touched.
 
 use core::fmt;
 
@@ -25,13 +25,13 @@ pub struct Told {
 }
 
 impl Told {
-    /// Something that nobody's memory shows.
+    /// An event that no memory shows.
     pub fn of(text: impl Into<String>) -> Self {
         Self { text: text.into(), memory: None, is_read: false }
     }
 }
 
-/// What somebody did without a break.
+/// What one actor did without a break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Who.

@@ -1,5 +1,5 @@
-//! What a step found out about effects that have perhaps landed: one choice after the other. A word in flight is both seen
-//! and not yet seen, so a step has as many ways to go as there are tapes.
+//! Branches of a step on effects that have perhaps landed: one choice after the other. A word in flight may be seen and may be
+//! missed, so a step has one way for each tape.
 
 use super::violation::Violation;
 
@@ -63,7 +63,7 @@ pub(super) fn ways<S, A: Copy + PartialEq>(
 }
 
 /// Of two ways that lead a core to the `same` state, leaves out the one that saw more to have landed: from the other one that
-/// can still be seen, and until then whoever depends on it is in error.
+/// can still be seen, and until then a core that depends on it is in error.
 pub(super) fn with_fewest_landings<S, A: Copy + PartialEq>(
     all: Vec<Way<S, A>>,
     same: impl Fn(&S, &S) -> bool,

@@ -14,7 +14,7 @@ use core::fmt;
 pub struct Timeline {
     /// One line per event, with who did what to whose memory.
     pub story: Vec<Line>,
-    /// The steps of machines, if somebody has seen their calls.
+    /// The steps of machines, if a witness has seen their calls.
     pub taken: Vec<Taken>,
     /// The cores whose machines stepped, rank-major numbers in order. With strong memory that is all it takes to
     /// replay it.

@@ -1,4 +1,4 @@
-//! What no state may lead to.
+//! Violations: the faults that no reachable state may have.
 
 use super::protocol::spot;
 use veriep_core::place::Place;
@@ -121,19 +121,19 @@ pub enum Violation {
     /// Two ways lead to this state, and leave that model in different ones.
     #[error("another way leads to the same state, and the model of the theorem is elsewhere after it")]
     TwoAbstractions,
-    /// Nobody can move and not everybody is done.
-    #[error("nobody can move, and not everybody is done")]
+    /// No core can move, and not all are done.
+    #[error("no core can move, and not all are done")]
     Deadlock,
-    /// There are moves for ever, and none of them leads to the end of an operator.
+    /// There are moves without end, and none of them leads to the end of an operator.
     #[error("from here no core ever ends an operator, whatever moves")]
     Livelock,
-    /// There are moves for ever, none of them ends an operator, and nobody who is fair and can move for good is left out.
-    #[error("from here on no operator need ever end, though nobody who is fair stops for good")]
+    /// There are moves without end, none of them ends an operator, and no actor that is fair and can move for good is left out.
+    #[error("from here on no operator need ever end, though no fair actor stops for good")]
     Circles,
 }
 
 impl Violation {
-    /// Whether it is that somebody waits in vain.
+    /// Whether it is a wait without progress.
     pub(crate) const fn is_wait(&self) -> bool {
         matches!(self, Self::Deadlock | Self::Livelock | Self::Circles)
     }

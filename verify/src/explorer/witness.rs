@@ -7,7 +7,7 @@ use veriep_core::place::Place;
 use veriep_core::sim::Actor;
 use veriep_core::sim::cluster::{AgentStep, Answer, CoreStep, Planned};
 
-/// Somebody who sees the calls of machines while a counterexample is told.
+/// An observer of the calls of machines while a counterexample is told.
 pub trait Witness {
     /// Lets a core take its step on `fabric`, or on something in front of it.
     fn through(&self, core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer;

@@ -149,7 +149,7 @@ impl Middleware for Bent {
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         let (fabric, core) = (&self.fabric, self.fabric.cells().core());
-        // The first barrier of a group has the odd word; nobody carries a sum there.
+        // The first barrier of a group has the odd word; no core carries a sum there.
         let first = core_word(core, 1);
         let is_of_first = is_core_word(at) && at.offset % CORE_RECORD == first.offset % CORE_RECORD;
         match self.defect() {

@@ -1,5 +1,5 @@
-//! What is the same for a group of either product: its rounds and operators, its cores as loom threads, and the check of what
-//! they put out.
+//! The part of a loom group that A2 and A3 share: its rounds and operators, its cores as loom threads, and the check of their
+//! outputs.
 //!
 //! Combine returns what the oracle says that the experts make of dispatch's outputs; those are compared with
 //! the same oracle, so a schedule may also begin with a combine.
@@ -232,11 +232,11 @@ impl Core {
     }
 }
 
-/// Polls in vain, one after the other, after which a wait counts as endless: whoever polls lets all others run
+/// Polls in vain, one after the other, after which a wait counts as endless: a core that polls lets all others run
 /// until they wait, too, so a wait that ends does so after as many polls as others make waits of their own.
 const POLLS_MAX: u32 = 100;
 
-/// Steps a machine to its end; whoever is pending lets the others go on.
+/// Steps a machine to its end; a pending one lets the others go on.
 pub(super) fn drive(mut step: impl FnMut() -> Result<Progress, ProtocolError>) -> Result<(), String> {
     let mut polls = 0;
     loop {

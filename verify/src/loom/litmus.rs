@@ -22,7 +22,7 @@ use veriep_core::shape::Shape;
 use veriep_core::sync::{barrier, flag};
 use veriep_core::units::{CoreId, RankId};
 
-/// Bytes that a litmus test puts; none of a row that nobody has put yet.
+/// Bytes that a litmus test puts; none of a row that was not put yet.
 const ROW: [u8; 4] = [1, 2, 3, 4];
 
 /// One core in a litmus test.
@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// Tells whoever is [`told`](Self::told), by other means than the fabric.
+    /// Tells the core that is [`told`](Self::told), by other means than the fabric.
     pub fn tell(&self) {
         self.told.store(1, Ordering::Release);
     }

@@ -133,7 +133,7 @@ impl Piece {
 enum Between {
     /// Nothing: an access there is a failure, and so is one to a word as if it were bytes.
     Nothing,
-    /// Words of windows of so many bytes, which nobody means: they can be written, and read as zero.
+    /// Words of windows of so many bytes, which no test means: they can be written, and read as zero.
     Windows(u64),
 }
 

@@ -27,7 +27,7 @@
 //!
 //! What loom does not see: load buffering, stores older than the last seven of a word, more than five threads;
 //! and its preemption bound is of use with two threads only. Beyond them it explores schedules in which two that
-//! wait pass the turn to each other for ever while the third, for which they wait, starves.
+//! wait pass the turn to each other indefinitely while the third, for which they wait, starves.
 
 pub mod a2;
 mod bent;

@@ -140,7 +140,7 @@ impl Places {
         places
     }
 
-    /// The words by which the cores of a rank meet. The only core has nobody to meet.
+    /// The words by which the cores of a rank meet. A single core has none to meet.
     fn core_words(&mut self, shape: &Shape) {
         let cores = if shape.aiv_num() > 1 { shape.aiv_num() } else { 0 };
         pairs(cores, 2).for_each(|(core, epoch)| self.word(core_word(CoreId(core), epoch)));

@@ -37,7 +37,7 @@ impl fmt::Display for Bound {
 /// Runs `body` in every execution within `bound`, reports and returns how many there were.
 ///
 /// # Panics
-/// An execution fails, or their number is not in `expected`: then the search has changed, and somebody should
+/// An execution fails, or their number is not in `expected`: then the search has changed, and a developer should
 /// say why. A search that has shrunk may have lost what it was made for.
 pub fn model(
     name: &str,

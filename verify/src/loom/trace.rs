@@ -1,4 +1,4 @@
-//! What happened in the running execution, for whoever has to read the one that fails.
+//! A log of the running execution, printed if that execution fails.
 
 use core::cell::RefCell;
 use core::fmt;

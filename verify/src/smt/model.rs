@@ -30,7 +30,7 @@ pub const STATE: [(&str, &str, &str, &str); 6] = [
     ("cleared", "((s Rank) (j Slot) (n Int)) Bool", "false", "the clear has landed"),
 ];
 
-/// The premise of the theorem: **between two uses of a slot, whoever writes it next has waited for a flag before
+/// The premise of the theorem: **between two uses of a slot, the rank that writes it next has waited for a flag before
 /// which its owner was quiet.** `gate` names the operator of that flag, `told` its slot. That can be the operator that uses the
 /// slot again, if all that it writes there is behind that flag.
 pub const PREMISE: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))

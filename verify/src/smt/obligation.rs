@@ -1,4 +1,4 @@
-//! What z3 is asked: the theorem step by step, its instances, and that every guard is needed.
+//! The questions to the solver: the theorem step by step, its instances, and that every guard is needed.
 
 use super::model::{Effect, Guard, Harm, INVARIANT, PREMISE, QUIET_GATE, RIGID, STATE, Step};
 use super::schedule::Schedule;
@@ -37,7 +37,7 @@ pub enum Clears {
     Late,
     /// By its reader; the clear lands at once, as on a strong memory.
     Prompt,
-    /// By nobody: a flag holds its operator's number and is over when its reader has ended that operator.
+    /// By no rank: a flag holds its operator's number and is over when its reader has ended that operator.
     Epochs,
 }
 
@@ -186,7 +186,7 @@ impl Theory {
 
     /// While some rank has not ended an operator, a rank can take a step of that operator or an earlier one which changes
     /// something. Every such step raises a count of a rank, or makes true one of finitely many facts of these operators: so if
-    /// none is put off for ever, all ranks end the operator. For any number of ranks one of them has ended fewest. What flags
+    /// none is put off indefinitely, all ranks end the operator. For any number of ranks one of them has ended fewest. What flags
     /// are behind is no circle: each lies lower, so one that is missing lies lowest.
     pub fn goes_on(&self) -> Obligation {
         let mut stuck = "(declare-fun height (Rank Slot Int) Int)
@@ -195,7 +195,7 @@ impl Theory {
 (declare-const least Rank) (declare-const low Rank) (declare-const lowest Slot) (declare-const goal Int)
 (define-fun misses ((r Rank) (j Slot)) Bool (and (expects r j (ended least)) (not (taken r j (ended least)))))
 (define-fun sender () Rank (source low lowest (ended least)))
-(assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; somebody has ended fewest
+(assert (forall ((r Rank)) (<= (ended least) (ended r)))) ; one of them has ended fewest
 (assert (forall ((r Rank) (j Slot)) (=> (misses r j) (and (misses low lowest)
   (<= (height low lowest (ended least)) (height r j (ended least))))))) ; and misses the lowest flag, if any
 (assert (and (<= 0 (ended least)) (<= (ended least) goal)))\n"
@@ -365,7 +365,7 @@ pub fn theorem_file(name: &str, clears: Clears) -> String {
     let theory = Theory { clears, ..Theory::default() };
     let mut text = format!(
         "; Written by veriep_verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/{name}.smt2
-; Any number of ranks: between two uses of a slot whoever writes it next has waited for its owner.
+; Any number of ranks: between two uses of a slot the rank that writes it next has waited for its owner.
 ; A slot (s, j) is a flag word of rank s and the rows it covers; operators n are numbered as every rank runs them.
 ; The answer to every question is unsat.\n\n{}\n{}",
         theory.prelude(),

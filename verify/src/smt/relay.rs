@@ -2,8 +2,8 @@
 //!
 //! | flag | carries | used before by | its sender has taken, in the same operator |
 //! |---|---|---|---|
-//! | entered, by near rank | nothing | nobody: it counts on | nothing |
-//! | rows done, by near rank and core | nothing | nobody | entered of all near ranks |
+//! | entered, by near rank | nothing | no rank: it counts on | nothing |
+//! | rows done, by near rank and core | nothing | no rank | entered of all near ranks |
 //! | of a record, by server and number | the record | its partition | nothing |
 //! | end flag, by server | nothing | its partition | in combine rows done of all, and the flags of all rows that the stream sums |
 //! | count, by local expert and source | nothing | its partition | entered of all, and the end flag of the source, if that is far |

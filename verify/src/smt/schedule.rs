@@ -1,4 +1,4 @@
-//! Which operators a rank runs in which order, and which of them share partitions.
+//! Schedules: the operators of a rank in their order, and the ones that share partitions.
 
 use core::fmt;
 use core::fmt::Write;

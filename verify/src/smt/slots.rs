@@ -1,4 +1,4 @@
-//! Which words and bytes of the protocols are slots of the model, and who expects what in them.
+//! The slots of the model: the words and bytes of the protocols that are slots, and the ranks that expect values in them.
 //!
 //! A dispatch of A3 has several classes of slots. Slot `i` of a class is `expert * R + source` if nothing else is said.
 //!

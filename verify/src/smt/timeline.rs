@@ -294,7 +294,7 @@ impl fmt::Display for Timeline {
                     let sources: Vec<_> = self.instance.slots(rank, n).iter().flatten().collect();
                     write!(f, "; rank {rank} expects rows of")?;
                     match sources.as_slice() {
-                        [] => write!(f, " nobody")?,
+                        [] => write!(f, " none")?,
                         all => all.iter().try_for_each(|e| write!(f, " {}", e.source))?,
                     }
                 }

@@ -10,20 +10,20 @@ fn a2(schedule: &str) -> Model {
 
 #[test]
 fn two_ranks_for_ever() {
-    safe_in_reuse("A2, 2 ranks x 1 core, DC for ever, weak", &a2("DC"));
+    safe_in_reuse("A2, 2 ranks x 1 core, DC for any number of rounds, weak", &a2("DC"));
 }
 
 #[test]
 fn two_batches_in_flight_for_ever() {
     // Each kind follows each kind in one half.
-    safe_in_reuse("A2, 2 ranks x 1 core, DDCC for ever, weak", &a2("DDCC"));
+    safe_in_reuse("A2, 2 ranks x 1 core, DDCC for any number of rounds, weak", &a2("DDCC"));
 }
 
 #[test]
 fn a_rank_without_tokens() {
     let idle = |schedule| a2(schedule).bs(&[1, 0]);
-    safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DC for ever, weak", &idle("DC"));
-    safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DDCC for ever, weak", &idle("DDCC"));
+    safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DC for any number of rounds, weak", &idle("DC"));
+    safe_in_reuse("A2, no tokens, 2 ranks x 1 core, DDCC for any number of rounds, weak", &idle("DDCC"));
     safe_in_reuse("A2, no tokens, 2 ranks x 2 cores, DC three times, weak", &idle("DC").cores(2).units(3));
     let seen = caught("A2, no tokens, partial wait", &idle("DDCC").defect(Defect::PartialWait));
     assert!(matches!(seen.violation, Violation::SourceInUse { .. }), "{seen}");
@@ -31,7 +31,7 @@ fn a_rank_without_tokens() {
 
 #[test]
 fn quantised_rows_for_ever() {
-    safe_in_reuse("A2, 2 ranks x 1 core, int8, DC for ever, weak", &a2("DC").quantised());
+    safe_in_reuse("A2, 2 ranks x 1 core, int8, DC for any number of rounds, weak", &a2("DC").quantised());
 }
 
 #[test]
@@ -42,13 +42,13 @@ fn three_halves_are_safe_too() {
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
     let across = a2("DC").cores(2).traffic(Traffic::NoSelf);
-    safe_in_reuse("A2, 2 ranks x 2 cores, DC for ever, to others, weak", &across);
+    safe_in_reuse("A2, 2 ranks x 2 cores, DC for any number of rounds, to others, weak", &across);
 }
 
 #[test]
 #[ignore = "takes a minute; run: cargo test -p veriep-verify --test explorer -- --ignored two_cores_for_ever_with_all"]
 fn two_ranks_of_two_cores_for_ever_with_all_traffic() {
-    safe_in_reuse("A2, 2 ranks x 2 cores, DC for ever, weak", &a2("DC").cores(2));
+    safe_in_reuse("A2, 2 ranks x 2 cores, DC for any number of rounds, weak", &a2("DC").cores(2));
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn hierarchy() {
 
 #[test]
 fn agents_of_the_hierarchy() {
-    // To each other, or to nobody else: a wait too few shows in the latter alone.
+    // To each other, or to no other rank: a wait too few shows in the latter alone.
     let model = dc(1, 2).hierarchy(1).stage_two().traffic(Traffic::Given(&[&[1, 0], &[0, 1]]));
     let caught = [Defect::NoQuiet, Defect::LastWordFirst, Defect::OneMessageSlot, Defect::PartialWait];
     agree("hierarchy, stage 2, 2 servers x 1 rank, DC twice", &model, &[], &caught);

@@ -11,14 +11,17 @@ fn dc(cores: u32, defect: Defect) -> Model {
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe_in_reuse("blocks, 2 ranks x 1 core, DC for ever, weak", &dc(1, Defect::None).weak());
+    safe_in_reuse("blocks, 2 ranks x 1 core, DC for any number of rounds, weak", &dc(1, Defect::None).weak());
     let two = Model::new(2, "DC").blocks(2);
-    safe_in_reuse("two blocks a record, 2 ranks x 1 core, DC for ever, weak", &two.weak());
+    safe_in_reuse("two blocks a record, 2 ranks x 1 core, DC for any number of rounds, weak", &two.weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe_in_reuse("blocks, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Defect::None).weak());
+    safe_in_reuse(
+        "blocks, 2 ranks x 2 cores, DC for any number of rounds, weak",
+        &dc(2, Defect::None).weak(),
+    );
 }
 
 #[test]
@@ -39,7 +42,10 @@ fn three_ranks_once_over_weak_memory() {
 
 #[test]
 fn two_batches_in_flight() {
-    safe_in_reuse("blocks, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").blocks(1).weak());
+    safe_in_reuse(
+        "blocks, 2 ranks x 1 core, DDCC for any number of rounds, weak",
+        &Model::new(2, "DDCC").blocks(1).weak(),
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use veriep_verify::explorer::Model;
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe_in_reuse("2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").weak());
+    safe_in_reuse("2 ranks x 1 core, DC for any number of rounds, weak", &Model::new(2, "DC").weak());
 }
 
 #[test]
@@ -25,17 +25,23 @@ fn two_ranks_with_the_numbers_of_calls() {
 
 #[test]
 fn two_ranks_for_ever_with_every_landing_a_move_of_its_own() {
-    safe_in_reuse("2 ranks x 1 core, DC for ever, weak, explicit", &Model::new(2, "DC").weak_explicit());
+    safe_in_reuse(
+        "2 ranks x 1 core, DC for any number of rounds, weak, explicit",
+        &Model::new(2, "DC").weak_explicit(),
+    );
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever_over_weak_memory() {
-    safe_in_reuse("2 ranks x 2 cores, DC for ever, weak", &Model::new(2, "DC").cores(2).weak());
+    safe_in_reuse(
+        "2 ranks x 2 cores, DC for any number of rounds, weak",
+        &Model::new(2, "DC").cores(2).weak(),
+    );
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe("2 ranks x 2 cores, DC for ever", &Model::new(2, "DC").cores(2));
+    safe("2 ranks x 2 cores, DC for any number of rounds", &Model::new(2, "DC").cores(2));
 }
 
 #[test]
@@ -45,7 +51,7 @@ fn three_ranks_three_rounds() {
 
 #[test]
 fn two_batches_in_flight_for_ever_over_weak_memory() {
-    safe_in_reuse("2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").weak());
+    safe_in_reuse("2 ranks x 1 core, DDCC for any number of rounds, weak", &Model::new(2, "DDCC").weak());
 }
 
 #[test]
@@ -64,5 +70,5 @@ fn two_ranks_of_two_cores_with_steps_of_several_effects() {
 #[test]
 #[ignore = "5 million states, 1 to 2 minutes: cargo test -p veriep-verify --release -- --ignored three_ranks_for_ever"]
 fn three_ranks_for_ever_over_weak_memory() {
-    safe("3 ranks x 1 core, DC for ever, weak", &Model::new(3, "DC").weak());
+    safe("3 ranks x 1 core, DC for any number of rounds, weak", &Model::new(3, "DC").weak());
 }

@@ -20,7 +20,7 @@ fn circles(name: &str, model: &Model) {
 
 #[test]
 fn operators_end_where_everybody_is_fair() {
-    // All other gates ask this, too. Here, as in `gates` on A3, every landing and every agent is somebody who must move.
+    // All other gates ask this, too. Here, as in `gates` on A3, every landing and every agent is an actor that must move.
     safe("liveness, A2, D once, explicit", &a2(Defect::None));
 }
 

@@ -1,5 +1,5 @@
 //! Bugs that systems of this kind have shipped, each left in on purpose: the explorer finds it, and finds nothing once it is
-//! mended. `docs/doubt/museum.md` is made of them.
+//! mended. `docs/doubt/public-bugs.md` is made of them.
 
 use crate::verdict::{caught, safe};
 use core::fmt::Write;
@@ -41,7 +41,7 @@ fn exhibits() -> Vec<Exhibit> {
             source: "https://github.com/deepseek-ai/DeepEP/issues/166",
             report: "With one buffer a sender that has ended begins the next operator and writes where a receiver still \
                      reads. The thread says why there are two.",
-            fix: "Dispatch and combine have two partitions each, used by turns.",
+            fix: "Dispatch and combine have two partitions each, used alternately.",
             broken: dc(1).partitions(1, 2),
             mended: dc(1),
             is_it: lost,
@@ -59,7 +59,7 @@ fn exhibits() -> Vec<Exhibit> {
             name: "A rank cleans the buffer that comes next",
             source: "https://github.com/deepseek-ai/DeepEP/issues/513, https://github.com/uccl-project/uccl/pull/993",
             report: "A rank that begins an operator zeroes the flags of another one. A faster peer may have set one of \
-                     them already; it is wiped, and its reader waits for ever.",
+                     them already; it is wiped, and its reader waits indefinitely.",
             fix: "A flag is cleared by its reader alone, after it has been seen and before the reader's operator ends.",
             broken: Model::new(2, "DDCC").defect(Defect::CleansNext),
             mended: Model::new(2, "DDCC"),
@@ -109,11 +109,11 @@ fn exhibits() -> Vec<Exhibit> {
             is_it: lost,
         },
         Exhibit {
-            name: "A barrier that is entered again before everybody has left it",
+            name: "A barrier that is entered again before all have left it",
             source: "https://github.com/jax-ml/jax/pull/27963",
             report: "The race shows only over several calls that share one semaphore: the next arrival hides the one that a \
                      slow participant has not seen.",
-            fix: "Each core has two barrier words, used by turns, so a word changes only after all have read it.",
+            fix: "Each core has two barrier words, used alternately, so a word changes only after all have read it.",
             broken: dc(2).defect(Defect::OneBarrierWord).units(1),
             mended: dc(2).units(1),
             is_it: |violation| matches!(violation, Violation::Refused { .. }),
@@ -142,12 +142,12 @@ fn exhibits() -> Vec<Exhibit> {
 }
 
 const HEAD: &str = "\
-# The museum
+# Public bugs, reproduced
 
-This page is for doubters. It shows ten bugs of systems of this kind that were reported, or warned of, in public. Each is rebuilt in this
-protocol by leaving out one duty. Afterwards you can see the explorer, which steps the machines that run everywhere else, find each of
-them. With the duty it visits every state and finds nothing. The reports are about other protocols. They show that the same
-mistake would be seen here, not that those systems behaved step by step like this.
+Ten bugs of systems of this kind that were reported, or warned of, in public. Each is rebuilt in this protocol by leaving
+out one required step. The explorer, which steps the state machines that run everywhere else, finds each of them; with the
+step it visits every state and finds nothing. The reports are about other protocols. They show that the same mistake would
+be seen here, not that those systems behaved step by step like this.
 
 `cargo test -p veriep-verify --test explorer museum -- --nocapture` prints the shortest way into each bug, event by event. Numbers 1 and 2
 are also `veriep schedule DC --partitions 1,2` and `veriep schedule DDCC --partitions 2,1`. The link behind *without it* leads to the model
@@ -178,6 +178,6 @@ fn every_bug_is_found_and_its_fix_is_safe() {
         )
         .unwrap();
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doubt/museum.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doubt/public-bugs.md");
     snapbox::assert_data_eq!(page, Data::read_from(&path, Some(DataFormat::Text)).raw());
 }

@@ -83,7 +83,7 @@ fn words_of_the_hierarchy_are_epochs() {
 /// Two ranks send to each other.
 const EACH_OTHER: Traffic = Traffic::Given(&[&[1, 0]]);
 
-/// Everybody sends across, to another number.
+/// Every rank sends across, to another number.
 const ACROSS: Traffic = Traffic::Given(&[&[3, 2, 1, 0]]);
 
 #[test]
@@ -105,7 +105,7 @@ fn catches_a_hierarchy_that_goes_on_before_it_has_heard() {
 
 #[test]
 fn catches_a_guard_that_only_the_later_of_two_ways_breaks() {
-    // Row and flag land in either order, and nobody has looked: both ways meet in one state, first the one that is right.
+    // Row and flag land in either order, and no core has looked: both ways meet in one state, first the one that is right.
     let defect = dc(2, Defect::RelaxedPublish).units(1).traffic(Traffic::NoSelf).weak_explicit();
     let seen = caught("refinement, relaxed publish, to others, explicit", &defect);
     let Violation::Unrefined { why } = &seen.violation else { panic!("{seen}") };

@@ -14,12 +14,12 @@ fn quick(name: &str, mut model: Model) {
 
 #[test]
 fn two_ranks_for_ever() {
-    quick("2 ranks x 1 core, DC for ever, weak", Model::new(2, "DC").weak());
+    quick("2 ranks x 1 core, DC for any number of rounds, weak", Model::new(2, "DC").weak());
 }
 
 #[test]
 fn two_batches_in_flight() {
-    quick("2 ranks x 1 core, DDCC for ever, weak", Model::new(2, "DDCC").weak());
+    quick("2 ranks x 1 core, DDCC for any number of rounds, weak", Model::new(2, "DDCC").weak());
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn catches_a_missing_quiet() {
 fn catches_a_quiet_left_out_by_cores_that_sent_nothing() {
     // Needs weak memory and idle ranks: who always sends is always quiet.
     let defect = Defect::QuietOnlyIfSent;
-    safe("quiet only after a put, nobody idle, weak", &dc(1, defect).weak().traffic(Traffic::NoIdle));
+    safe("quiet only after a put, no rank idle, weak", &dc(1, defect).weak().traffic(Traffic::NoIdle));
     let seen = caught("quiet only after a put, weak", &dc(1, defect).weak());
     assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
 }
@@ -114,5 +114,8 @@ fn catches_a_lost_flag_for_which_a_core_polls_by_stepping() {
     safe("lost flags, polls by stepping, one round", &dc(1, Defect::PollsByStepping).units(1));
     let seen = caught("lost flags, polls by stepping, two rounds", &dc(1, Defect::PollsByStepping).units(2));
     assert_eq!(seen.violation, Violation::Livelock, "{seen}");
-    caught("lost flags, polls by stepping, for ever, weak", &dc(1, Defect::PollsByStepping).weak());
+    caught(
+        "lost flags, polls by stepping, for any number of rounds, weak",
+        &dc(1, Defect::PollsByStepping).weak(),
+    );
 }

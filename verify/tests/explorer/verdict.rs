@@ -73,10 +73,10 @@ pub(crate) fn safe(name: &str, model: &Model) {
         panic!("{name}\n{timeline}");
     }
     assert!(report.complete, "{name}: gave up after {} states", report.states);
-    // Stronger than fairness asks: without the end of an operator nobody comes back to a state.
+    // Stronger than fairness asks: without the end of an operator no search comes back to a state.
     assert!(report.circles == 0 || model.defect != Defect::None, "{name}: goes round in circles");
     if model.traffic == Traffic::All && (model.experts, model.tokens) == (1, 1) {
-        // Each rank sends its token to any expert or to nobody.
+        // Each rank sends its token to any expert or to none.
         assert_eq!(report.traffic_matrices, model.traffic_max(), "{name}: not all traffic");
     }
 }

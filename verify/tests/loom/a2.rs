@@ -18,7 +18,7 @@ const CROSS: Traffic<'_> = &[&[&[1]], &[&[0]]];
 const OWN: Traffic<'_> = &[&[&[0]], &[&[1]]];
 /// Both send to rank 0.
 const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
-/// Nobody sends.
+/// No rank sends.
 const IDLE: Traffic<'_> = &[&[&[]], &[&[]]];
 
 /// One rank alone, whose core `i` reorders token `i` for expert `1 - i`; it needs no agent.

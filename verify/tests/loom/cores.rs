@@ -48,7 +48,7 @@ fn fails(name: &str, size: Size<'_>, traffic: Traffic<'_>, defect: Defect) -> St
     failure(name, Bound::Complete, group.bent(defect))
 }
 
-/// Fails on any memory in one dispatch, but only when a row goes to another rank: on the own rank the barrier
+/// Fails on any memory in one dispatch, but only when a row goes to another rank: on this rank the barrier
 /// that carries the sums comes before the copy, too.
 #[test]
 fn catches_a_missing_core_barrier() {
@@ -124,7 +124,7 @@ fn catches_a_relaxed_arrival_at_the_join() {
 }
 
 /// Needs a memory weaker than total store order, and a combine behind a dispatch, which reads what the other core has put
-/// out; after one operator nobody asks.
+/// out; after one operator no test asks.
 #[test]
 fn catches_a_join_that_opens_relaxed() {
     let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(Defect::RelaxedOpen).body();

@@ -15,7 +15,7 @@ const CROSS: Traffic<'_> = &[&[&[1]], &[&[0]]];
 const OWN: Traffic<'_> = &[&[&[0]], &[&[1]]];
 /// Both send to rank 0.
 const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
-/// Nobody sends.
+/// No rank sends.
 const IDLE: Traffic<'_> = &[&[&[]], &[&[]]];
 
 const DIRECT: Receive = Receive::Direct { areas: 1 };

@@ -11,9 +11,9 @@ const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
 const CROSS: Traffic<'_> = &[&[&[1]], &[&[0]]];
 /// Each rank sends to itself.
 const OWN: Traffic<'_> = &[&[&[0]], &[&[1]]];
-/// Nobody sends.
+/// No rank sends.
 const IDLE: Traffic<'_> = &[&[&[]], &[&[]]];
-/// Both send to rank 0, which therefore waits for nobody in combine.
+/// Both send to rank 0, which therefore waits for no rank in combine.
 const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
 
 #[test]
@@ -191,7 +191,7 @@ fn catches_one_combine_partition_with_two_batches_in_flight() {
     }
 }
 
-/// Two partitions for three batches: a rank that needs nobody overwrites in its third combine what the other
+/// Two partitions for three batches: a rank that needs no other overwrites in its third combine what the other
 /// has not read in its first. Any memory. When each rank needs the other, the second combine holds it back.
 #[test]
 fn catches_three_batches_in_flight() {

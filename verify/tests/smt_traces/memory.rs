@@ -1,4 +1,4 @@
-//! What happens in a simulated group as events of the model: a chooser sees what lands, a fabric what cores do.
+//! Events of a simulated group as events of the model: a chooser observes the landings, a fabric observes the cores.
 
 use crate::windows::Windows;
 use core::cell::RefCell;

@@ -1,4 +1,4 @@
-//! What happens to the windows of an A2 group as events of the model.
+//! Events on the windows of an A2 group as events of the model.
 
 use crate::memory::Log;
 use core::ops::Range;

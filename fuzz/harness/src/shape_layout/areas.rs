@@ -171,7 +171,7 @@ pub(super) fn windows(shape: &Shape) {
         assert!(sent.is_multiple_of(8));
         for rows in [0, 1, most] {
             let flag = a2_window::tail_flag(shape, kind, rows);
-            assert_eq!(a2_window::next_flag_place(shape, flag), flag, "a flag that nobody would clear");
+            assert_eq!(a2_window::next_flag_place(shape, flag), flag, "a flag that no rank would clear");
         }
     }
     assert_eq!(a2_window::next_flag_place(shape, a2_window::FLAG1), a2_window::FLAG1);

@@ -25,7 +25,7 @@ pub(crate) fn keep(target: &str, name: &str, bytes: &[u8]) {
     kept.insert(path);
 }
 
-/// Fails for files that nobody has kept. To be asked when all who keep seeds of that target have run.
+/// Fails for files that no target has kept. To be asked when all who keep seeds of that target have run.
 pub(crate) fn assert_all_kept(target: &str) {
     let files = folder(target).read_dir().unwrap().map(|entry| entry.unwrap().path());
     let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What is wrong with the tensors of a case: a few lines for each tensor, and how many more there are.
+//! Collects the faults of the tensors of a case: a few lines for each tensor, and the number of the others.
 
 use crate::error::Problem;
 use std::collections::HashMap;

@@ -47,7 +47,7 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
     let (text, seen) = config::text(&place)?;
     let config = Config::of_text(&place, &text)?;
     let file = TensorFile::open(&tensors_file(folder, TENSORS_NAME)?)?;
-    // Whoever makes the case again takes the configuration away first and puts the new one in its place last.
+    // A process that makes the case again takes the configuration away first and puts the new one in its place last.
     let now = config::text(&place)?.1;
     if !is_same(&seen, &now) {
         return Err(Error::file(&place, "has changed meanwhile: another case is being made here"));
@@ -329,7 +329,7 @@ impl Reader {
         let element = element(shape);
         let [alphas, rows, gamma] = Weights::shapes(shape);
         let mut read = |name, dims: &[usize]| match dims {
-            // The shape has none: if the file does, nobody reads it.
+            // The shape has none: if the file does, it is not read.
             [0, ..] => Ok(Vec::new()),
             _ => self.must(name, element, dims),
         };
@@ -401,7 +401,7 @@ impl Reader {
         self.problems.add(name, |name| Problem::new(name, seen, rule));
     }
 
-    /// All problems, with the tensors that nobody read.
+    /// All problems, with the tensors that were not read.
     fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Collected {
         let ranks = if elastic.is_some() { "ranks left by elastic_info" } else { "ranks" };
         let rule = format!("must be absent ({ranks} = {})", global_rank::count(shape));

@@ -34,10 +34,12 @@ impl Config {
                     format!("{seen} change nothing: they are read with product = \"a2\" and comm_alg = \"\"")
                 }
                 (true, "") => {
-                    format!("{seen} choose comm_alg = \"fullmesh\": seed 003 advises to name it instead")
+                    format!(
+                        "{seen} choose comm_alg = \"fullmesh\": the V2 reference advises to name it instead"
+                    )
                 }
                 (true, name) => {
-                    format!("{seen} choose comm_alg = {name:?}: seed 003 advises to name it instead")
+                    format!("{seen} choose comm_alg = {name:?}: the V2 reference advises to name it instead")
                 }
             });
         }
@@ -49,7 +51,7 @@ impl Config {
             ));
         }
         if self.comm_alg == "fullmesh_v2" && self.tp_world_size == 0 {
-            let page = "in seed 003 fullmesh_v2 takes effect with tp_world_size = 1";
+            let page = "in the V2 reference fullmesh_v2 takes effect with tp_world_size = 1";
             notes.push(format!("{page}: here 0 and 1 both mean that there is no TP domain"));
         }
         notes

@@ -144,7 +144,7 @@ table! {
     besides {
         /// Not a key of the file: always 8, but for models.
         number server_ranks: i64 = core().server_ranks;
-        /// Not a key of the file: an option of the verbs.
+        /// Not a key of the file: an option of the subcommands.
         number port_offset: i64 = core().port_offset;
         /// Not a key of the file: how the file is written.
         other origin: Origin = Origin::default();

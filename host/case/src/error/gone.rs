@@ -13,7 +13,7 @@ pub struct Gone {
     pub host: String,
     /// Its ranks.
     pub ranks: Vec<u32>,
-    /// `signal N`, `exit N` or `silent`; of processes that joined also `left` or, where nobody saw its status, `ended`.
+    /// `signal N`, `exit N` or `silent`; of processes that joined also `left` or, where no process saw its status, `ended`.
     pub how: String,
     /// The round that it was in; none before the first one and behind the last.
     pub round: Option<usize>,

@@ -1,4 +1,4 @@
-//! Who is left of an elastic domain.
+//! Generator of the remaining ranks of an elastic domain.
 
 use super::{shuffle, stream};
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! Which physical experts are replicas of which logical ones.
+//! Generator of the map from logical experts to their physical replicas.
 
 use super::{below, shuffle, stream};
 use crate::case::ExpertMap;

@@ -6,7 +6,7 @@
 //!   product or a partial sum is rounded is then seen in the result: another order of additions, a fused
 //!   multiply-add, and sums kept in fewer bits come out differently.
 //! - of the odd ones rows are powers of two and weights have few bits, so that a sum is exact in any order, and lies in
-//!   the middle between two neighbours of `dtype`, above an even one and above an odd one by turns: it must be rounded to
+//!   the middle between two neighbours of `dtype`, above an even one and above an odd one alternately: it must be rounded to
 //!   the even one.
 //!
 //! Where rows are quantised the odd ones are numbers of which every other one lies in the middle between two int8.

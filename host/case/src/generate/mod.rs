@@ -107,7 +107,7 @@ pub fn generate(config: Config, options: Options, place: &str) -> Result<Case, E
 /// Makes a case of those who are `left` of a domain.
 ///
 /// # Errors
-/// As [`generate`]; also if nobody can be left so.
+/// As [`generate`]; also if no rank can be left so.
 pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &str) -> Result<Case, Error> {
     let mut given = match options.mask {
         MaskKind::None => Given::empty(),

@@ -1,4 +1,4 @@
-//! How tokens choose their experts.
+//! Generators of routing: the experts that tokens choose.
 
 use super::{below, shuffle};
 use rand::Rng;

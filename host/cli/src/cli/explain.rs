@@ -23,7 +23,7 @@ pub fn explain(error: &clap::Error) -> u8 {
     let line = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(arguments)) => format!("missing argument: {arguments}"),
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
-            "missing verb: veriep --help lists them".to_owned()
+            "missing subcommand: veriep --help lists them".to_owned()
         }
         (ErrorKind::InvalidSubcommand, _) => {
             format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))

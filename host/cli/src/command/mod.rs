@@ -1,4 +1,4 @@
-//! One file per verb.
+//! One file per subcommand.
 
 mod check;
 mod compare;

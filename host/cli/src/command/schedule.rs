@@ -313,7 +313,7 @@ fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], orders: Orders) 
 /// The search of this process.
 static SEARCH: OnceLock<ProgressBar> = OnceLock::new();
 
-/// Counts a state that was searched, and asks whether somebody wants the end.
+/// Counts a state that was searched, and asks whether the caller wants the end.
 fn count_and_ask() -> bool {
     if let Some(bar) = SEARCH.get() {
         bar.inc(1);

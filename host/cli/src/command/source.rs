@@ -1,4 +1,4 @@
-//! What the arguments that name or make a case amount to.
+//! Resolves CONFIG, CASE, `--preset` and the generator options to a configuration or a case.
 
 use crate::cli::{ConfigArgs, TensorArgs};
 use crate::report::progress;

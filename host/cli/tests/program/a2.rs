@@ -113,7 +113,7 @@ fn the_plan_of_a_rank_is_what_a_run_does() {
             let (&[_, source, _], &[.., sent_at]) = received[row as usize];
             assert_eq!((to, position), (source, sent_at), "row {row} of rank {rank}");
         }
-        // The own rows come back in the order in which they went.
+        // Its own rows come back in the order in which they went.
         let own = |item: &Value| at(item, ["token", "k", "from", "position"]);
         let mut back: Vec<_> = list(&combine["token_addr"]).iter().map(own).collect();
         let sent = |item: &Value| at(item, ["token", "k", "to", "position"]);

@@ -1,4 +1,4 @@
-//! What `diagnose` says where dumps leave open who owes, and what decides it: a case, windows, more dumps.
+//! `diagnose` on dumps that leave open which rank has not sent, and the inputs that decide it: a case, windows, more dumps.
 
 use crate::common::{fails, text, veriep};
 use crate::dumps::{Group, IN_BLOCKS, JOINT, SEPARATE, SHARED, TP, culprits, diagnose, of};
@@ -15,7 +15,7 @@ fn case(group: &Group) -> TempDir {
     folder
 }
 
-/// Nobody is named, and it is said that these words would decide it.
+/// No rank is named, and the report says that these words would decide it.
 fn cannot_tell(folder: &Path, add: &str) {
     let said = diagnose(4, folder, &[]);
     assert_eq!(

@@ -245,7 +245,7 @@ fn the_port_offset_is_part_of_what_is_required() {
 
 #[test]
 fn usage_errors_are_one_line_and_status_2() {
-    assert!(fails(2, &[]).contains("missing verb"));
+    assert!(fails(2, &[]).contains("missing subcommand"));
     assert!(fails(2, &["chekc"]).contains("chekc"));
     assert!(fails(2, &["check"]).contains("missing argument"));
     assert!(fails(2, &["check", "a", "--format", "xml"]).contains("table"));

@@ -1,4 +1,4 @@
-//! Where a verb's configuration may come from.
+//! Sources of a subcommand's configuration.
 
 use crate::common::{config_file, fails, json, text, veriep};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use tempfile::tempdir;
 
 const TINY: &str = "epWorldSize = 2\nmoeExpertNum = 4\nK = 2\nH = 1024\nBS = 4\nHCCL_BUFFSIZE = 200\n";
 
-/// What a verb is asked besides, and a part of what it says of any source.
+/// What a subcommand is asked besides, and a part of what it says of any source.
 type Asked = (&'static [&'static str], fn(&Value) -> &Value);
 
 const VERBS: [Asked; 6] = [

@@ -47,7 +47,7 @@ const TRIED: usize = 12;
 struct Record {
     trace: Trace,
     shape: Shape,
-    /// Words that somebody clears.
+    /// Words that a rank clears.
     cleared: Vec<(u32, String, u64)>,
 }
 

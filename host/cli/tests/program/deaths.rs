@@ -1,4 +1,4 @@
-//! Deaths and ends of groups of processes: what is reported, and that nothing is left, whoever dies.
+//! Deaths and ends of groups of processes: what is reported, and that nothing is left, whichever process dies.
 #![cfg(target_os = "linux")]
 
 use super::processes::{LIMIT, Long, SMALL, agrees, children, files, is_running, signal, until};
@@ -24,7 +24,7 @@ fn whoever_is_killed_nothing_is_left() {
         let mut long = Long::start(work.path(), 3, [&[][..], &["--receive", "direct"]][nth % 2]);
         let (parent, all) = (long.run.id(), children(long.run.id()));
         sleep(Duration::from_micros(random.random_range(0..200_000)));
-        // Everybody, the parent alone, or a process and at once its parent.
+        // All, only the parent, or a process and at once its parent.
         let killed = match nth % 4 {
             0 => [&all[..], &[parent]].concat(),
             1 => vec![all[random.random_range(0..3)], parent],

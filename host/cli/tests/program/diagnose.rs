@@ -183,7 +183,7 @@ fn a_result_that_never_came_is_traced_by_the_batch() {
                 let folder = folder(&dumps);
                 let with_case = culprits(3, places, folder.path(), &["--case", text(&case)]);
                 assert_eq!(with_case, [u64::from(owner)]);
-                // Without the batch the rank that is behind is named; where rank 1 owes itself nobody is behind.
+                // Without the batch the rank that is behind is named; where rank 1 owes itself no rank is behind.
                 let expected = if owner == 1 { vec![] } else { vec![u64::from(owner)] };
                 let status = if expected.is_empty() { 4 } else { 3 };
                 assert_eq!(culprits(status, places, folder.path(), &[]), expected);

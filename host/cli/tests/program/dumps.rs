@@ -337,7 +337,7 @@ fn files(folder: &Path) -> Vec<fs::File> {
 #[test]
 fn a_rank_that_never_began_is_named() {
     for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, MESH, MESSAGES] {
-        // Rank 1 has given nobody anything; as if it had never lived.
+        // Rank 1 has given no rank anything; as if it had never lived.
         let folder = group.dump(3, &["--rounds", "1", "--inject", "silent=1"]);
         zero(folder.path(), |path| path.file_stem().is_some_and(|name| name == "rank1"));
         assert_eq!(culprits(3, folder.path(), &[]), [1], "{:?}", group.set);

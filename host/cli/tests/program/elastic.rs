@@ -1,4 +1,4 @@
-//! Elastic domains from case files to results: physical names outside, new ids inside, and nobody touches the dead.
+//! Elastic domains from case files to results: physical names outside, new ids inside, and no rank touches the dead.
 
 use crate::common::{fails, fails_with_lines, json, text};
 use safetensors::Dtype;
@@ -88,7 +88,7 @@ fn without_shared_expert_ranks_left_nobody_sends_to_shared_experts_and_their_row
     let scales = other.scales.as_mut().unwrap();
     scales[..16].fill(9.0);
     let bytes = |case: &Case| Trial::new(case, "DC", 1).in_lockstep(Memory::Strong, 1).unwrap();
-    assert!(bytes(&other) == bytes(&case), "rows of shared experts that nobody holds");
+    assert!(bytes(&other) == bytes(&case), "rows of shared experts that no rank holds");
     other.scales.as_mut().unwrap()[16..].fill(9.0);
     assert!(bytes(&other) != bytes(&case));
 }

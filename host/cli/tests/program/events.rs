@@ -140,7 +140,7 @@ fn a_trace_has_lanes_spans_that_lie_in_each_other_and_flows_in_pairs() {
         }
         let whom = events.iter().any(|event| event["cat"] == "wait" && event["args"]["for"].is_u64());
         // On threads no core may have to: where one does, `threads_that_hang` sees it.
-        assert!(whom || run.contains("threads"), "{run}: nobody waits for a rank");
+        assert!(whom || run.contains("threads"), "{run}: no core waits for a rank");
 
         let mut flows: HashMap<_, Vec<_>> = HashMap::new();
         for event in events.iter().filter(|event| event["cat"] == "flag") {

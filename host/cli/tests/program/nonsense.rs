@@ -1,4 +1,4 @@
-//! Every option of every verb with values that mean nothing: one line and status 2, or an answer; never a panic, a signal
+//! Every option of every subcommand with values that mean nothing: one line and status 2, or an answer; never a panic, a signal
 //! or a hang.
 
 use clap::CommandFactory;
@@ -10,7 +10,7 @@ use veriep::cli::Cli;
 const VALUES: [&str; 9] =
     ["", "-1", "nan", "1e400", "99999999999999999999", "0x10", "a=b=c", "\u{1f980}\u{1b}[31m\n", "no/such"];
 
-/// What a verb needs to do its work at all.
+/// What a subcommand needs to do its work at all.
 fn usual(verb: &str) -> Option<&'static str> {
     Some(match verb {
         "gen" => "--preset tiny --seed 1 --force --out made",

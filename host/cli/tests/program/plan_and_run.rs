@@ -1,5 +1,4 @@
-//! What `veriep plan` says of every core is what the core then does: each put and publish, in order, with place, length
-//! and count.
+//! Each core does what `veriep plan` prints for it: every put and publish, in order, with place, length and count.
 
 use crate::common::{json, text};
 use serde_json::Value;
@@ -240,7 +239,10 @@ fn what_is_planned_is_what_every_core_does_in_order() {
                     seen += done.len();
                 }
             }
-            assert!(seen > 0 && seen == log.values().map(Vec::len).sum::<usize>(), "nobody else did a thing");
+            assert!(
+                seen > 0 && seen == log.values().map(Vec::len).sum::<usize>(),
+                "no other core did a thing"
+            );
         }
     }
 }

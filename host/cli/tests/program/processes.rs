@@ -1,4 +1,4 @@
-//! Ranks as processes: results are those of threads, and whoever dies is named, whenever it is; nothing is left behind.
+//! Ranks as processes: results are those of threads, and a process that dies is named, whenever it is; nothing is left behind.
 #![cfg(target_os = "linux")]
 
 use crate::common::{self, fails, text, veriep};
@@ -209,7 +209,7 @@ fn a_killed_process_is_named_whenever_it_dies() {
     let kills = std::env::var("VERIEP_KILLS").map_or(4, |kills| kills.parse().unwrap());
     let mut random = ChaCha8Rng::seed_from_u64(27);
     let (mut slowest, mut waited_for) = (Duration::ZERO, 0);
-    // On a busy machine others may have made their checks meanwhile: more trials, until somebody has waited.
+    // On a busy machine others may have made their checks meanwhile: more trials, until a core has waited.
     for nth in 0..kills + 40 {
         if nth >= kills && waited_for > 0 {
             break;
@@ -240,7 +240,7 @@ fn a_killed_process_is_named_whenever_it_dies() {
         );
         let who = format!("process {process} (pid {}, host ", all[process]);
         assert!(line.contains(&who) && line.contains("was killed by signal 9"), "{told}: {line}");
-        // Nobody blames somebody else.
+        // No process blames another one.
         for missing in report["missing"].as_array().into_iter().flatten() {
             assert_eq!(missing["source_rank"], process, "{told}: {missing}");
             waited_for += 1;
@@ -286,7 +286,7 @@ fn dies_at_any_write(group: &[&str], rank: u32) {
         let output = veriep(&[&run, group, &["--inject", &fault]].concat());
         let line = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.code() == Some(0) {
-            assert!(line.contains("nobody was killed"), "{group:?} {fault}: {line}");
+            assert!(line.contains("it was not killed"), "{group:?} {fault}: {line}");
             break;
         }
         assert_eq!(output.status.code(), Some(3), "{group:?} {fault}: {line}");

@@ -1,4 +1,4 @@
-//! docs/reference/cli.md is what the program itself says of its verbs and options.
+//! docs/reference/cli.md is what the program itself says of its subcommands and options.
 #![cfg(all(target_os = "linux", feature = "schedule"))]
 
 use clap::{Arg, Command, CommandFactory};
@@ -29,7 +29,7 @@ prints errors alone. JSON has a `schema`, and a `verdict`, which is null where n
 | 4 | unknown: no verdict within the bounds that the report names |
 ";
 
-/// The table of values of each option that has one, with the verbs that have it so.
+/// The table of values of each option that has one, with the subcommands that have it so.
 type Values = BTreeMap<(String, String), Vec<String>>;
 
 fn cell(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! What the system refuses: threads and memory.
+//! Threads and memory that the system refuses.
 #![cfg(target_os = "linux")]
 
 use crate::common::{text, veriep};

@@ -183,7 +183,7 @@ fn a_silent_rank_is_named_within_the_deadline() {
         let since = Instant::now();
         let line = fails(3, &[&silent[..5], &["--backend", backend, "--seed", "9"]].concat());
         assert!(since.elapsed() < Duration::from_secs(10));
-        assert!(line.contains("nobody can move: waiting for rank 1 ("), "{line}");
+        assert!(line.contains("no core can move: waiting for rank 1 ("), "{line}");
         assert!(line.ends_with(&format!("--backend {backend} --seed 9 repeats it")), "{line}");
     }
 }

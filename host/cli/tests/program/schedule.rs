@@ -68,7 +68,7 @@ fn a_counterexample_is_drawn_as_messages_between_ranks_and_memories() {
         assert_eq!(did.last().unwrap().1, last.as_str().unwrap());
         let parts = |line: &Value| line.as_str().unwrap().split("; ").count();
         assert_eq!(did.len() - 1, lines.iter().map(parts).sum::<usize>(), "{did:?}");
-        // What a memory shows was done by somebody then, by an arrow from or to it.
+        // What a memory shows was done by an actor then, by an arrow from or to it.
         assert!(!memory.is_empty() && memory.iter().all(|span| did.contains(span)), "{memory:?}");
         let flows = data["flows"].as_array().unwrap();
         assert_eq!(flows.len(), memory.len());

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tempfile::tempdir;
 use veriep_testing::tier;
 
-/// Seed 001's decode: 64 ranks, 16 tokens each, 8 experts a token, 7168 elements.
+/// The A2 stages article's decode: 64 ranks, 16 tokens each, 8 experts a token, 7168 elements.
 const DECODE: &str = "--cluster a2 --set moe_expert_num=64 --set bs=16 --set h=7168 --set k=8 --routing ideal --rows weightless";
 
 /// No costs and latencies but those of tasks.

@@ -1,4 +1,4 @@
-//! What a person at a terminal sees, and what one does there.
+//! Output and keys at a terminal.
 
 use crate::common::{fails, json, let_work, veriep};
 use core::time::Duration;
@@ -60,9 +60,9 @@ fn a_verdict_prints_its_bound() {
     let servers = ["DC", "--product", "a2", "--hierarchy"];
     assert!(told(&servers).contains("2 ranks in 2 servers x 1 core, 1 token a rank"));
     assert!(
-        told(&servers).contains(", 2 partitions, nobody idle\nsearched DC, all states: the real machines")
+        told(&servers).contains(", 2 partitions, no rank idle\nsearched DC, all states: the real machines")
     );
-    assert_eq!(json(0, &[&["schedule"], &servers[..]].concat())["traffic"], "nobody idle");
+    assert_eq!(json(0, &[&["schedule"], &servers[..]].concat())["traffic"], "no rank idle");
     let json = json(0, &["schedule", "DC"]);
     assert_eq!([&json["ranks"], &json["cores"], &json["tokens"], &json["experts"]], [2, 1, 1, 1]);
 }

@@ -96,7 +96,7 @@ impl Killed {
     #[inline(never)]
     fn count(&self) {
         if self.made.fetch_add(1, Ordering::Relaxed) == self.at {
-            // All threads end here, as if somebody else had killed them. (Elsewhere there are no processes of a group.)
+            // All threads end here, as if another process had killed them. (Elsewhere there are no processes of a group.)
             #[cfg(target_os = "linux")]
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }

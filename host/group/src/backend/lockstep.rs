@@ -1,7 +1,7 @@
 //! Memory for one thread that drives all cores: nothing is concurrent, so everything replays. It is the
 //! [simulated memory](veriep_core::sim) of the core, strong or weak, whose bytes are mapped as they are touched.
 //!
-//! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What nobody has
+//! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What no core has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::{Backend, Members, PAGE, Pages, Reader, anonymous, take};
@@ -75,7 +75,7 @@ impl Mapped {
         Some(start..start.checked_add(len).filter(|end| *end <= region.end)?)
     }
 
-    /// Returns the zeros that a range holds if nobody has written to its pages. Words are read so often that a look at every
+    /// Returns the zeros that a range holds if no core has written to its pages. Words are read so often that a look at every
     /// one would cost more than it saves: for them it returns `None`.
     fn untouched(&self, range: &Range<u64>) -> Option<&'static [u8]> {
         let len = (range.end - range.start) as usize;

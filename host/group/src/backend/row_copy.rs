@@ -1,4 +1,4 @@
-//! How rows are copied where nobody has measured it on the memory at hand, as [`roofline::fastest`](crate::roofline::fastest) does.
+//! The copy routine for rows if [`roofline::fastest`](crate::roofline::fastest) has not measured one on this memory.
 
 use veriep_core::fabric::raw::RowCopy;
 

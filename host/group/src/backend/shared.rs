@@ -206,7 +206,7 @@ impl SharedMemory {
         (0..members).map(member).collect()
     }
 
-    /// Where an output of a rank is, which nobody writes between operators.
+    /// Where an output of a rank is, which no core writes between operators.
     #[must_use]
     pub fn output(&self, rank: RankId, batch: usize, tensor: Tensor) -> Segment {
         self.outputs[rank.index()][batch][tensor as usize]
@@ -224,9 +224,9 @@ impl SharedMemory {
         let (ep_rank, tp_rank) = (RankId(ep_rank), RankId(tp_rank));
         let tp = self.tp.get(ep_rank.index()).map_or(&[][..], Vec::as_slice);
         // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint; but for one of
-        // `WithOutput`, which is borrowed for as long as the fabric, by nobody else.
+        // `WithOutput`, which is borrowed for as long as the fabric, and only by it.
         // The memory is private to this struct, or to those of the same group in other processes, which have each place
-        // mapped once: it is reached only through these fabrics, through `read_output` between operators, and by whoever
+        // mapped once: it is reached only through these fabrics, through `read_output` between operators, and by the caller that
         // has asked `output` for an address and keeps to that, too. The drivers
         // hand fabrics to the machines of one core each under the join, each core's in one process; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
         // places of their own and read them after a meeting of all threads.
@@ -280,7 +280,7 @@ impl Backend for SharedMemory {
         let segment = &self.outputs[rank.index()][batch][tensor as usize];
         let len = len.min(segment.len() as usize);
         // SAFETY: the segment is mapped and initialised (zero pages); the caller reads between operators, when
-        // nobody writes it.
+        // no core writes it.
         read(unsafe { core::slice::from_raw_parts(segment.base(), len) });
     }
 }

@@ -1,5 +1,5 @@
-//! How many steps an operator can take, by its plan: a core that takes more polls by stepping, and would hold off the deadline
-//! without end.
+//! The maximum number of steps of an operator, derived from its plan. A core that takes more steps polls by stepping, and would
+//! put off the deadline indefinitely.
 
 use veriep_core::layout::block;
 use veriep_core::shape::{Protocol, Shape};

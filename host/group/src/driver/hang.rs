@@ -25,7 +25,7 @@ pub struct Missing {
 /// A group without progress.
 #[derive(Clone, Debug, Default)]
 pub struct Hang {
-    /// How long nobody moved; zero when it is certain that nobody ever will.
+    /// How long no core moved; zero when it is certain that none ever will.
     pub after: Duration,
     /// What each waiting core misses.
     pub missing: Vec<Missing>,
@@ -71,7 +71,7 @@ impl Hang {
                 roots.iter().filter(|root| of(root, &[flag])).map(|root| root.rank).collect();
             roots.retain(|root| !of(root, later) || !miss.contains(&root.wait.rank));
         }
-        // Who waits for another rank itself may have nothing to say before it hears of it: whoever waits for somebody
+        // Who waits for another rank itself may have nothing to say before it hears of it: a core that waits for another one
         // who does not complain knows better.
         let complaining: BTreeSet<_> =
             roots.iter().filter(|missing| is_foreign(missing)).map(|missing| missing.rank).collect();
@@ -119,7 +119,7 @@ impl Hang {
         Ok(())
     }
 
-    /// Who waits, for a line about somebody who is gone.
+    /// The cores that wait, for a line about a process that is gone.
     #[must_use]
     pub fn waits(&self) -> String {
         let mut text = String::new();
@@ -143,12 +143,12 @@ fn write_cores<'m>(f: &mut dyn fmt::Write, missing: impl Iterator<Item = &'m Mis
 impl fmt::Display for Hang {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.after.is_zero() {
-            f.write_str("nobody can move")?;
+            f.write_str("no core can move")?;
         } else {
             write!(f, "no progress for {} s", self.after.as_secs_f64())?;
         }
         if self.missing.is_empty() && !self.after.is_zero() {
-            // Who gives up asks everybody once more.
+            // A core that gives up asks all once more.
             f.write_str("; but by now no core misses anything: slow, not stuck")?;
         }
         self.write_suspects(f, ": waiting for")?;
@@ -235,7 +235,7 @@ mod tests {
         let hang = Hang { after: Duration::ZERO, missing };
         assert_eq!(
             hang.to_string(),
-            "nobody can move; rank 4 core 1: core 2 has not come to the core barrier"
+            "no core can move; rank 4 core 1: core 2 has not come to the core barrier"
         );
     }
 }

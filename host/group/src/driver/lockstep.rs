@@ -137,7 +137,7 @@ impl<B: Clockwork> Scene<'_, B> {
         self.unit.left(rank, who, 1) == 0
     }
 
-    /// Lets an actor take a step, unless it has stopped: then it waits for nothing, for ever.
+    /// Lets an actor take a step, unless it has stopped: then it waits for nothing, indefinitely.
     fn taken(&self, actor: Actor, step: impl FnOnce(RankId) -> Answer) -> Answer {
         if self.is_stopped(actor) {
             return Ok(Progress::Pending(Wait::IDLE));
@@ -164,7 +164,7 @@ impl<B: Clockwork> Scene<'_, B> {
     }
 
     /// The stand-in experts of a member. Where they have read rows in the window, these are put into `expand_x` then, for
-    /// whoever looks at them later.
+    /// code that looks at them later.
     fn experts(&self, cluster: &mut Cluster<'_>, i: usize, round: usize) -> Result<(), Ended> {
         let (unit, number) = (self.unit, cluster.members[i].number);
         let failed = |error| Ended::Core(number, CoreId(0), error);
@@ -247,12 +247,12 @@ impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
 /// Runs a unit to its end. Returns the number of steps.
 ///
 /// # Errors
-/// A machine's error, or a group in which nobody can move and nothing is in flight.
+/// A machine's error, or a group in which no core can move and nothing is in flight.
 pub fn run<B: Clockwork>(unit: &Unit<'_, B>) -> Result<u64, Failure> {
     driven(unit, |cluster, scene| cluster.run(scene).map(drop))
 }
 
-/// Steps the given cores, rank-major numbers in order, then everybody in turn to the end of the unit.
+/// Steps the given cores, rank-major numbers in order, then all in turn to the end of the unit.
 ///
 /// # Errors
 /// As [`run`].
@@ -299,7 +299,7 @@ fn driven<'u, B: Clockwork>(
     let mut cluster = Cluster::with_members(shape, options.choices, memory, operators, members.into_iter());
     (cluster.vector, cluster.batches) = (options.vector, batches);
     (cluster.checked, cluster.joinless) = (false, options.no_join);
-    // Both kinds of steps in a group; whoever is to stop stops behind any effect.
+    // Both kinds of steps in a group; an actor that is to stop stops after any effect.
     let all_finer = options.one_by_one || options.stopped.is_some();
     cluster.one_by_one = if all_finer { |_| true } else { |rank| !rank.0.is_multiple_of(2) };
     for (member, rank) in cluster.members.iter_mut().zip(unit.ranks) {

@@ -1,6 +1,6 @@
 //! Drives the machines of all cores of all ranks through a unit of operators, on one live group.
 //!
-//! A **unit** is the operators between two checks: every core runs them in order, nobody waits for a rank but
+//! A **unit** is the operators between two checks: every core runs them in order, and waits for a rank only
 //! as the protocol says. Where A2 has agents (on the full mesh, in stage 2 of the hierarchy) every rank has an agent beside
 //! its cores; a unit ends when all cores are done and all agents idle. The driver owes the join, decides how to wait, when
 //! to give up, and says what is missing then.
@@ -51,7 +51,7 @@ pub struct Options {
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
     /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,
-    /// Skips copying received rows to `expand_x` after the experts have run. Set it when nobody will read them.
+    /// Skips copying received rows to `expand_x` after the experts have run. Set it if nothing will read them.
     pub rows_unseen: bool,
     /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again. Where they
     /// overwrite, it is put back.
@@ -72,7 +72,7 @@ pub struct Options {
     pub stopped: Option<Stopped>,
 }
 
-/// Somebody of the group who takes no step beyond the first `after`.
+/// An actor of the group that takes no step beyond the first `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
     /// The rank.
@@ -86,7 +86,7 @@ pub struct Stopped {
 /// Who of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Everybody.
+    /// All actors.
     Rank,
     /// One core.
     Core(CoreId),
@@ -168,7 +168,7 @@ impl<B> Unit<'_, B> {
         self.operators.len().checked_sub(1).is_none_or(|last| self.ranks[rank.index()].has_ended(last))
     }
 
-    /// At most `steps` steps that `who` of `rank` may take now; fewer if somebody is [stopped](Options::stopped).
+    /// At most `steps` steps that `who` of `rank` may take now; fewer if an actor is [stopped](Options::stopped).
     fn left(&self, rank: RankId, who: Who, steps: u32) -> u32 {
         match self.stopping(rank, who) {
             Some(stopped) => {
@@ -179,7 +179,7 @@ impl<B> Unit<'_, B> {
         }
     }
 
-    /// Counts steps of somebody who will stop.
+    /// Counts steps of an actor that will stop.
     fn count(&self, rank: RankId, who: Who, steps: u32) {
         if self.stopping(rank, who).is_some() {
             self.ranks[rank.index()].steps.fetch_add(steps.into(), Ordering::Relaxed);
@@ -269,13 +269,13 @@ pub enum Failure {
     /// Something went from rank to rank that is not in the plan, or did not.
     #[error("{0}")]
     Traffic(String),
-    /// Nobody moved before the deadline.
+    /// No core moved before the deadline.
     #[error("{0}")]
     Hang(Hang),
     /// The memory or the shape does not have what the choices ask for.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Somebody else of the group has failed, who says why.
+    /// Another member of the group has failed, and says why.
     #[error("stopped: another process of the group has failed")]
     Stopped,
     /// The system does not start a worker.

@@ -12,7 +12,7 @@ use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Half, Open, Planned};
 use veriep_core::units::{CoreId, RankId};
 
-/// One core. It knows neither join nor experts: whoever steps it owes them.
+/// One core. It knows neither join nor experts: its driver must add them.
 #[derive(Debug)]
 pub(crate) struct Stepper {
     env: Option<Env<RowUnit>>,

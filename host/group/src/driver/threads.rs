@@ -22,7 +22,7 @@ use veriep_core::units::{CoreId, RankId, div_rem};
 /// Steps that a core takes in a row before another one gets its turn.
 const TURN: u32 = 256;
 /// The operator that time between two operators is charged to.
-const NOBODY: usize = usize::MAX;
+const UNCHARGED: usize = usize::MAX;
 
 /// How cores are assigned to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -253,7 +253,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 }
             };
             let has_come = world.carry();
-            // In a world of several processes whoever watches them all says when it is enough.
+            // In a world of several processes the process that watches all of them says when it is enough.
             if self.shared.stop.load(Ordering::Relaxed) {
                 self.add_complaints();
                 break;
@@ -271,7 +271,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 rest.in_vain();
             }
         }
-        self.charge(NOBODY);
+        self.charge(UNCHARGED);
         self.times.wall = begin.elapsed();
         self.times
     }
@@ -310,7 +310,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 continue;
             }
             let task = &self.tasks[i].task;
-            self.charge(if task.blocked(self.unit).is_some() { NOBODY } else { task.operator });
+            self.charge(if task.blocked(self.unit).is_some() { UNCHARGED } else { task.operator });
             let polled = &mut self.tasks[i];
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =

@@ -1,4 +1,4 @@
-//! How to wait: for flags, which are plain stores that wake nobody, and for other processes.
+//! Waiting: for flags, which are plain stores that wake no thread, and for other processes.
 
 use super::Failure;
 use crate::world::{Phase, World};
@@ -9,7 +9,7 @@ use std::thread;
 const SPINS: u32 = 64;
 /// Idle passes with a yield, before the worker sleeps between passes.
 const YIELDS: u32 = 2048;
-/// How long it sleeps then. Nobody can wake it: a flag is a plain store.
+/// How long it sleeps then. Nothing can wake it: a flag is a plain store.
 const PARK: Duration = Duration::from_micros(200);
 
 /// What a worker does behind so many passes in vain.
@@ -24,7 +24,7 @@ pub(crate) fn idle(passes: u32) {
     }
 }
 
-/// How somebody waits who looks again and again.
+/// How a thread waits that looks again and again.
 #[derive(Debug)]
 pub(crate) struct Rest<'w> {
     #[cfg_attr(

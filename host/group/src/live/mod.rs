@@ -233,7 +233,7 @@ impl Member {
     }
 
     /// The address of an output of a batch and the bytes of it that hold something: from the batch's dispatch until its
-    /// combine begins nobody else writes them. In a loose order that lasts until the next call.
+    /// combine begins no other code writes them. In a loose order that lasts until the next call.
     #[must_use]
     pub fn output(&self, of: &Handle, tensor: Tensor) -> (*mut u8, usize) {
         let (shape, ep_rank) = (self.plan.shape_of(of.layer()), self.ep_rank());

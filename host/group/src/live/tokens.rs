@@ -1,4 +1,4 @@
-//! What a member brings to a round: any number of tokens up to `bs`, any of whose pairs may be left out.
+//! The tokens that a member brings to a round: any number up to `bs`, with any of their pairs left out.
 
 use core::ops::ControlFlow;
 use veriep_case::case::{ExpertMap, NO_EXPERT, OwnedMask, RankTensors, input_problem};

@@ -1,5 +1,5 @@
-//! What a group copies in a round: the rows that its machines move, listed by a layer in front of a memory on which the group
-//! runs once.
+//! Lists the copies of a group in one round. A layer in front of the memory records the rows that the state machines move while
+//! the group runs once.
 //!
 //! So the bare copies of any protocol are those that its machines make, also where rows go by way of an agent's window or of
 //! a relay. What is shorter than a row is a flag, a tail or a count, and is not listed.
@@ -48,11 +48,11 @@ pub(super) enum Copied {
     Put { to: RankId, at: Place, from: Source },
     /// As a message to a rank of another server.
     Sent { to: RankId, at: Place, from: Source },
-    /// Into the own memory.
+    /// Into its own memory.
     Written { at: Place, from: Source },
-    /// From the own memory into an output.
+    /// From its own memory into an output.
     Delivered { output: Place, from: Place },
-    /// From the own memory into scratch, where a sum or a relay reads it.
+    /// From its own memory into scratch, where a sum or a relay reads it.
     Read { at: Place },
     /// The same from a peer's memory.
     Pulled { from: RankId, at: Place },
@@ -92,7 +92,7 @@ enum During {
 /// Copies that depend on none of each other: a meeting of all precedes them.
 #[derive(Debug)]
 pub(super) struct Phase {
-    /// Whose time it is; nobody's if experts write their results.
+    /// The operator whose time it is; none if experts write their results.
     pub(super) operator: Option<Operator>,
     /// By rank, each with its length in bytes.
     pub(super) copies: Vec<Vec<(Copied, u64)>>,

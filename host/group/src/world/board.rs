@@ -20,10 +20,10 @@ struct Line {
     unused: AtomicU32,
 }
 
-/// Words about the whole group. The first process's parent writes them, or whoever else watches.
+/// Words about the whole group. The first process's parent writes them, or another process that watches.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OfGroup {
-    /// Not 0: the group ends now; whoever waits says for what.
+    /// Not 0: the group ends now; each core that waits says for what.
     Stop,
     /// Not 0: it ends between two units.
     Asked,
@@ -62,7 +62,7 @@ pub(super) enum OfProcess {
     Met,
     /// Units that the group runs, once the first process knows.
     Last,
-    /// Of who joined: the system's number of it, and when it began, so that nobody else is taken for it.
+    /// Of who joined: the system's number of it, and when it began, so that no other process is taken for it.
     Pid,
     Began,
     /// How it died, once a peer has seen that: the first one that did writes this word.

@@ -63,7 +63,7 @@ pub struct World {
     board: Board,
     /// The number of this process; that of all where it only watches.
     me: usize,
-    /// Nobody watches the group: its only process is this one.
+    /// No process watches the group: its only process is this one.
     alone: bool,
     /// There are more workers than processors.
     crowded: bool,
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    /// Whether some process does something in which nobody waits for anybody.
+    /// Whether some process does something in which none waits for another.
     fn is_between_units(&self) -> bool {
         let between = |process| matches!(self.phase_of(process), Phase::Starts | Phase::Checks);
         (0..self.processes()).any(between)
@@ -337,7 +337,7 @@ impl World {
         (0..self.processes()).all(|process| has_come(self.board.of(process, OfProcess::Met), nth))
     }
 
-    /// Before a meeting between two units: the first process says whether somebody has asked for the end.
+    /// Before a meeting between two units: the first process says whether the caller has asked for the end.
     pub fn propose(&self) {
         let units = self.units.load(Ordering::Relaxed);
         let asked = match self.is_alone() {

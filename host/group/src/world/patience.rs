@@ -7,7 +7,7 @@ use crate::interrupt;
 use core::time::Duration;
 use std::time::Instant;
 
-/// Longer than this between two looks, and nobody can tell who did not move.
+/// Longer than this between two looks, and it is unknown which did not move.
 const ABSENT: Duration = Duration::from_secs(1);
 
 /// Who has been asked for the end waits no longer for a group that does not move.
@@ -16,7 +16,7 @@ const ASKED: Duration = Duration::from_secs(1);
 /// So many deadlines without progress are enough, also if some worker has not been heard of meanwhile.
 const PATIENCE: u32 = 10;
 
-/// What somebody saw who looks for progress now and then.
+/// The last progress that a watcher saw.
 #[derive(Clone, Debug)]
 pub struct Patience {
     deadline: Duration,
@@ -48,7 +48,7 @@ impl Patience {
         }
     }
 
-    /// Whether nobody in the group has moved for the deadline, although everybody has tried: a worker that the system does
+    /// Whether no core of the group has moved for the deadline, although all have tried: a worker that the system does
     /// not run, or whose experts take long, is not stuck.
     pub fn is_spent(&mut self, world: &World) -> bool {
         let idle = self.look(world);
@@ -57,13 +57,13 @@ impl Patience {
                 || idle >= self.deadline * PATIENCE && !world.is_between_units())
     }
 
-    /// How long nobody may move: shorter once somebody has asked for the end.
+    /// How long the group may stand still: shorter once the caller has asked for the end.
     #[must_use]
     pub fn deadline(&self) -> Duration {
         if interrupt::is_asked() { self.deadline.min(ASKED) } else { self.deadline }
     }
 
-    /// For how long nobody has moved.
+    /// For how long no core has moved.
     pub fn look(&mut self, world: &World) -> Duration {
         let (progress, now) = (world.progress(), Instant::now());
         // Who has not looked for long was not run itself: the process was stopped, or the machine is very busy.
@@ -97,7 +97,7 @@ impl Patience {
         silent
     }
 
-    /// Whether everybody has tried in vain since the last move, but for workers of the dead.
+    /// Whether all have tried without progress since the last move, but for workers of the dead.
     #[cfg(target_os = "linux")]
     pub(super) fn all_others_have_tried(&self, world: &World, gone: &[Departed]) -> bool {
         let is_gone = |process| gone.iter().any(|departed| departed.process == process);

@@ -46,7 +46,7 @@ fn rows_are_listed_once_for_each_time_that_they_are_copied() {
 fn rows_on_a2_go_through_an_agent_and_a_relay() {
     let a2 = ["product=a2", "ep_world_size=16", "moe_expert_num=16", "h=1024", "hccl_buffsize_mb=200"];
     for (comm_alg, dispatch, combine) in [
-        // Gathered in the own window, posted, copied out or summed.
+        // Gathered in its own window, posted, copied out or summed.
         ("comm_alg=fullmesh", 3, 3),
         // To a relay, from there to the experts, copied out; back to a relay, summed there, and summed by the owner.
         ("comm_alg=hierarchy", 3, 3),
@@ -90,7 +90,7 @@ fn memory_on_which_copies_were_measured_is_as_new() {
     let of_way = |receive| (&case, Choices { receive, ..Choices::default() });
     let in_stage = |stage| (&servers, Choices { stage, ..Choices::default() });
     for (case, choices) in ways.map(of_way).chain([Stage::Two, Stage::Three].map(in_stage)) {
-        // Zeros that nobody has written are read fastest in large pages.
+        // Zeros that were never written are read fastest in large pages.
         let memory = SharedMemory::with_pages(case, 1, Pages::Huge).unwrap();
         let memory = fastest(memory, (case, choices), 2).unwrap();
         for rank in global_rank::all(&case.shape) {

@@ -1,6 +1,6 @@
-//! What ThreadSanitizer looks at: rounds of the protocol on real threads, which it must find clean, and seeded
-//! races, which it must report. `.ci/sanitizer thread` runs both. Without it the seeded ones show nothing: the
-//! processor keeps the order that they forget to ask for.
+//! Rounds for ThreadSanitizer: the protocol on real threads, which it must find clean, and seeded races, which it must report.
+//! `.ci/sanitizer thread` runs both. Without the sanitizer the seeded races pass, because the processor keeps the order that
+//! they forget to ask for.
 
 use core::hint::black_box;
 use std::sync::Barrier;
@@ -56,7 +56,7 @@ fn seeded_race_relaxed_publish_under_the_protocol() {
     }
 }
 
-/// Whoever reads a returned row behind its next dispatch's flag reads what the next but one combine may be writing. It is on the
+/// A core that reads a returned row after its next dispatch's flag reads what the next but one combine may be writing. It is on the
 /// path by which memory is used again, and nothing else in the driver may hide it.
 #[test]
 #[ignore = "a race on purpose: .ci/sanitizer thread runs it and demands the report"]

@@ -1,4 +1,4 @@
-//! What the oracle expects of dispatch and of combine alone is what it expects of both.
+//! The reference gives the same outputs for dispatch and combine separately as for both together.
 
 use std::borrow::Cow;
 use veriep_case::case::Case;

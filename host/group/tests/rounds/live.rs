@@ -71,7 +71,7 @@ fn tokens<'a>(inputs: &Inputs<'a>, shape: &Shape) -> Tokens<'a> {
 #[expect(unsafe_code, reason = "a member gives addresses")]
 fn read<'m>(member: &'m Member, of: &Handle, tensor: Tensor) -> &'m [u8] {
     let (at, len) = member.output(of, tensor);
-    // SAFETY: The batch has been dispatched, and combine needs the member for itself: until then nobody writes there.
+    // SAFETY: The batch has been dispatched, and combine needs the member for itself: until then no core writes there.
     unsafe { core::slice::from_raw_parts(at, len) }
 }
 

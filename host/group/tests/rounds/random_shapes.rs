@@ -226,7 +226,7 @@ prop_compose! {
     }
 }
 
-/// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
+/// Few by default, since every developer waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
 fn cases() -> u32 {
     std::env::var("VERIEP_CASES").map_or(20, |cases| match cases.parse() {
         Ok(cases) => cases,

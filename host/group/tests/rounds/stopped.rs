@@ -1,4 +1,4 @@
-//! A rank, a core or an agent that dies at any step: who waits for it says so, whoever needs nothing more of it ends
+//! A rank, a core or an agent that dies at any step: a core that waits for it says so, one that needs nothing more of it ends
 //! well, and nothing is written that would not have been written otherwise.
 
 use core::time::Duration;
@@ -27,7 +27,7 @@ use veriep_group::world::World;
 use veriep_testing::tier;
 use veriep_testing::trial::{WORKERS_MAX, make, make_left, small};
 
-/// What somebody wrote into somebody's memory.
+/// A write of one rank into the memory of another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Written {
     Put(Vec<u8>),
@@ -168,7 +168,7 @@ fn end<B: Backend>(
     End { outputs, writes, failure: ran.err(), steps }
 }
 
-/// Judges a group of whom somebody died, by what it does when nobody does. Whether anybody missed the dead.
+/// Judges a group of which a member died, by what it does when none does. Returns whether any member missed the dead.
 fn judge(case: &Case, stopped: Stopped, whole: &End, seen: &End) -> bool {
     for (rank, (seen, whole)) in seen.outputs.iter().zip(&whole.outputs).enumerate() {
         for (operator, (seen, whole)) in seen.iter().zip(whole).enumerate() {
@@ -188,7 +188,7 @@ fn judge(case: &Case, stopped: Stopped, whole: &End, seen: &End) -> bool {
             blamed(hang, stopped);
             true
         }
-        // Nobody needs anything more of it.
+        // No member needs anything more of it.
         Some(Failure::Hang(_)) if all_others_ended => false,
         // It died when all was done.
         None => false,
@@ -217,7 +217,7 @@ fn blamed(hang: &Hang, stopped: Stopped) {
     }
 }
 
-/// Lets everybody die at every step.
+/// Lets each actor die at every step.
 fn everybody_dies(case: &Case, flags: Flags) {
     everybody_dies_with(case, with(Choices { flags, ..Choices::default() }));
 }
@@ -228,10 +228,10 @@ fn everybody_dies_with(case: &Case, options: Options) {
     assert!(whole.failure.is_none() && whole.outputs.iter().flatten().all(Option::is_some));
     let cores = (0..case.shape.aiv_num()).map(|core| Who::Core(CoreId(core)));
     let agent = options.choices.has_agents(&case.shape).then_some(Who::Agent);
-    let everybody: Vec<_> = core::iter::once(Who::Rank).chain(cores).chain(agent).collect();
+    let all: Vec<_> = core::iter::once(Who::Rank).chain(cores).chain(agent).collect();
     let (mut tried, mut missed) = (0, 0);
     for rank in global_rank::all(&case.shape) {
-        for &who in &everybody {
+        for &who in &all {
             for after in (0..whole.steps).step_by(tier(7, 1)) {
                 let stopped = Stopped { rank, who, after };
                 let options = Options { stopped: Some(stopped), ..options };
@@ -247,7 +247,7 @@ fn everybody_dies_with(case: &Case, options: Options) {
             }
         }
     }
-    println!("{tried} deaths, of which {missed} are missed by somebody");
+    println!("{tried} deaths, of which {missed} are missed by a member");
     assert!(missed > tried / 4 && missed < tried);
 }
 
@@ -363,7 +363,7 @@ fn who_takes_more_steps_than_an_operator_can_have_is_named() {
         let ran = |unit: &Unit<'_, _>| driver::threads::run(unit, &workers).map(|times| times.steps);
         end(&case, options, backend, ran).failure
     };
-    // What the plan says suffices; that nobody takes more is seen by all other tests.
+    // The number of the plan suffices; all other tests see that no core takes more.
     assert!(run(None).is_none());
     let failure = run(Some(3)).unwrap();
     assert!(matches!(failure, Failure::Polls { steps: 4.., .. }), "{failure}");

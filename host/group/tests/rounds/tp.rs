@@ -38,7 +38,7 @@ fn row(value: f32) -> Vec<u8> {
     [value, -value].iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect()
 }
 
-/// Steps both cores of so many peers through an operator in turn until all are done or one fails, or nobody moves any more.
+/// Steps both cores of so many peers through an operator in turn until all are done or one fails, or none moves any more.
 /// Combine is given `y` of each. `before` is called before each step, with the peer that takes it.
 fn poll(
     shape: &Shape,

@@ -60,7 +60,7 @@ fn a_missing_barrier_behind_the_sums_is_caught() {
     Trial::new(&pair(2), "DC", 1).must_catch(&Duty::Barrier { even: true, odd: false }, Strong, SEEDS);
 }
 
-/// Strong memory, two rounds, ranks that send only to themselves (or are idle): then combine holds nobody back,
+/// Strong memory, two rounds, ranks that send only to themselves (or are idle): then combine holds no rank back,
 /// and a fast rank's second flag meets the first one. Where every rank waits for the other in combine, one
 /// partition is enough.
 #[test]
@@ -86,7 +86,7 @@ fn one_combine_partition_is_safe_in_strict_order_and_caught_with_two_batches_in_
 }
 
 /// Three batches in flight are one too many for two combine partitions. Strong memory, one DDDCCC, a rank whose
-/// tokens stay at home and whose peer's come to it: nobody holds it back, and its third combine writes over rows
+/// tokens stay at home and whose peer's come to it: no rank holds it back, and its third combine writes over rows
 /// that the peer has not read. With two batches in flight it may run ahead as it likes.
 #[test]
 fn three_batches_in_flight_are_caught() {
@@ -131,7 +131,7 @@ fn a_clear_that_never_happens_is_caught_in_three_rounds() {
     }
 }
 
-/// Strong memory, three rounds, self or idle traffic: a peer that nobody holds back has published for the round
+/// Strong memory, three rounds, self or idle traffic: a peer that no rank holds back has published for the round
 /// after next before the clear comes.
 #[test]
 fn a_clear_in_the_next_operator_is_caught() {
@@ -237,7 +237,7 @@ fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
 }
 
 /// Strong memory, three rounds: a core that had no rows has some when the partition comes round. With the same counts in
-/// every round nobody can tell: what stayed is what is about to come.
+/// every round no test can tell: what stayed is what is about to come.
 #[test]
 fn a_tp_slot_of_no_rows_that_is_never_cleared_is_caught_once_counts_change() {
     let case = seeded(Config { tp_world_size: 2, ..small(2, 2, 1, 1, 1) }, 1);

@@ -1,5 +1,5 @@
-//! What processes do through an MPI beside sending chunks: they agree on numbers, and exchange rows as a program does that has
-//! nothing but the MPI.
+//! MPI calls other than the transport of chunks: agreement on numbers, and an exchange of rows as a program does it that has
+//! only the MPI.
 #![allow(unsafe_code)]
 
 use super::MpiWire;

@@ -1,5 +1,5 @@
-//! What the shipped A3 operators leave in the state region of a rank (1 MiB; the communication library's `windowsExp`), as
-//! their public sources have it (ops-transformer, `mc2/moe_distribute_dispatch_v2` and `..._combine_v2`).
+//! The words that the shipped A3 operators leave in the state region of a rank (1 MiB; the communication library's
+//! `windowsExp`), according to their public sources (ops-transformer, `mc2/moe_distribute_dispatch_v2` and `..._combine_v2`).
 //!
 //! Each core keeps a record for either operator: the partition that it uses next, how far it is, the parameters that it was
 //! given, and how many operators of that kind it has begun. A dispatch slot is `local_expert * R + source`; a core clears its

@@ -1,6 +1,6 @@
-//! Who owes the words that ranks lack. A rank lacks a word when it has begun the operator that the word belongs to, and has
-//! neither the word nor passed the wait for it. The rank that must write it owes it, unless it cannot write it yet because it
-//! lacks words itself that come before.
+//! The ranks that have not sent the words that others wait for. A rank waits for a word when it has begun the operator that the
+//! word belongs to, and has neither the word nor passed the wait for it. The rank that must write the word owes it, unless that
+//! rank cannot write it yet because it waits itself for an earlier word.
 
 use std::collections::{BTreeMap, BTreeSet};
 use veriep_core::fabric::Wait;

@@ -1,4 +1,4 @@
-//! What is said of the ranks.
+//! The diagnosis of the ranks as data.
 
 use super::options::{EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
 use super::owes::{Contradiction, Evidence, Lack, Missing, OtherCall, Seen, Suspicion};

@@ -1,5 +1,5 @@
-//! What no map tells of a case: which pair goes where, as tables. The core's plan has destinations, slots and counts, the oracle
-//! rows; nothing is worked out here.
+//! Tables of the routing of a case, which no map contains: the destination of each pair. The core's plan supplies destinations,
+//! slots and counts, the reference supplies rows; this file computes nothing.
 
 use safetensors::Dtype;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use veriep_core::units::{Pair, RankId, Token};
 /// The name of the file.
 pub(super) const FILE_NAME: &str = "routing.safetensors";
 /// A pair that is not sent.
-const NOBODY: i32 = -1;
+const ABSENT: i32 = -1;
 
 /// Rows of received pairs, by receiver, EP rank of the source, and pair.
 type Rows = HashMap<(RankId, RankId, Token, u32), i32>;
@@ -70,10 +70,10 @@ fn of_rank(case: &Case, rank: RankId, rows: &Rows) -> Vec<Stored<'static>> {
             let home = route::home(shape, ep_rank, &inputs, pair);
             let receiver = home.map(|home| global_rank::named(shape.tp_world_size(), rank, home.rank, false));
             let row_of = |receiver| rows.get(&(receiver, ep_rank, token, k)).copied();
-            to.push(receiver.map_or(NOBODY, |receiver| case.name(receiver).0 as i32));
-            local_expert.push(home.map_or(NOBODY, |home| home.local_expert as i32));
-            slot.push(home.map_or(NOBODY, |_| slots(pair)));
-            row.push(receiver.and_then(row_of).unwrap_or(NOBODY));
+            to.push(receiver.map_or(ABSENT, |receiver| case.name(receiver).0 as i32));
+            local_expert.push(home.map_or(ABSENT, |home| home.local_expert as i32));
+            slot.push(home.map_or(ABSENT, |_| slots(pair)));
+            row.push(receiver.and_then(row_of).unwrap_or(ABSENT));
         }
     }
     let of_pairs = vec![bs as usize, columns as usize];
@@ -102,7 +102,7 @@ fn walked(case: &Case, rank: RankId) -> (Vec<i32>, impl Fn(Pair) -> i32) {
     route::walk(shape, ep_rank, &inputs, &all, &mut counts, &mut slots);
     let slot = move |Pair { token, k: column }: Pair| {
         let at = if column < k { token.0 * k + column } else { moe + token.0 * s + (column - k) };
-        slots.get(at as usize).map_or(NOBODY, |slot| slot.cast_signed())
+        slots.get(at as usize).map_or(ABSENT, |slot| slot.cast_signed())
     };
     (counts.into_iter().map(u32::cast_signed).collect(), slot)
 }

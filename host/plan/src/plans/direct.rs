@@ -1,5 +1,5 @@
-//! What the plan of a core has with direct placement: words for ranks in place of slots, and results that are read where
-//! experts left them.
+//! The plan of a core with direct placement: words for ranks in place of slots, and results that combine reads where experts
+//! left them.
 
 use super::lists::Traffic;
 use super::one_core::BARRIER;

@@ -26,7 +26,7 @@ use veriep_core::units::{CoreId, Pair, RankId};
 pub struct Traffic {
     pub shape: Shape,
     pub choices: Choices,
-    /// By rank that receives, the row of each source and pair, once somebody has asked.
+    /// By rank that receives, the row of each source and pair, once it was asked for.
     placed: Vec<OnceCell<HashMap<(RankId, Pair), u32>>>,
     /// The same without port offset.
     pub(super) plain: Shape,

@@ -309,7 +309,7 @@ impl Maker<'_> {
             }
             records[server as usize] = sums.len() as u32;
             let to = shape.relay(self.rank, server).0;
-            // The own server's sums are made by whoever sums the token.
+            // Its own server's sums are made by the core that sums the token.
             sums.into_iter().filter_map(move |(token, from)| {
                 let own = server == self.server;
                 let core = if own { self.token_core(token) } else { self.stream_core(server) };

@@ -1,4 +1,4 @@
-//! What a core exchanges with the core of its number on the TP peer.
+//! The exchange of a core with the core of the same number on the TP peer.
 
 use super::lists::Traffic;
 use super::{Ends, ends};

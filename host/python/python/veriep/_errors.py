@@ -63,7 +63,7 @@ class Gone(RuntimeError):
 
     gone: Sequence[dict[str, Any]]
     """Of each ``process``, which is its rank, ``pid``, ``host``, ``ranks``, ``how`` it went (``signal N``, ``exit N``, ``silent``: it
-    does not run, ``left``: by itself, ``ended``: nobody knows), and the ``round`` and ``operator`` (``dispatch``, ``experts``,
+    does not run, ``left``: by itself, ``ended``: reason unknown), and the ``round`` and ``operator`` (``dispatch``, ``experts``,
     ``combine``) that it was in, or None."""
 
     def __init__(self, message: str, gone: Sequence[dict[str, Any]]) -> None:
@@ -75,7 +75,7 @@ class Gone(RuntimeError):
 
 
 class Timeout(TimeoutError):
-    """Nobody in a group has moved for the deadline, or not all have joined it: what is missing is in ``missing``."""
+    """No rank of a group has moved for the deadline, or not all have joined it: what is missing is in ``missing``."""
 
     missing: Sequence[dict[str, Any]]
     """Of each core that waits ``rank``, ``core``, ``round``, ``operator``, ``what`` it waits for, and where that is known

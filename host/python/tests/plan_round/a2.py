@@ -9,7 +9,7 @@ class Windows(Round):
     """A2 full mesh: a window for each peer, carried over by one task."""
 
     def carry(self, rank, peer, partition, end):
-        """What the agent does; to the own rank the cores do it."""
+        """What the agent does; to this rank the cores do it."""
         out = self.plan.at("windows out", partition=partition, peer=peer)
         into = self.plan.at("windows in", partition=partition, peer=rank)
         self.memory.put(rank, peer, into, self.memory.get(rank, out, np.uint8, end.offset + 8 - out.offset))
@@ -120,7 +120,7 @@ class Windows(Round):
 
 
 class Servers(Round):
-    """A2 hierarchy: a token crosses to a server once, and its sum comes back once. Flags are epochs, which nobody clears."""
+    """A2 hierarchy: a token crosses to a server once, and its sum comes back once. Flags are epochs, which no rank clears."""
 
     NEAR = 8
 

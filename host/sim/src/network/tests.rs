@@ -1,4 +1,4 @@
-//! What links do, in numbers worked out by hand.
+//! Times of links, compared with numbers computed by hand.
 
 use super::*;
 use crate::prices::Cluster;
@@ -67,7 +67,7 @@ fn many_senders_share_the_port_of_a_receiver() {
     let sent = [(0, 0, 3, 1000), (0, 1, 3, 1000), (0, 2, 3, 1000)];
     let mut times = arrivals(&[], 0, &sent);
     times.sort_unstable();
-    // By turns of chunks: the last of each is the 4th, 5th and 6th.
+    // Alternating chunks: the last of each is the 4th, 5th and 6th.
     assert_eq!(times, [700 + 200, 700 + 250, 700 + 300]);
 }
 
@@ -78,7 +78,7 @@ fn a_full_buffer_stops_senders_and_what_is_behind_the_head_of_their_line() {
     assert_eq!(arrivals(&["buffer=0"], 0, &sent), [800, 850, 860]);
     // There is room for another chunk when the first one has been received, at 750.
     assert_eq!(arrivals(&["buffer=1000"], 0, &sent), [800, 750 + 50 + 700, 800 + 50 + 700]);
-    // By turns, what goes elsewhere does not wait.
+    // With alternating chunks, what goes elsewhere does not wait.
     assert_eq!(arrivals(&["buffer=1000", "egress=fair"], 0, &sent), [800, 750 + 50 + 700, 61 + 50 + 700]);
 }
 

@@ -1,4 +1,4 @@
-//! How long the old way takes, in numbers worked out by hand.
+//! Times of the baseline, compared with numbers computed by hand.
 
 use super::*;
 use crate::prices::Costs;

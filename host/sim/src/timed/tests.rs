@@ -49,7 +49,7 @@ impl Group {
     /// Lands what is due next; `false` if nothing is.
     fn land_next(&mut self) -> bool {
         while let Some(choice) = self.memory.chooser.next() {
-            let Choice::Land(flight, bytes) = choice else { panic!("nobody steps") };
+            let Choice::Land(flight, bytes) = choice else { panic!("no core steps") };
             if self.memory.land(flight, bytes) {
                 return true;
             }
@@ -106,7 +106,7 @@ fn puts_from_a_port_land_one_after_the_other_and_those_to_a_port_as_it_receives_
     assert_eq!([(); 3].map(|()| group.lands().0), [2748, 2748 + 2048, 2748 + 2 * 2048]);
     let mut group = Group::new();
     (0..2).for_each(|from| group.put(from, 2, 2048));
-    // By turns of chunks, so that both end within one of each other.
+    // Alternating chunks, so that both end within one of each other.
     assert_eq!([(); 2].map(|()| group.lands().0), [700 + 7 * 512, 700 + 8 * 512]);
 }
 

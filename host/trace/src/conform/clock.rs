@@ -1,4 +1,4 @@
-//! What cores and agents know of each other.
+//! Happens-before: the knowledge that cores and agents have of each other.
 
 use super::Line;
 use core::ops::Range;

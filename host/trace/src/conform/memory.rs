@@ -1,4 +1,4 @@
-//! What lies where in the memory of all ranks, and who put it there.
+//! The memory of all ranks as a record shows it: the contents of each place and their writer.
 
 use super::clock::Clock;
 use super::trace::{Line, Place, Trace};
@@ -78,7 +78,7 @@ pub(super) struct Memory {
     flags: HashMap<Place, (usize, usize)>,
 }
 
-/// How many words are remembered at a place: of more nobody can see one that is not the last.
+/// How many words are remembered at a place: of more no core can see one that is not the last.
 const REMEMBERED: usize = 8;
 
 impl Memory {

@@ -2,8 +2,8 @@
 //! may be used again.
 //!
 //! The record is one run. From it follows what each core and agent can know, as vector clocks: what it did itself, and what
-//! whoever published a word had done or known when it was published, once that word is observed. A run that went well by
-//! luck is refused, too, if nobody knew that it would.
+//! the actor that published a word had done or known when it was published, once that word is observed. A run that went well by
+//! luck is refused, too, if no actor knew that it would.
 
 mod claims;
 mod clock;
@@ -42,9 +42,9 @@ pub enum Guard {
     Inside,
     /// The bytes that an event reads or writes lie within their region.
     Place,
-    /// A word is observed that somebody has written.
+    /// A word is observed that an actor has written.
     Flag,
-    /// A word is cleared after somebody of its rank has observed it, or when it is known to have landed.
+    /// A word is cleared after an actor of its rank has observed it, or when it is known to have landed.
     Taken,
     /// A word that is cleared between its uses is published when the clear has landed; another one differs from the one before.
     Cleared,
@@ -70,8 +70,10 @@ impl Guard {
             Self::Sent => "the core has told that everything of the operator is sent",
             Self::Inside => "the core is in no such operator",
             Self::Place => "the region ends before that",
-            Self::Flag => "nobody has written that word there",
-            Self::Taken => "nobody of the rank is known to have observed the word, nor has it surely landed",
+            Self::Flag => "no actor has written that word there",
+            Self::Taken => {
+                "no actor of the rank is known to have observed the word, nor has it surely landed"
+            }
             Self::Cleared => "the word is not known to be clear, so this one may be lost",
             Self::Covered => "no observed word covers what was put there",
             Self::Carries => "what is there was not put in this operator",
@@ -357,7 +359,7 @@ impl Reader<'_> {
             "publish" | "send" | "store" => self.word(number, event, actor),
             "observe" => self.observe(number, event, actor),
             "deliver" => self.read(event, actor),
-            // Outputs nobody else looks at.
+            // Outputs, which no other rank looks at.
             "write" if Memory::is_shared(&event.region) => self.put(number, event, actor),
             _ => Ok(()),
         }
@@ -372,7 +374,7 @@ impl Reader<'_> {
         is_far && event.is_effect() || self.shape.product() == Product::A2 && (is_rung || is_carried)
     }
 
-    /// Whether a place lies within its region. Of outputs nobody asks: only their rank reaches them.
+    /// Whether a place lies within its region. Outputs are not asked for: only their rank reaches them.
     fn is_in_region(&self, rank: u32, event: &Line) -> bool {
         let region = REGIONS.iter().position(|region| region.name() == event.region);
         let region = region.filter(|_| !self.trace.has_more_partitions);
@@ -548,7 +550,7 @@ impl Reader<'_> {
             }
         } else if let Some(word) = last.filter(|_| !is_store) {
             let landed = || was_quiet(&self.states, (word.actor, word.tick), &state.clock);
-            // Where nobody clears, a word that does not differ from the one before tells nothing.
+            // Where no rank clears, a word that does not differ from the one before tells nothing.
             let is_lost = match self.memory.is_cleared(event) {
                 true => word.value != 0 || !landed(),
                 false => word.value == value,
@@ -590,7 +592,7 @@ impl Reader<'_> {
             } else if is_known && found.is_none() {
                 newer = Some(word.line);
             }
-            // Nobody sees an older word than one that is known to be there.
+            // No actor sees an older word than one that is known to be there.
             if is_known {
                 break;
             }
@@ -639,7 +641,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether a word inside a task is a flag that must be cleared after its use. Those of a hierarchy are epochs, which nobody clears.
+    /// Whether a word inside a task is a flag that must be cleared after its use. Those of a hierarchy are epochs, which no rank clears.
     const fn is_cleared_flag(&self, value: u64) -> bool {
         matches!(self.protocol, Protocol::Fullmesh) && flag::is_window_flag(value)
     }
@@ -683,14 +685,14 @@ fn is_there(states: &[State], word: &Word, (actor, clock): (usize, &Clock)) -> b
     word.actor == actor || was_quiet(states, (word.actor, word.tick), clock)
 }
 
-/// Whether whoever has that clock knows that an actor was quiet after it did something.
+/// Whether the actor with that clock knows that an actor was quiet after it did something.
 fn was_quiet(states: &[State], (actor, tick): (usize, u32), clock: &Clock) -> bool {
     let quiets = &states[actor].quiets;
     let next = quiets.partition_point(|&quiet| quiet <= tick);
     quiets.get(next).is_some_and(|&quiet| clock.of(actor) >= quiet)
 }
 
-/// Whether whoever has that clock knows that a piece has landed.
+/// Whether the actor with that clock knows that a piece has landed.
 fn landed(states: &[State], arrivals: &Arrivals, piece: &Piece, clock: &Clock) -> bool {
     let (from, tick) = (piece.actor, piece.tick);
     let by_quiet = piece.kind != "send" && was_quiet(states, (from, tick), clock);

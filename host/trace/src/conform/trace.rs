@@ -65,7 +65,7 @@ pub struct Line {
     /// `dispatch` or `combine`.
     pub operator: Option<String>,
     pub kind: String,
-    /// The other rank; none: the own one.
+    /// The other rank; none: its own.
     pub peer: Option<u32>,
     #[serde(default)]
     pub region: String,

@@ -1,4 +1,4 @@
-//! One record of what happens in a group, for whoever runs one: who did what, when, and to whom. It is written as JSON lines
+//! One record of what happens in a group: who did what, when, and to whom. It is written as JSON lines
 //! ([`lines`]), as Chrome's trace-event JSON ([`chrome`]) and as a page to look at ([`page`]); the last two draw what
 //! [`timeline`] has made of it.
 
@@ -52,11 +52,11 @@ pub enum Kind {
     Put,
     /// A word was published in a peer's memory.
     Publish,
-    /// A word was stored in the own memory.
+    /// A word was stored in its own memory.
     Store,
-    /// Bytes were written into the own memory.
+    /// Bytes were written into its own memory.
     Write,
-    /// Bytes of the own memory, or of a peer's, were copied into an output, or read for one.
+    /// Bytes of its own memory, or of a peer's, were copied into an output, or read for one.
     Deliver,
     /// A message was sent to another server.
     Send,

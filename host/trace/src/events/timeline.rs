@@ -1,5 +1,5 @@
-//! What is drawn: for each core and agent its operators, their phases and its waits; which flag was seen by whom; and the
-//! bytes that lie in a rank's window until the operator that they are for has ended.
+//! The contents of a timeline: for each core and agent its operators, their phases and its waits; the flags and the cores that
+//! saw them; and the bytes that a rank's window holds until the operator that they are for has ended.
 
 use super::{Event, Kind, Unit};
 use std::collections::{BTreeMap, HashMap};
@@ -108,7 +108,7 @@ pub struct Timeline {
     pub unit: Unit,
     /// By core and agent.
     pub lanes: BTreeMap<Actor, Lane>,
-    /// Flags that somebody else has seen.
+    /// Flags that another actor has seen.
     pub flows: Vec<Flow>,
     /// What was carried by ports, if there are any.
     pub links: Vec<Busy>,

@@ -1,4 +1,4 @@
-//! What C sees: the header, and functions that are given what makes no sense.
+//! Tests of the C side: the header, and functions that receive invalid arguments.
 
 mod halves;
 mod header;

@@ -116,7 +116,7 @@ proptest! {
 
 #[test]
 fn the_matrix_of_the_seed_gives_the_rows_that_rank_0_returns() {
-    // Seed 000 section 3.2.2: from expert 0 no row, from expert 1 five, the first of them row 3 of expand_x.
+    // The A2 design, section 3.2.2: from expert 0 no row, from expert 1 five, the first of them row 3 of expand_x.
     let shape = shape(4, 2);
     let counts = RecvCounts { shape: &shape, sums: &[1, 1, 2, 3, 3, 8, 10, 12] };
     let to = RankId(1);

@@ -322,7 +322,7 @@ proptest! {
     }
 }
 
-/// Seed 004 section 2.2: five accesses for each pair, and two with a table.
+/// The 910C guide, section 2.2: five accesses for each pair, and two with a table.
 #[test]
 fn the_walk_takes_five_accesses_for_each_pair_and_the_table_two() {
     for (r, e, k, bs, cores) in [(2, 8, 4, 16, 1), (8, 64, 8, 48, 1), (8, 64, 8, 48, 8), (4, 256, 16, 64, 3)]

@@ -1,4 +1,4 @@
-//! The agent of a rank (seed 000 section 1.3: AICPU): serves doorbells in order, issues their tasks one by one.
+//! The agent of a rank (A2 design, section 1.3: AICPU): serves doorbells in order, issues their tasks one by one.
 //!
 //! It never ends. While no newer doorbell has been rung it is pending with [`Wait::IDLE`]; its driver decides when that is
 //! the end of a run. Everything that it reads was written by others, so it checks every field against the only valid task

@@ -143,7 +143,7 @@ impl Combine {
 machine! { Combine of A2 (self): Phase::Send(send) => send.phase() }
 
 impl CombineInputs<'_> {
-    /// Returns the place of the row of a pair in the windows of all ranks (seed 000 section 3.4.2: `TokenAddr`).
+    /// Returns the place of the row of a pair in the windows of all ranks (A2 design, section 3.4.2: `TokenAddr`).
     fn returned_at(
         &self,
         half: Partition,

@@ -1,4 +1,4 @@
-//! The A2 full mesh (seed 000): dispatch and combine over batched writes, which an agent issues for the cores.
+//! The A2 full mesh (A2 design): dispatch and combine over batched writes, which an agent issues for the cores.
 //!
 //! The machines of the cores, [`Dispatch`] and [`Combine`], are driven like those of [`a3`](crate::protocol::a3), over the
 //! same fabric. Rows for one peer are put side by side into WindowsOut with their counts and flags, a task record

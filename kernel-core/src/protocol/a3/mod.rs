@@ -1,4 +1,4 @@
-//! The A3 protocol (seed 002): dispatch and combine over one-sided writes into shared memory.
+//! The A3 protocol (A3 slides): dispatch and combine over one-sided writes into shared memory.
 //!
 //! A machine is a plain value of one core and one operator. A driver calls `step` until it returns
 //! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind, or a few

@@ -1,4 +1,4 @@
-//! Pull combine of one core: announce the own results to all ranks; for each own token await the words of its experts'
+//! Pull combine of one core: announce its own results to all ranks; for each own token await the words of its experts'
 //! ranks and sum the rows in place.
 //!
 //! ```text
@@ -41,7 +41,7 @@ phases! {
     enum Phase {
         /// Take the partition and the area of the results.
         Select => Ready,
-        /// Announce the own results to the next ranks of this core's share.
+        /// Announce its own results to the next ranks of this core's share.
         Ready { to: u32 } => Ready | Await,
         /// Await the words of the ranks of a token's experts, from column `k` on.
         Await { token: Token, k: u32 } => Await | Write | Meet | Clear,

@@ -1,4 +1,4 @@
-//! Direct placement, an alternative to the seeds' protocol, which copies a token twice: dispatch puts each row once, where
+//! Direct placement, an alternative to the shipped protocol, which copies a token twice: dispatch puts each row once, where
 //! its expert reads it, and combine sums results where their experts wrote them.
 //!
 //! ```text

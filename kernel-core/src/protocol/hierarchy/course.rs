@@ -1,4 +1,4 @@
-//! The course that both machines take: begin the operator, announce it to near ranks, then let the roles move by turns.
+//! The course that both machines take: begin the operator, announce it to near ranks, then let the roles move alternately.
 
 use super::{Epoch, Now, Turn, split_bytes};
 use crate::fabric::{Fabric, Progress, Result, Wait};

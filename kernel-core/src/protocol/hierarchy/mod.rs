@@ -1,4 +1,4 @@
-//! The A2 hierarchy (seed 001, stages 2 and 3): dispatch and combine over far writes between servers and shared memory
+//! The A2 hierarchy (A2 stages article, stages 2 and 3): dispatch and combine over far writes between servers and shared memory
 //! within a server.
 //! A token crosses to another server once, to its relay, the rank with the same number there, which forwards it to every
 //! near rank that needs it. Combine returns the same way: the relay sums inside the server and sends one row per token.
@@ -130,7 +130,7 @@ const fn buffer_len(shape: &Shape) -> usize {
 
 /// The scratch bytes by purpose.
 struct Buffers<'u> {
-    /// A record to send, or the own server's partial sum.
+    /// A record to send, or its own server's partial sum.
     send: &'u mut [u8],
     /// A record to forward.
     held: &'u mut [u8],

@@ -3,7 +3,7 @@
 use super::given;
 use crate::fabric::{ProtocolError, Result};
 
-/// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
+/// A core's scratch for one operator (CANN: the unified buffer). Its content need not be kept between operators.
 #[derive(Debug)]
 pub struct Scratch<'a> {
     /// At least [`scratch_words`](crate::protocol::scratch_words) words.

@@ -30,7 +30,7 @@ fn a_partial_sum_is_rounded_before_it_crosses() {
     assert_eq!(combined(&hierarchy(), [0, 2, 1], [256.0, 0.5, 0.5]), 260.0);
     // 256 + 1 is rounded to 256 on the way; then 256 + 2.
     assert_eq!(combined(&hierarchy(), [0, 1, 2], [256.0, 0.5, 0.5]), 258.0);
-    // The own server is no exception, and the order of servers is not that of k.
+    // Its own server is no exception, and the order of servers is not that of k.
     assert_eq!(combined(&hierarchy(), [2, 3, 0], [256.0, 0.5, 0.5]), 258.0);
 }
 

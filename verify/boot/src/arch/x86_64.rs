@@ -135,7 +135,7 @@ unsafe extern "C" {
 pub(crate) fn start_others() {
     let (from, end) = (&raw const others, &raw const others_end);
     let command = core::ptr::with_exposed_provenance_mut::<u32>(CONTROLLER + 0x300);
-    // SAFETY: nobody uses the page below, and the code is as long as said. The controller is where it is after reset.
+    // SAFETY: nothing uses the page below, and the code is as long as said. The controller is where it is after reset.
     unsafe {
         let below = core::ptr::with_exposed_provenance_mut::<u8>(BELOW);
         core::ptr::copy_nonoverlapping(from, below, end.addr() - from.addr());

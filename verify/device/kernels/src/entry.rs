@@ -62,7 +62,7 @@ pub unsafe extern "ptx-kernel" fn veriep_litmus(jobs: *mut litmus::Job) {
     }
 }
 
-/// One publish, and one observe behind it, for whoever reads the instructions.
+/// One publish, and one observe after it, for a reader of the instructions.
 ///
 /// # Safety
 /// As of [`RawFabric::new`].

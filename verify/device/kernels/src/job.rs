@@ -1,4 +1,4 @@
-//! What a block does, whatever runs it.
+//! The work of a block, independent of the processor that runs it.
 
 #[cfg(feature = "all")]
 use crate::AGENT_BYTES;
@@ -23,7 +23,7 @@ use veriep_core::vector::Portable;
 /// The job keeps what [`RawFabric::new`] asks for; the jobs of all ranks are done at once, and those that share one have the same
 /// answer.
 pub unsafe fn run<'a, F: Fabric>(job: *mut Job, lane: u32, fabric: impl Fn(RawFabric<'a>, u32) -> F) {
-    // SAFETY: nobody writes to it before the end of this block.
+    // SAFETY: nothing writes to it before the end of this block.
     let said = unsafe { role(&*job, lane, fabric) };
     if lane == 0 {
         // SAFETY: all lanes have the same answer, so none reads the job any more.
@@ -55,7 +55,7 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     else {
         return Said::Refused;
     };
-    // SAFETY: inputs, and outputs of operators that have ended; nobody writes them now.
+    // SAFETY: inputs, and outputs of operators that have ended; nothing writes them now.
     let read = |of: Segment| unsafe { slice::from_raw_parts(of.base().cast_const(), of.len() as usize) };
     let output = |tensor| job.outputs.get(tensor as usize).map_or(&[][..], |&of| read(of));
     // SAFETY: four bytes each, aligned as memory of a device is; any bits are a number.

@@ -107,7 +107,7 @@ pub struct Job {
     pub said: Said,
     /// Memory of all ranks.
     pub peers: [Peer; RANKS as usize],
-    /// Outputs of the own rank, of the last dispatch also.
+    /// Outputs of this rank, of the last dispatch also.
     pub outputs: Outputs,
     /// Tokens.
     pub x: Segment,

@@ -18,7 +18,7 @@ use veriep_core::protocol::{Agent, Operator};
 use veriep_core::units::RankId;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What forgotten bytes hold: no flag, no count, no field of a task, and nobody's payload.
+/// What forgotten bytes hold: no flag, no count, no field of a task, and no payload.
 const FORGOTTEN: u8 = 0xEE;
 /// Bytes of the word in which a flag lies.
 pub(super) const WORD: usize = 8;
@@ -39,7 +39,7 @@ pub(in super::super) struct Scene<'a> {
     pub(super) setup: &'a Setup<'a>,
     /// Every word of a window at which a flag could be looked for, and whether this group could.
     places: Vec<(usize, bool)>,
-    /// Ends of the pieces of a transfer, by operator: somebody may look for a flag in their last word.
+    /// Ends of the pieces of a transfer, by operator: a core may look for a flag in their last word.
     ends: [Vec<usize>; 2],
     window: usize,
 }
@@ -344,7 +344,7 @@ impl Memory {
         trouble
     }
 
-    /// The rank has ended an operator: nobody can read what it was sent.
+    /// The rank has ended an operator: no core can read what it was sent.
     pub(super) fn forget_received(&mut self, scene: &Scene<'_>, rank: usize, op: u32) {
         for source in 0..if scene.is_explicit() { 0 } else { self.posted.len() } {
             self.forget(scene, scene.spot(Area::In, rank, op, source), 0..scene.window);

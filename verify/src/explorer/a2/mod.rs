@@ -2,17 +2,17 @@
 //!
 //! A **move** is a step of a core that reads what others write, is quiet, or ends an operator; or a piece of a transfer
 //! that arrives, up to a word at which its reader could look for a flag. What a core puts, writes and stores is *issued,
-//! perhaps landed* until its quiet: whoever else meets it meanwhile, reading or writing, is an error at once. So is
+//! perhaps landed* until its quiet: another access to it meanwhile, a read or a write, is an error at once. So is
 //!
 //! - a piece that comes to a half whose reader has not ended the operator before with that half. Hence a window that
-//!   has come whole stays as it is until its reader ends the operator: its reads are nobody's business, the end is a move;
+//!   has come whole stays as it is until its reader ends the operator: its reads are no moves, the end is one;
 //! - a write to what a transfer has still to read;
 //! - a write to a task whose transfer has not begun. Hence agents post as soon as they are rung: one that looks later,
 //!   or whose interface is busy, is a transfer that begins later.
 //!
 //! # What is forgotten
 //! A window in when its rank has ended the operator; a piece of a window out when it was delivered; a task when it was
-//! posted. Forgotten bytes hold what is no count, no task and nobody's row, so to read one of them shows. **What stays are
+//! posted. Forgotten bytes hold what is no count, no task and no row, so to read one of them shows. **What stays are
 //! flags**: a word of a window in at which anybody could look for a flag keeps being one or not being one. In a window out
 //! every word becomes a flag at which this group could look for one, since what was sent there once may have been any row;
 //! whatever is sent along between the named parts is as bad as it can be.

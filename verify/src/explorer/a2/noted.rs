@@ -1,4 +1,4 @@
-//! What happens to windows, as the theorem's model has it.
+//! Translation of events in windows to steps of the theorem's model.
 
 use super::super::refine::{At, Noted};
 use super::super::step::Standing;

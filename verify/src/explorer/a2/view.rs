@@ -1,4 +1,4 @@
-//! How a core and an agent see the memory of an A2 group.
+//! The view that a core and an agent have of the memory of an A2 group.
 
 use super::super::model::Memory as Landing;
 use super::super::state::CLEARS;

@@ -1,4 +1,4 @@
-//! What the cores of an A2 rank tell each other: barrier words and `bufferChosen`.
+//! The words between the cores of an A2 rank: barrier words and `bufferChosen`.
 
 use super::super::model::Memory as Landing;
 use super::super::violation::Violation;
@@ -62,7 +62,7 @@ impl View<'_, '_> {
         let chosen = &mut self.memory.chosen[self.rank];
         let alone = self.scene.setup.model.cores == 1;
         if alone || self.scene.setup.model.memory == Landing::Strong {
-            // Nobody but the core itself ever looks at it, or all see it at once.
+            // Only the core itself ever looks at it, or all see it at once.
             chosen.landed = word;
         } else {
             chosen.late = Some(word);

@@ -73,7 +73,7 @@ impl<'v, 'a> Bent<'v, 'a> {
     fn assumed_word(&self, at: Place) -> Result<Option<u64>, Fault> {
         let step = &self.view.step;
         let word = match self.defect() {
-            // Whoever asks has exchanged counts, so that all traffic is chosen.
+            // A core that asks has exchanged counts, so all traffic is chosen.
             Defect::NoFlagOfNothing if self.leaves_out(step.at.rank, at) => return Ok(Some(flag::ARRIVED)),
             Defect::MaskedWait if self.is_last_of_masked(at) => flag::ARRIVED,
             Defect::TakesBack if self.is_taken_back(at) => 0,
@@ -352,7 +352,7 @@ fn result_place(Setup { model, shape, .. }: &Setup<'_>, rank: RankId, at: Place)
     Place { offset: if is_one { at.offset - area(1) + area(0) } else { at.offset }, ..at }
 }
 
-/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines of the seeds' protocol give it.
+/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines of the shipped protocol give it.
 fn token_slot(at: Place) -> Option<u32> {
     let inside = at.offset % PARTITION;
     let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;

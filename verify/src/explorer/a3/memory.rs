@@ -73,7 +73,7 @@ impl fmt::Display for Effect {
 pub(in super::super) struct Memory {
     /// Words that are not zero, by the number of their place.
     pub(super) words: Sparse<u32, u64>,
-    /// Rows that have landed and that nobody has read, by the number of their place.
+    /// Rows that have landed and that no core has read, by the number of their place.
     pub(super) rows: Sparse<u32, u32>,
     pub(super) flight: Flight<Effect>,
 }

@@ -90,7 +90,7 @@ impl Reduce for Scene<'_> {
         memory.flight.len()
     }
 
-    /// Of what others do, a step that nobody else can see depends on one thing alone: whether what its core issued has landed.
+    /// Of what others do, a step that no other core can see depends on one thing alone: whether what its core issued has landed.
     fn woken_by(&self, before: &Memory, after: &Memory, moved: Option<usize>) -> u32 {
         let mut left = after.flight.iter().peekable();
         let landed = before.flight.iter().filter(|effect| left.next_if_eq(effect).is_none());

@@ -1,4 +1,4 @@
-//! What happens to flags and rows, as the theorem's model has it.
+//! Translation of events on flags and rows to steps of the theorem's model.
 
 use super::super::refine::{At, Noted};
 use super::view::View;

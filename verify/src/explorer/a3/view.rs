@@ -208,7 +208,7 @@ impl Fabric for View<'_, '_> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        // A table is put as early as may be, when it can do most harm: nobody reads it before its word, which is a move. In
+        // A table is put as early as may be, when it can do most harm: no core reads it before its word, which is a move. In
         // runs both are one step.
         if at.region != Region::State || self.scene.setup.model.in_runs {
             self.step.touch(at)?;

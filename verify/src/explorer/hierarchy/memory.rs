@@ -293,7 +293,7 @@ impl Memory {
         seen.is_some_and(|seen| seen[usize::from(part == Part::End)])
     }
 
-    /// Somebody sees (a part of) effect number `i`: it has landed, and all that must land before it. Tells `landed` of what has
+    /// A core sees (a part of) effect number `i`: it has landed, and all that must land before it. Tells `landed` of what has
     /// landed as a whole.
     pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part, landed: impl FnMut(&Effect)) {
         let seen = self.flight[i];

@@ -35,7 +35,7 @@
 //! there is no order between two of them.
 //!
 //! A rank that has ended an operator forgets what it was told there. Machines count from a number of the model's choosing,
-//! so that for ever has an end.
+//! so that a search for any number of rounds ends.
 
 mod agent;
 mod bent;
@@ -197,7 +197,7 @@ impl Tell for Scene<'_> {
         // Machines count operators from another number here.
         let counted = |epoch: u64| epoch.wrapping_sub(own_epoch(op)).wrapping_add(u64::from(op) + 1);
         match (found.map(|(spot, _)| spot.area), word.as_mut()) {
-            // The last three are of stage 2, which nobody asks for a record of.
+            // The last three are of stage 2, which no caller asks a record of.
             (Some(Area::Row | Area::Out | Area::Task | Area::Barrier), _) | (_, None) => {}
             (Some(Area::Record), _) if inside > 0 => {}
             (None | Some(Area::Entered | Area::RowsDone | Area::Record), Some(word)) => {

@@ -1,4 +1,4 @@
-//! What happens to words, records and rows, as the theorem's model has it.
+//! Translation of events on words, records and rows to steps of the theorem's model.
 
 use super::super::refine::{At, Noted};
 use super::memory::{Area, Effect, Scene, Spot};

@@ -192,7 +192,7 @@ impl<'v, 'a> View<'v, 'a> {
             self.note_landed(&effect);
         }
         let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
-        // Whether somebody still reads there, the theorem's model says by itself, where it is asked.
+        // The theorem's model says by itself whether a core still reads there, where it is asked.
         let is_asked =
             |it: &Violation| self.scene.setup.model.refined && matches!(it, Violation::Unheard { .. });
         violation
@@ -293,7 +293,7 @@ impl Fabric for View<'_, '_> {
         if targets == 0 {
             return Ok(true);
         }
-        // Whoever could still miss what lands now must be tried, too.
+        // A core that could still miss what lands now must be tried, too.
         self.touch(Place::window(0), targets)?;
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
         let quiet = self.step.search.tape.get_mut().choose((spot, false));

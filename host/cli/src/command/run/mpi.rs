@@ -27,9 +27,9 @@ type Whole = Cluster<MpiWire>;
 
 /// How long a launcher may take to pass a line on, and this process to hear of a death.
 const HEARS: Duration = Duration::from_millis(150);
-/// How often somebody looks who waits for that.
+/// How often a process looks that waits for that.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long somebody who has nothing more to say waits for the end of all.
+/// How long a process that has nothing more to report waits for the end of all.
 const ENDS: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
@@ -132,7 +132,7 @@ fn take_part(
         let error = hinted(error, job, schedule);
         let first = (0..all).find(|process| !gone.contains(process));
         if first != Some(me) {
-            // Whoever reports ends all.
+            // The process that reports ends all.
             let since = Instant::now();
             while !world.is_over() && since.elapsed() < ENDS {
                 thread::sleep(LOOK);
@@ -177,7 +177,7 @@ fn drive(job: &Job<'_>, cluster: &Whole, me: usize) {
     let status = ran.err().map_or(0, |error| {
         let error = match cluster.far.failed() {
             Some(why) => {
-                // Perhaps since somebody has died, which says more.
+                // Perhaps because a process has died, which is the better report.
                 thread::sleep(HEARS);
                 Error::Wrong(format!("--backend mpi: {why}"))
             }

@@ -237,7 +237,7 @@ pub(super) fn failed(told: &[Told]) -> Error {
     }
 }
 
-/// Nobody moves, and nobody died: as threads say it.
+/// No process moves, and none died: reported as for threads.
 pub(super) fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
     let missing = told.iter().flat_map(Told::missing).collect();
     let hang = Failure::Hang(Hang { after, missing }).renamed(&|rank| job.case.name(rank));
@@ -246,7 +246,7 @@ pub(super) fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
     group::of_failure(first, unit, &hang)
 }
 
-/// Somebody died: who, where, and which cores wait for it. What the others miss of each other follows from that.
+/// A process died: which, where, and which cores wait for it. What the others miss of each other follows from that.
 pub(super) fn gone(job: &Job<'_>, world: &World, told: &[Told], departed: &[Departed]) -> Error {
     let Job { case, plan, .. } = job;
     let name = |rank| case.name(rank);

@@ -22,7 +22,7 @@ pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), 
     if let Some((rank, at)) = job.faults.killed.filter(|_| run == all) {
         let rank = job.case.name(rank);
         note(&format!(
-            "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: nobody was killed"
+            "note: --inject killed={rank}:{at}: rank {rank} has made fewer writes: it was not killed"
         ));
     }
     // A batch that is another one has been refused.

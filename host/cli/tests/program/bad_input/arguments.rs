@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 rows! {
-    no_verb: |room| room.ask::<&str>([]);
-    a_verb_that_there_is_not: |room| room.run("rum");
+    no_subcommand: |room| room.ask::<&str>([]);
+    a_subcommand_that_there_is_not: |room| room.run("rum");
     an_option_that_there_is_not: |room| room.run("run --preset tiny --round 3");
     an_argument_that_is_not_utf_8: |room| {
         room.ask([b"check".to_vec(), b"a\xFFb.toml".to_vec()].map(OsString::from_vec))
@@ -96,7 +96,7 @@ rows! {
     a_fault_that_there_is_not: |room| room.run("run --preset tiny --inject dead=1");
     a_fault_of_a_rank_that_there_is_not: |room| room.run("run --preset tiny --inject silent=2");
     a_fault_of_words_that_there_are_not: |room| room.run("run --preset tiny --inject silent=1:letters");
-    a_fault_of_words_that_nobody_says: |room| room.run("run --preset tiny --inject silent=1:grants");
+    a_fault_of_words_that_no_actor_says: |room| room.run("run --preset tiny --inject silent=1:grants");
     a_fault_of_a_rank_that_is_gone: |room| {
         room.run("run --preset tiny --set ep_world_size=4 --dead 1 --inject silent=1")
     };

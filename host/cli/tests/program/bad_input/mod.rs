@@ -1,4 +1,4 @@
-//! Bad input, row by row of docs/reference/errors.md: what is wrong, what the user reads, the exit status.
+//! Bad input, row by row of tests/errors.md: what is wrong, what the user reads, the exit status.
 //!
 //! What a machine does not let a test make (a mount, a user without rights) is left out there, which the test says.
 //! A row without a test fails, and so does a test without its row or with another message. `SNAPSHOTS=overwrite` writes the rows: a
@@ -18,7 +18,7 @@ use std::fs;
 use std::process::Output;
 use std::sync::{Mutex, PoisonError};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors.md");
 
 /// Held while a row is written.
 static WRITER: Mutex<()> = Mutex::new(());

@@ -111,8 +111,8 @@ rows! {
     stdout_is_full: |room| into_full(room, "run --preset tiny");
     stdout_is_full_in_json: |room| into_full(room, "run --preset tiny --format json");
     stdout_is_full_and_help_is_asked_for: |room| into_full(room, "--help");
-    nobody_reads_stdout: |room| into_closed(room, "run --preset tiny");
-    nobody_reads_help: |room| into_closed(room, "run --help");
+    stdout_without_a_reader: |room| into_closed(room, "run --preset tiny");
+    help_without_a_reader: |room| into_closed(room, "run --help");
     the_result_to_compare_is_missing: |room| room.case().run("compare case nowhere");
     the_result_to_compare_is_another_file: |room| room.case().run("compare case case/config.toml");
     there_is_nothing_to_compare_with: |room| {

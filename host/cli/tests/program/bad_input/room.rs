@@ -20,7 +20,7 @@ pub(crate) struct Room(TempDir);
 /// The name of a case in every room.
 const CASE: &str = "case";
 /// A user without rights.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 impl Room {
     pub(crate) fn new() -> Self {
@@ -59,17 +59,17 @@ impl Room {
         let mut command = self.command(request.split(' '));
         if is_root() {
             fs::set_permissions(self.at(""), Permissions::from_mode(0o755)).unwrap();
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
         match command.output() {
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                skipped("nobody but root may run the program here")
+                skipped("only root may run the program here")
             }
             output => Some(output.unwrap()),
         }
     }
 
-    /// Runs a script with a file system in memory in the folder `disk`; `$veriep` is the program. `None` where nobody may mount.
+    /// Runs a script with a file system in memory in the folder `disk`; `$veriep` is the program. `None` if mounting is not allowed.
     pub(crate) fn mounted(&self, options: &str, script: &str) -> Option<Output> {
         self.folder("disk");
         let mount = format!("mount -t tmpfs -o {options} none disk");
@@ -79,7 +79,7 @@ impl Room {
             unshare.env("veriep", env!("CARGO_BIN_EXE_veriep")).output()
         };
         if !shell(&mount).is_ok_and(|output| output.status.success()) {
-            return skipped("nobody may mount here");
+            return skipped("mounting is not allowed here");
         }
         Some(shell(&format!("{mount}; {script}")).unwrap())
     }

@@ -104,7 +104,7 @@ rows! {
         room.case().with_tensors(|tensors| tensor(tensors, "rank0.expert_ids").shape = vec![2, 4])
     };
     a_tensor_of_a_rank_that_there_is_not: |room| added(room, "rank2.x", Dtype::U8, &[0], &[]);
-    a_tensor_of_a_name_that_nobody_knows: |room| added(room, "rank0.weights", Dtype::U8, &[0], &[]);
+    a_tensor_of_an_unknown_name: |room| added(room, "rank0.weights", Dtype::U8, &[0], &[]);
     a_tensor_whose_name_has_control_characters: |room| added(room, "a\u{1b}[31m\nb", Dtype::U8, &[0], &[]);
     a_tensor_whose_name_turns_what_follows: |room| added(room, "rank0.\u{202e}x", Dtype::U8, &[0], &[]);
     a_tensor_without_a_name: |room| added(room, "", Dtype::U8, &[0], &[]);

@@ -1,4 +1,4 @@
-//! Which phase of a machine follows which, as runs show it.
+//! The transitions between the phases of a state machine, as seen in runs.
 
 use super::sheet::Sheet;
 use super::{events, is, keep, number};

@@ -1,4 +1,4 @@
-//! What a core and an agent see of memory of which some is far.
+//! The fabric of a core and an agent whose memory is partly in other processes.
 
 use super::stream::{Entry, Kind};
 use super::{FarMemory, Wire};
@@ -43,7 +43,7 @@ impl<F, B: Backend, W: Wire> Far<'_, F, B, W> {
 impl<F: Fabric, B: Backend, W: Wire> Middleware for Far<'_, F, B, W> {
     veriep_core::around! { inner: F }
 
-    /// Nobody reads what is not mapped.
+    /// No core reads what is not mapped.
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities().difference(Capabilities::PEER_BYTES)
     }

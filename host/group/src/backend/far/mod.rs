@@ -129,7 +129,7 @@ impl<B, W: Wire> FarMemory<B, W> {
         }
     }
 
-    /// The process and the number of whoever `own` calls `to`, if that memory is not mapped here.
+    /// The process and the number of the member that `own` calls `to`, if that memory is not mapped here.
     fn far(&self, own: RankId, to: RankId, at: Place) -> Option<(usize, RankId)> {
         let member = global_rank::reached(self.shape.tp_world_size(), own, to, at);
         let process = *self.processes.of.get(member.index())?;
@@ -193,7 +193,7 @@ impl<B, W: Wire> FarMemory<B, W> {
         }
     }
 
-    /// Does something with the wire, which nobody else uses meanwhile.
+    /// Does something with the wire, which no other thread uses meanwhile.
     pub fn with_wire<T>(&self, use_it: impl FnOnce(&mut W) -> T) -> T {
         use_it(&mut self.engine().wire)
     }
@@ -244,10 +244,10 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
     }
 
     /// Leaves the wire once all processes do the same, but for no longer than `limit`: what has not been taken then might trouble
-    /// the network. Whoever polls later does nothing.
+    /// the network. A later poll does nothing.
     ///
     /// # Errors
-    /// The network has failed, somebody does not leave, or something that was sent has not left.
+    /// The network has failed, a process does not leave, or something that was sent has not left.
     pub fn close(&self, limit: Duration) -> Result<(), String> {
         let mut engine = self.engine();
         engine.closed = true;

@@ -1,4 +1,4 @@
-//! What goes from one process to another: a stream of entries, cut into chunks.
+//! A stream of entries from one process to another, cut into chunks.
 //!
 //! A chunk says who sent it, its number, and how many entries of the other direction its sender has applied. Entries may be
 //! cut anywhere. What comes from a wire is foreign: a chunk that is not the next one, or says what cannot be, is refused.
@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Row,
     /// As words, one after the other, each of which speaks for all before it.
     Words,
-    /// For whoever drives the group: not into memory. Its tag stands in place of a member.
+    /// For the driver of the group, not into memory. Its tag stands in place of a member.
     Note,
     /// Nothing: the sender sends no more.
     End,

@@ -81,10 +81,10 @@ type Far<W> = FarMemory<SharedMemory, W>;
 
 /// Returns a listener that takes every note for an error.
 fn deaf() -> Box<Hear> {
-    Box::new(|_, tag, _| Err(format!("a note {tag}: nobody takes notes here")))
+    Box::new(|_, tag, _| Err(format!("a note {tag}: no process takes notes here")))
 }
 
-/// All processes of a group, and somebody who polls them.
+/// All processes of a group, and a thread that polls them.
 struct Net<W> {
     processes: Vec<Arc<Far<W>>>,
     of: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What carries chunks between processes.
+//! Transport of chunks between processes.
 
 use core::fmt::Debug;
 

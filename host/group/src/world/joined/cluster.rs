@@ -1,4 +1,4 @@
-//! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
+//! A group whose processes a launcher has started, perhaps on several machines: the memory that those of one node share, and
 //! how each sees the others.
 
 use super::join::Joined;
@@ -100,7 +100,7 @@ impl<W: Wire + 'static> Cluster<W> {
     /// Tells all that the group has ended well, and leaves the network when all do, but for no longer than `limit`.
     ///
     /// # Errors
-    /// Somebody does not leave, or something does not go out.
+    /// A process does not leave, or something does not go out.
     pub fn leave(&self, limit: Duration) -> Result<(), String> {
         self.world.set_over();
         self.transport.flush();
@@ -242,7 +242,7 @@ mod tests {
 
     type Clusters = Vec<Cluster<MemoryWire>>;
 
-    /// Three processes, all of them this one: 0 and 1 share memory, 2 shares it with nobody.
+    /// Three processes, all of them this one: 0 and 1 share memory, 2 shares it with none.
     fn clusters() -> Clusters {
         let begin = |(me, wire)| {
             thread::spawn(move || {
@@ -286,7 +286,7 @@ mod tests {
         assert!(!all[2].world.all_have_come(nth[0]) && !all[0].world.all_have_come(nth[0]));
         all[2].world.arrive();
         until("all have come", || all.iter().all(|cluster| cluster.world.all_have_come(nth[0])));
-        // Whoever stops the group stops all.
+        // A process that stops the group stops all.
         all[2].world.stop();
         until("all are stopped", || all.iter().all(|cluster| cluster.world.is_stopped()));
     }
@@ -305,7 +305,7 @@ mod tests {
         until("all is said", || all[0].said(2).is_some());
         assert_eq!((all[0].said(2), all[0].said(1)), (Some(long.clone()), None));
         assert_eq!(all[0].output(RankId(2), Tensor::XOut), long);
-        // Somebody who died, as process 1 has seen it.
+        // A process that died, as process 1 has seen it.
         all[1].world.note_death(0, How::Signal(9));
         until("all have heard of it", || {
             all.iter().all(|cluster| Watched::left(&cluster, 0) == Some(How::Signal(9)))

@@ -32,7 +32,7 @@ pub struct Hello {
     at: MemoryAt,
     /// Its machine.
     pub host: String,
-    /// What all of its machine have alike, and that it shares memory with nobody.
+    /// What all of its machine have alike, and that it shares memory with no process.
     machine: String,
     alone: bool,
     /// Processors that it may use, and how many of them at a time.
@@ -78,10 +78,10 @@ impl<W: Wire> Wire for Introduced<W> {
 }
 
 /// Tells all processes who this one is, what it was asked for and perhaps why it cannot begin, and waits until they have told the
-/// same. With `alone` it shares memory with nobody.
+/// same. With `alone` it shares memory with no process.
 ///
 /// # Errors
-/// The wire has failed, or somebody says nothing.
+/// The wire has failed, or a process says nothing.
 pub fn introduce<W: Wire>(
     mut wire: W,
     (me, processes): (usize, usize),
@@ -227,7 +227,7 @@ impl<W> Introduced<W> {
         self.hellos.iter().position(|hello| of(hello) != of(&self.hellos[0]))
     }
 
-    /// Workers of each process: as many as all nodes have processors for, if nobody was asked for a number.
+    /// Workers of each process: as many as all nodes have processors for, if no number was asked for.
     #[must_use]
     pub fn workers(&self) -> usize {
         let share = |process| self.processors(process) / self.beside(process).count();

@@ -176,7 +176,7 @@ impl World {
             self.board.of(*process, OfProcess::Open).load(Ordering::Acquire) >= operator * ranks
         };
         let has_left = |process: &usize| self.phase_of(*process) == Phase::Ended && !ended(process);
-        // First: whoever left because of a death has written that down before.
+        // First: a process that left because of a death has written that down before.
         let left: Vec<_> =
             others().filter(has_left).map(|process| self.departed(process, How::Left)).collect();
         let died = |process| Some(self.departed(process, self.how_died(process)?));

@@ -90,7 +90,7 @@ fn nobody_is_stuck_while_somebody_checks_or_has_not_tried() {
     b.set_busy(0, true);
     assert!(!is_spent(&[&a]), "one has not tried");
     assert!(is_spent(&[&a, &b]));
-    // Whoever waits for a meeting that the other has not come to waits like others; else it is about to go on.
+    // A process that waits for a meeting that the other has not come to waits like others; else it is about to go on.
     a.enter(Phase::Meets);
     a.arrive();
     assert!(is_spent(&[&b]));
@@ -113,7 +113,7 @@ fn who_has_not_run_since_the_last_move_is_silent() {
     thread::sleep(Duration::from_millis(300));
     patience.look(&watching);
     assert_eq!(patience.silent(&watching, Duration::from_millis(200)), [1]);
-    // It runs once more, where nobody counts it as a move, and never again.
+    // It runs once more, where it does not count as a move, and never again.
     watching.board.of(1, OfProcess::Beat).store(7, Ordering::Release);
     patience.look(&watching);
     assert_eq!(patience.silent(&watching, Duration::from_millis(200)), Vec::<usize>::new());
@@ -156,7 +156,7 @@ fn a_notification_ends_a_wait_that_has_begun_or_is_about_to() {
     });
     b.unregister_waiter();
     a.notify();
-    assert_eq!(b.register_waiter(), seen + 2, "without a waiter nobody is notified");
+    assert_eq!(b.register_waiter(), seen + 2, "without a waiter no process is notified");
 }
 
 #[test]

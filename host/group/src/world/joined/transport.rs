@@ -29,11 +29,11 @@ pub(super) const OUTPUT: u32 = 5;
 
 /// Between two looks of the process's own thread, while its workers do something else.
 const TICK: Duration = Duration::from_millis(1);
-/// How often a process says that it runs, and all that nobody waits for.
+/// How often a process says that it runs, and all that no process waits for.
 const BEAT: Duration = Duration::from_millis(10);
 /// So long it may take to carry once.
 const DEAF: Duration = Duration::from_millis(250);
-/// The words of the group that somebody may set: from then on they are set everywhere.
+/// The words of the group that any process may set: from then on they are set everywhere.
 const OF_GROUP: [OfGroup; 3] = [OfGroup::Stop, OfGroup::Asked, OfGroup::Over];
 /// So many words of [`OfProcess::ROW`] are waited for by others.
 const URGENT: usize = 6;
@@ -43,7 +43,7 @@ pub(super) trait Transport: Send + Sync + Debug {
     /// Sends what others wait for, and takes what has come. Whether something has.
     fn carry(&self) -> bool;
 
-    /// Whether the network has not let this process send or take anything for a while: nobody knows then how others are.
+    /// Whether the network has not let this process send or take anything for a while: then the state of the others is unknown.
     fn is_deaf(&self) -> bool;
 }
 
@@ -109,7 +109,7 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarTransport<B, W> 
         Self { far, world, to, sent: Mutex::default(), last: Mutex::new(Instant::now()) }
     }
 
-    /// Begins to carry when nobody else does, and to say that this process runs.
+    /// Begins to carry when no other thread does, and to say that this process runs.
     pub(super) fn start(self: &Arc<Self>) -> std::io::Result<()> {
         let transport = self.clone();
         let work = move || {
@@ -134,7 +134,7 @@ impl<B: Backend + Send + Debug + 'static, W: Wire + 'static> FarTransport<B, W> 
         self.to.iter().for_each(|&process| self.far.note(process, tag, note));
     }
 
-    /// Sends all that is to be sent, also if somebody else is about to.
+    /// Sends all that is to be sent, also if another thread is about to.
     pub(super) fn flush(&self) {
         self.send_news(&mut lock(&self.sent));
         self.far.poll();
@@ -221,7 +221,7 @@ impl World {
         Ok(())
     }
 
-    /// The group has ended well, and nobody is needed any more.
+    /// The group has ended well, and no process is needed any more.
     pub fn set_over(&self) {
         come(self.board.group(OfGroup::Over), 1);
     }

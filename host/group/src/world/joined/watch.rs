@@ -12,9 +12,9 @@ use veriep_core::units::RankId;
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(4);
-/// A process that has not run at all for so long, and for the deadline, is silent, if nobody moves meanwhile.
+/// A process that has not run at all for so long, and for the deadline, is silent, if no process moves meanwhile.
 const SILENT: Duration = Duration::from_millis(500);
-/// Behind a death: nobody has moved for so long, and what is missing now is missing for good.
+/// After a death: no process has moved for so long, and what is missing now is missing for good.
 const SETTLED: Duration = Duration::from_millis(40);
 /// How long that is waited for, and then for what the others say. Together with a tick less than half a second.
 const SETTLES: Duration = Duration::from_millis(200);
@@ -44,13 +44,13 @@ pub enum Outcome {
     Well,
     /// Some ended by themselves and said why; the others were stopped.
     Failed,
-    /// Nobody moved for so long; each said what it misses.
+    /// No process moved for so long; each said what it misses.
     Stuck(Duration),
-    /// Somebody died; the others said what they miss.
+    /// A process died; the others said what they miss.
     Gone(Vec<Departed>),
 }
 
-/// The processes of a group as somebody sees them who watches.
+/// The processes of a group as their watcher sees them.
 pub trait Watched {
     /// Looks who has ended.
     fn reap(&mut self);

@@ -1,4 +1,5 @@
-//! Whether a case is the batch of the rows that ranks have received: each row lies where the case sends it.
+//! Decides whether a case is the batch of the rows that ranks have received: each row is at the place to which the case sends
+//! it.
 
 use super::super::owes::Seen;
 use super::results::counted_rows;

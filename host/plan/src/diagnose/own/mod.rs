@@ -1,4 +1,4 @@
-//! What our own layout leaves in memory, in every protocol and mode. Words, their places and what they hold are those of the
+//! The words that this project's layout leaves in memory, in every protocol and mode. Their places and values are those of the
 //! core: [`affine`] and [`event`].
 
 mod a2;

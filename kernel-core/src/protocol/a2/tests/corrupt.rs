@@ -268,7 +268,7 @@ fn a_task_with_a_wrong_field_is_refused_by_its_name_and_not_posted() {
     let buffers = |field: &'static str, right: u64| {
         [0, right + 8, right - 8, right + window, u64::MAX].map(|seen| (field, seen, right, right))
     };
-    // The own window at the peer is the first one, so no address is below it.
+    // Its own window at the peer is the first one, so no address is below it.
     let remotes = [8, window, u64::MAX].map(|seen| ("remote_buf", seen, remote, remote));
     let counts = [0, 4, most + 1, u64::MAX].map(|seen| ("count", seen, 5, most));
     let types = [0, 7, u32::MAX.into()].map(|seen| ("data_type", seen, 6, 6));

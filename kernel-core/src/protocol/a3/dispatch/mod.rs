@@ -7,8 +7,8 @@
 //!                        -> Quiet -> Arrive -> Barrier -> PublishTokens* -> (AwaitTokens -> CopyOut*)* -> Done
 //! ```
 //!
-//! With separate flags (seed 004 section 2.4) counts leave at once: every core has counted all pairs of its rank. The
-//! exchange of counts overlaps the landing of the own records and those of other ranks. A count does not cover records or
+//! With separate flags (910C guide, section 2.4) counts leave at once: every core has counted all pairs of its rank. The
+//! exchange of counts overlaps the landing of its own records and those of other ranks. A count does not cover records or
 //! clears; `TokenFlag` does, published after quiet and the core barrier as joint flags are. So every slot has a
 //! `TokenFlag`, even one with a count of 0: it makes dispatch wait for all ranks.
 
@@ -49,7 +49,7 @@ phases! {
         AwaitTokens { slot: u32, row: u32 } => CopyOut | Gather | Done,
         /// Copy a field of the record at the cursor, and of some after it.
         CopyOut { at: Cursor, field: Field } => AwaitTokens | CopyOut | Gather | Done,
-        /// TP = 2: lend the peer the own rows, gather the peer's.
+        /// TP = 2: lend the peer its own rows, gather the peer's.
         Gather(Gather) => Done,
         /// The operator has ended.
         Done =>,

@@ -1,4 +1,4 @@
-//! The sending half: take the partition, put the records of the own pairs, publish flags and counts.
+//! The sending half: take the partition, put the records of its own pairs, publish flags and counts.
 
 use super::{Dispatch, Phase, first_to_send};
 use crate::fabric::Fabric;

@@ -41,7 +41,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Continues after the own share is copied out up to row `end`.
+    /// Continues after its own share is copied out up to row `end`.
     pub(super) fn copied(&mut self, core: Core<'_>, end: u32) -> Outcome {
         let told = Rows { first: self.round.first_row, end };
         self.go(match core.shape.tp_world_size() {

@@ -25,7 +25,7 @@ phases! {
         Select => Put,
         /// Put the result of row `row` of the peer's.
         Put { row: u32 } => Put | Announce,
-        /// Announce them, and await the peer's results for the own share of the own rows.
+        /// Announce them, and await the peer's results for its own share of its own rows.
         Announce(Announcement) => Done,
         /// The results are here.
         Done =>,

@@ -1,4 +1,4 @@
-//! Dispatch with TP = 2, after the own records are copied out: the peers gather each other's rows.
+//! Dispatch with TP = 2, after its own records are copied out: the peers gather each other's rows.
 //!
 //! ```text
 //! Announce -> (Triple -> Data -> Scale?)* -> Counts* -> TokenNums? -> RecvCounts? -> Done
@@ -32,7 +32,7 @@ pub(crate) struct Gather {
 
 phases! {
     enum Phase of "Gather." in Gather within Announce {
-        /// Announce the own rows, and await those of the peer's core.
+        /// Announce its own rows, and await those of the peer's core.
         Announce(Announcement) => CopyOut,
         /// Copy a part of a row of the peer's.
         CopyOut { at: PeerRow, part: Part } => CopyOut | Counts,

@@ -52,7 +52,7 @@ phases! {
         PutFirst => Tell,
         /// Publish the slot of the peer's core.
         Tell => Await,
-        /// Await the own slot.
+        /// Await its own slot.
         Await => Clear,
         /// Clear it.
         Clear =>,

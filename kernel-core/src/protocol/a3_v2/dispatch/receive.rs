@@ -1,4 +1,4 @@
-//! The receiving half: compute the places of the own rows, copy each record out as soon as all of its blocks have arrived.
+//! The receiving half: compute the places of its own rows, copy each record out as soon as all of its blocks have arrived.
 //!
 //! Slots are polled in turn, so that no slot waits for another. Within a slot records are copied in the order in which one
 //! core sends them. The scratch holds the progress of each slot, three words each, in three rows:

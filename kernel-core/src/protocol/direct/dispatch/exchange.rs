@@ -83,7 +83,7 @@ impl Dispatch {
         self.go(Phase::PublishCounts { next: end })
     }
 
-    /// Adds up the counts of the own sources, by local expert.
+    /// Adds up the counts of its own sources, by local expert.
     pub(super) fn await_counts(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>, first: u32) -> Outcome {
         let (core, own) = (cx.core, ranks(cx.core));
         let table = split_words(cx.scratch.words, &core.work.sends)?.table;
@@ -114,7 +114,7 @@ impl Dispatch {
         self.go(if is_last { Phase::ArriveWithSums } else { Phase::PutSums { piece: piece + 1 } })
     }
 
-    /// Computes from all cores' sums where the rows of the own sources begin, expert by expert, and where the rows of the
+    /// Computes from all cores' sums where the rows of its own sources begin, expert by expert, and where the rows of the
     /// own slots do; and stores the counts of those slots.
     pub(super) fn sums(&mut self, cx: &mut Context<'_, impl Fabric + ?Sized>) -> Outcome {
         let (core, shape) = (cx.core, cx.core.shape);
@@ -242,7 +242,7 @@ impl Dispatch {
     }
 }
 
-/// Splits the table into the counts of the own slots and one entry for each local expert.
+/// Splits the table into the counts of its own slots and one entry for each local expert.
 fn sums_of<'t>(core: Core<'_>, table: &'t mut [u32]) -> Result<(&'t mut [u32], &'t mut [u32])> {
     let (counts, rest) = table.split_at_mut_checked(core.work.slots.len()).ok_or(SHORT_WORDS)?;
     let sums = rest.get_mut(..core.shape.local_experts(core.rank) as usize).ok_or(SHORT_WORDS)?;

@@ -1,12 +1,12 @@
 //! Combine of one core: return rows to relays, sum for other servers, sum own tokens.
 //!
 //! ```text
-//! Select -> Enter* -> by turns { return: Entered -> (Put -> Flag)* -> Quiet -> RowsDone* -> Hear*
+//! Select -> Enter* -> alternately { return: Entered -> (Put -> Flag)* -> Quiet -> RowsDone* -> Hear*
 //!                              { relay:  (Send)* -> End, stream by stream -> Ring?
 //!                              { sum:    (Follow | Sum)*                                         -> Done
 //! ```
 //!
-//! A core ends when it has heard from all near ranks, even those that bring no rows (`docs/spec/hierarchy.md`). The own server's
+//! A core ends when it has heard from all near ranks, even those that bring no rows (`docs/spec/hierarchy.md`). Its own server's
 //! partial sum does not travel: the core that sums a token computes it from the near area.
 
 mod relays;

@@ -29,7 +29,7 @@ phases! {
         Find { server: u32 } => Find | Row | Count | Ended,
         /// Forward the row at that position of the record that is held.
         Row { server: u32, token: Token, position: u32 } => Find | Row,
-        /// Publish the number of rows for that expert of the own server.
+        /// Publish the number of rows for that expert of its own server.
         Count { server: u32, near_expert: u32 } => Find | Count,
         /// The role has ended.
         Ended =>,

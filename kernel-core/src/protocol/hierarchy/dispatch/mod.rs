@@ -1,12 +1,12 @@
 //! Dispatch of one core: send own tokens, forward the tokens of its namesakes, copy out the received rows.
 //!
 //! ```text
-//! Select -> Enter* -> by turns { send:    (Record)* -> End* -> Ring? -> ExpandIdx*
+//! Select -> Enter* -> alternately { send:    (Record)* -> End* -> Ring? -> ExpandIdx*
 //!                              { forward: Entered -> (Record -> Row*)* -> Count*, stream by stream, for its experts
 //!                              { receive: (Count -> Entry -> Nums? -> (X -> Scale? -> Info -> Weight)*)*   -> Done
 //! ```
 //!
-//! The stream of the own server needs no message: its relay forwards the own tokens at once.
+//! The stream of its own server needs no message: its relay forwards its own tokens at once.
 
 mod forward;
 mod receive;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-/// The file at which processes meet. Whoever reads or changes it holds its lock, which the system takes back when a process dies.
+/// The file at which processes meet. A process that reads or changes it holds its lock, which the system takes back when a process dies.
 pub(super) struct RendezvousFile<'a>(pub(super) &'a Path);
 
 /// The lock of the file that has its name.
@@ -34,7 +34,7 @@ impl RendezvousFile<'_> {
                 Ok(()) => {}
                 Err(TryLockError::Error(e)) => return Err(self.error(e)),
                 Err(TryLockError::WouldBlock) if Instant::now() >= until => {
-                    return Err(self.refused("somebody else keeps it locked"));
+                    return Err(self.refused("another process keeps it locked"));
                 }
                 Err(TryLockError::WouldBlock) => thread::sleep(TICK),
             }
@@ -56,7 +56,7 @@ impl RendezvousFile<'_> {
         let mut text = String::new();
         let read = lock.0.rewind().and_then(|()| lock.0.read_to_string(&mut text));
         read.map_err(|e| self.error(e))?;
-        // What is behind the line was left by somebody who died while it wrote.
+        // What is behind the line was left by a process that died while it wrote.
         let Some(line) = text.lines().next() else { return Ok(None) };
         Invitation::read(line).map(Some).map_err(|why| self.refused(&why))
     }

@@ -55,7 +55,7 @@ pub trait Store {
 /// Where processes meet.
 #[derive(Clone, Copy)]
 pub enum Rendezvous<'a> {
-    /// At a file that is there only as long as somebody waits for others.
+    /// At a file that is there only as long as a process waits for others.
     File(&'a Path),
     /// In a store. Process 0 says there where the memory is.
     Store(&'a dyn Store),
@@ -245,7 +245,7 @@ impl GroupSpec {
         Ok(Founded { memory: open.memory, invitation })
     }
 
-    /// A new group that nobody has joined.
+    /// A new group without members.
     fn open(&self) -> io::Result<OpenGroup> {
         let memory = GroupMemory::sized(unnamed_file()?, self.size, self.bytes)?;
         let board = memory.board();
@@ -288,7 +288,7 @@ impl JoinRequest {
     /// Joins the group, and waits for the others; now and then `goes_on` is asked whether that is still wanted.
     ///
     /// # Errors
-    /// Not all came in time, somebody was given something else, or the system refuses.
+    /// Not all came in time, a process was given something else, or the system refuses.
     pub fn join(
         &self,
         rendezvous: Rendezvous<'_>,
@@ -389,7 +389,7 @@ impl JoinRequest {
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool, JoinError> {
         let table = open.table();
-        // Also if somebody has died since.
+        // Also if a process has died since.
         let is_complete = || has_come(open.board.group(OfGroup::Complete), 1);
         let mut looked = Instant::now();
         loop {
@@ -420,7 +420,7 @@ impl JoinRequest {
             }
             match found.filter(|_| is_ours) {
                 None => return Ok(false),
-                // Whoever has the memory can say where it is.
+                // The process that has the memory can say where it is.
                 Some(Invitation { process, at, .. })
                     if process.and_then(|process| table.of(process)) != Some(at.by) || !at.by.runs() =>
                 {

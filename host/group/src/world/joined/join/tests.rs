@@ -198,7 +198,7 @@ fn after(end: impl FnOnce(&mut Child)) -> (u32, Vec<Departed>, Vec<Departed>) {
 fn a_death_is_seen_with_name_and_signal() {
     let (pid, gone, behind) = after(|other| other.kill().unwrap());
     let [Departed { process: 1, pid: seen, how: How::Signal(9), .. }] = gone[..] else { panic!("{gone:?}") };
-    assert_eq!((seen, behind.len()), (pid, 1), "whoever dies is gone for good");
+    assert_eq!((seen, behind.len()), (pid, 1), "a process that dies is gone for good");
 }
 
 #[test]
