@@ -4,6 +4,8 @@
 #![cfg(target_os = "linux")]
 
 mod phases;
+#[cfg(feature = "schedule")]
+mod reuse;
 mod sheet;
 
 use crate::common::{json, text, veriep};
@@ -12,6 +14,7 @@ use sheet::{Line, Sheet, sequence};
 use snapbox::Data;
 use snapbox::data::DataFormat;
 use std::fs;
+use std::path::Path;
 
 /// Holds a picture against the one that is kept.
 fn keep(name: &str, picture: &str) {
@@ -19,17 +22,24 @@ fn keep(name: &str, picture: &str) {
     snapbox::assert_data_eq!(picture, Data::read_from(path.as_ref(), Some(DataFormat::Text)).raw());
 }
 
-/// The events of one round of a configuration on the lockstep backend.
-fn events(arguments: &str) -> Vec<Value> {
+/// The events that `write` records in a file.
+fn read_events(write: impl FnOnce(&Path)) -> Vec<Value> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.jsonl");
-    let arguments: Vec<_> = arguments.split(' ').collect();
-    // Pictures show the words of the shipped operators.
-    let record = ["--unchecked", "--backend", "lockstep", "--rounds", "1", "--events", text(&path)];
-    let output = veriep(&[&["run"], &arguments[..], &record].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    write(&path);
     let lines = fs::read_to_string(path).unwrap();
     lines.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The events of one round of a configuration on the lockstep backend.
+fn events(arguments: &str) -> Vec<Value> {
+    read_events(|path| {
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        // Pictures show the words of the shipped operators.
+        let record = ["--unchecked", "--backend", "lockstep", "--rounds", "1", "--events", text(path)];
+        let output = veriep(&[&["run"], &arguments[..], &record].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    })
 }
 
 fn number(event: &Value, key: &str) -> u64 {

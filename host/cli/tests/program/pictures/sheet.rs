@@ -5,16 +5,30 @@ use core::fmt::{Display, Write};
 const STYLE: &str = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold;font-size:13px}.q{fill:#777}.e{stroke:#fff;stroke-width:4px;stroke-linejoin:round}\
 .m{fill:#f4f4f4;stroke:#bbb}.d{fill:#cfe3f7;stroke:#4a86c0}.g{fill:#fbe2b8;stroke:#c98a1b}path{fill:none}\
 .l{stroke:#ccc;stroke-width:2}.a{stroke:#4a86c0;stroke-width:1.6;marker-end:url(#a)}\
-.f{stroke:#c98a1b;stroke-width:1.6;marker-end:url(#f)}.c{stroke:#999;stroke-width:1.6;marker-end:url(#c)}";
+.f{stroke:#c98a1b;stroke-width:1.6;marker-end:url(#f)}.c{stroke:#999;stroke-width:1.6;marker-end:url(#c)}\
+.o{fill:#e4e4e4;stroke:#888}.b{fill:#fbd5d5;stroke:#c62828}.k{fill:#fff}.r{fill:#b71c1c;font-weight:bold}.v{fill:#1b5e20}\
+.w{stroke:#c62828;stroke-width:3;marker-end:url(#w)}.s{stroke:#2e7d32;stroke-width:2;marker-end:url(#s)}";
+
+/// Which end of a text its place is.
+#[derive(Clone, Copy)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+}
+
+/// The most words that a picture for first readers has.
+const WORDS_MAX: usize = 40;
 
 /// A drawing that grows.
 pub(super) struct Sheet {
     body: String,
+    /// The words that [`Sheet::words`] wrote.
+    words: usize,
 }
 
 impl Sheet {
     pub(super) const fn new() -> Self {
-        Self { body: String::new() }
+        Self { body: String::new(), words: 0 }
     }
 
     pub(super) fn text(&mut self, x: usize, y: usize, class: &str, words: impl Display) {
@@ -29,6 +43,43 @@ impl Sheet {
         }
     }
 
+    /// A text on a plain ground.
+    pub(super) fn words(&mut self, place: [usize; 2], anchor: Anchor, class: &str, words: impl Display) {
+        let words = words.to_string();
+        self.words += words.split_whitespace().count();
+        self.plain(place, anchor, class, &words);
+    }
+
+    /// The name of an operator in its box: a sign, not a word.
+    pub(super) fn mark(&mut self, place: [usize; 2], name: &str) {
+        self.plain(place, Anchor::Middle, "", name);
+    }
+
+    /// A text on lines, with a white rectangle of its own.
+    pub(super) fn label(&mut self, [x, y]: [usize; 2], anchor: Anchor, class: &str, words: impl Display) {
+        let words = words.to_string();
+        let width = words.chars().count() * 13 / 2 + 6;
+        let left = match anchor {
+            Anchor::Start => x - 3,
+            Anchor::Middle => x - width / 2,
+        };
+        self.rect([left, y - 12], [width, 16], "k");
+        self.words([x, y], anchor, class, words);
+    }
+
+    fn plain(&mut self, [x, y]: [usize; 2], anchor: Anchor, class: &str, words: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+        };
+        let words = words.replace('&', "&amp;").replace('<', "&lt;");
+        writeln!(
+            self.body,
+            "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{words}</text>"
+        )
+        .unwrap();
+    }
+
     pub(super) fn rect(&mut self, [x, y]: [usize; 2], [width, height]: [usize; 2], class: &str) {
         writeln!(
             self.body,
@@ -41,8 +92,14 @@ impl Sheet {
         writeln!(self.body, "<path d=\"{points}\" class=\"{class}\"/>").unwrap();
     }
 
+    /// A picture for readers who meet the project first: it has few words.
+    pub(super) fn finish_for_all(self, size: [usize; 2], label: &str) -> String {
+        assert!(self.words <= WORDS_MAX, "{} words: {label}", self.words);
+        self.finish(size, label)
+    }
+
     pub(super) fn finish(self, [width, height]: [usize; 2], label: &str) -> String {
-        let markers = [("a", "#4a86c0"), ("f", "#c98a1b"), ("c", "#999")].map(|(id, colour)| {
+        let markers = [("a", "#4a86c0"), ("f", "#c98a1b"), ("c", "#999"), ("w", "#c62828"), ("s", "#2e7d32")].map(|(id, colour)| {
             format!(
                 "<marker id=\"{id}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" \
                  orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" style=\"fill:{colour}\"/></marker>"
