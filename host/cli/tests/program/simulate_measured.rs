@@ -97,6 +97,12 @@ fn parts(page: &str) -> [String; 3] {
     [before, table, behind].map(str::to_owned)
 }
 
+/// The table of the page.
+pub(crate) fn lines_of_the_page() -> String {
+    let [_, table, _] = parts(&fs::read_to_string(PAGE).unwrap());
+    table
+}
+
 /// Both tests write the page.
 static WRITER: Mutex<()> = Mutex::new(());
 
@@ -134,8 +140,7 @@ fn a_page_has_the_predictions_of_few_ranks() {
 fn a_page_has_all_predictions_and_reports_their_bias() {
     let times: Vec<_> = ROWS.iter().flat_map(Row::times).collect();
     keep(&times);
-    let [_, table, _] = parts(&fs::read_to_string(PAGE).unwrap());
-    assert_eq!(table.lines().count(), 2 + times.len(), "the table has other lines, too");
+    assert_eq!(lines_of_the_page().lines().count(), 2 + times.len(), "the table has other lines, too");
     for time in &times {
         let is_calibrated = time.fitted().is_some();
         assert!(!is_calibrated || (0.99..=1.01).contains(&time.ratio()), "not reproduced: {}", time.line());

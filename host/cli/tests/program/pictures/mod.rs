@@ -3,7 +3,10 @@
 //! `SNAPSHOTS=overwrite` writes them anew; look at them before they are committed.
 #![cfg(target_os = "linux")]
 
+#[cfg(feature = "schedule")]
+mod evidence;
 mod phases;
+mod predicted;
 #[cfg(feature = "schedule")]
 mod reuse;
 mod sheet;

@@ -183,7 +183,7 @@ fn panel(sheet: &mut Sheet, top: usize, title: &str, events: &[Shown], what: &Us
     let mut unread = BTreeMap::new();
     let operator = |sheet: &mut Sheet, rank: u64, (name, from): (&str, usize), to: usize| {
         sheet.rect([from, lanes.of(rank)], [to - from, BOX], "o");
-        sheet.mark([from.midpoint(to), lanes.of(rank) + 16], name);
+        sheet.plain([from.midpoint(to), lanes.of(rank) + 16], Anchor::Middle, "", name);
     };
     // What lies in memory is drawn over the arrows that pass behind it.
     let mut filled = Vec::new();

@@ -6,7 +6,7 @@ const STYLE: &str = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold;fon
 .m{fill:#f4f4f4;stroke:#bbb}.d{fill:#cfe3f7;stroke:#4a86c0}.g{fill:#fbe2b8;stroke:#c98a1b}path{fill:none}\
 .l{stroke:#ccc;stroke-width:2}.a{stroke:#4a86c0;stroke-width:1.6;marker-end:url(#a)}\
 .f{stroke:#c98a1b;stroke-width:1.6;marker-end:url(#f)}.c{stroke:#999;stroke-width:1.6;marker-end:url(#c)}\
-.o{fill:#e4e4e4;stroke:#888}.b{fill:#fbd5d5;stroke:#c62828}.k{fill:#fff}.r{fill:#b71c1c;font-weight:bold}.v{fill:#1b5e20}\
+.o{fill:#e4e4e4;stroke:#888}.b{fill:#fbd5d5;stroke:#c62828}.k{fill:#fff}.r{fill:#b71c1c;font-weight:bold}.v{fill:#1b5e20}.p{fill:#d7ecd9;stroke:#2e7d32}.x{fill:#fff;stroke:#777;stroke-dasharray:5 4}.y{fill:#e4e4e4;stroke:#888}.z{stroke:#222;stroke-width:1.5}\
 .w{stroke:#c62828;stroke-width:3;marker-end:url(#w)}.s{stroke:#2e7d32;stroke-width:2;marker-end:url(#s)}";
 
 /// Which end of a text its place is.
@@ -50,11 +50,6 @@ impl Sheet {
         self.plain(place, anchor, class, &words);
     }
 
-    /// The name of an operator in its box: a sign, not a word.
-    pub(super) fn mark(&mut self, place: [usize; 2], name: &str) {
-        self.plain(place, Anchor::Middle, "", name);
-    }
-
     /// A text on lines, with a white rectangle of its own.
     pub(super) fn label(&mut self, [x, y]: [usize; 2], anchor: Anchor, class: &str, words: impl Display) {
         let words = words.to_string();
@@ -67,7 +62,8 @@ impl Sheet {
         self.words([x, y], anchor, class, words);
     }
 
-    fn plain(&mut self, [x, y]: [usize; 2], anchor: Anchor, class: &str, words: &str) {
+    /// A sign, or a number: not a word.
+    pub(super) fn plain(&mut self, [x, y]: [usize; 2], anchor: Anchor, class: &str, words: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
