@@ -10,6 +10,7 @@ mod predicted;
 #[cfg(feature = "schedule")]
 mod reuse;
 mod sheet;
+mod token;
 
 use crate::common::{json, text, veriep};
 use serde_json::Value;
