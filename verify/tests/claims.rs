@@ -428,16 +428,16 @@ const MATRIX: &str = "
 ## One screen
 
 Searches of the explorer over weak memory that find nothing wrong: the most rounds of any. **any**: any number of rounds, since no new state
-turns up; **3**: three rounds; *-*: not searched. Two ranks unless the column says more; one token and one expert a rank, or a few.
+turns up; **3**: three rounds; *-*: not searched. A star: not every routing, as the table below says. Two ranks unless the column says more; one token and one expert a rank, or a few.
 
 ";
 
 /// What is searched of each protocol, and how far.
 fn matrix(page: &mut String, searches: &[Search<'_>]) {
-    // By protocol and column: the most rounds.
-    let mut rows: BTreeMap<&str, [u32; COLUMNS.len()]> = BTreeMap::new();
+    // By protocol and column: the most rounds, and whether with every routing.
+    let mut rows: BTreeMap<&str, [(u32, bool); COLUMNS.len()]> = BTreeMap::new();
     for search in searches.iter().filter(|s| s.broken == "None" && s.end == "safe") {
-        let [protocol, ranks, operators, memory, ..] = search.cells;
+        let [protocol, ranks, operators, memory, routing, _] = search.cells;
         if protocol.contains("partitions") || !memory.starts_with("weak") {
             continue;
         }
@@ -449,16 +449,19 @@ fn matrix(page: &mut String, searches: &[Search<'_>]) {
         let row = rows.entry(protocol.split(", ").next().unwrap()).or_default();
         let asked = Asked { ranks, order, besides };
         for (most, _) in row.iter_mut().zip(&COLUMNS).filter(|(_, column)| (column.answers)(&asked)) {
-            *most = rounds.max(*most);
+            *most = (rounds, routing == "all").max(*most);
         }
     }
     let names = COLUMNS.map(|column| column.name).join(" | ");
     write!(page, "{MATRIX}| protocol | {names} |\n|---|{}\n", "---|".repeat(COLUMNS.len())).unwrap();
     for (protocol, rounds) in rows {
-        let cells = rounds.map(|most| match most {
-            0 => "-".to_owned(),
-            u32::MAX => "any".to_owned(),
-            most => most.to_string(),
+        let cells = rounds.map(|(most, every_routing)| {
+            let star = if most == 0 || every_routing { "" } else { "\\*" };
+            match most {
+                0 => "-".to_owned(),
+                u32::MAX => format!("any{star}"),
+                most => format!("{most}{star}"),
+            }
         });
         writeln!(page, "| {protocol} | {} |", cells.join(" | ")).unwrap();
     }

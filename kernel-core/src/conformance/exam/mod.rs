@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use fault::Animal;
-use rounds::{Setup, extents, fresh, held, litmus_shape, play, setups, wide, with_windows};
+use rounds::{ROUNDS, Setup, extents, fresh, held, litmus_shape, play, setups, wide, with_windows};
 
 /// A required program, and the group that it needs.
 struct Question {
@@ -186,6 +186,23 @@ fn the_matrix_is_as_committed() {
         assert!(wrong.is_empty() || !fails.is_empty(), "{} escapes: {wrong:?}", animal.name);
     }
     golden::check("exam.txt", &exam.text(&rows));
+}
+
+/// The law on a thousand rounds of every setup: on a memory that passes the exam none goes wrong.
+#[test]
+#[ignore = "takes minutes: cargo test -p veriep-core --all-features --lib -- --ignored a_thousand_rounds"]
+fn a_thousand_rounds_go_well_on_a_memory_that_passes_the_exam() {
+    const SEEDS: u64 = 1000 / ROUNDS as u64;
+    let exam = Exam::new();
+    let rows = Exam::each(|animal| {
+        let fails: Vec<_> = exam.fails(animal, 3).take(1).collect();
+        let wrong = if fails.is_empty() { exam.wrong(animal, SEEDS).collect() } else { Vec::new() };
+        Row { animal, fails, wrong }
+    });
+    for Row { animal, wrong, .. } in rows {
+        let setups: Vec<_> = wrong.iter().map(|&at| exam.setups[at].name).collect();
+        assert!(wrong.is_empty(), "{} passes, and goes wrong in {setups:?}", animal.name);
+    }
 }
 
 /// Windows of 5 GiB, of which little is touched. Programs whose places lie far apart see that they wrap at 4.

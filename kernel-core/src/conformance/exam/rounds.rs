@@ -75,7 +75,7 @@ pub(super) fn setups() -> Vec<Setup> {
 }
 
 /// Rounds of a run: each place is used several times.
-const ROUNDS: usize = 5;
+pub(super) const ROUNDS: usize = 5;
 /// Steps that change nothing, of all actors together, until they pass for a hang. The slowest right memory needs a tenth.
 const PATIENCE: u64 = 6000;
 
