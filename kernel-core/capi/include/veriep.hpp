@@ -120,6 +120,8 @@ veriep_fabric table(F &f) {
     made.send = [](void *c, std::uint32_t to, veriep_place at, const std::uint8_t *message, std::size_t len) -> std::int32_t {
       return !self(c)->send(to, at, Bytes(message, len));
     };
+  // The line in bytes that a publish or a store may write back; without it the word alone.
+  if constexpr (requires { f.line(); }) made.line = f.line();
   return made;
 }
 

@@ -257,6 +257,9 @@ unsafe fn drive(
         let fabric: &mut dyn Fabric = if is_table {
             table = Table::new(read(given.fabric)?, core.needs, rank)?;
             let (line, apart) = (table.line(), core.env.choices().keeps_apart(shape));
+            if !line.is_power_of_two() {
+                return Err(VERIEP_E_ARGUMENT);
+            }
             if line > apart {
                 Text::new(given.text, given.text_len)?.say(&Refused::Line { line, apart });
                 return Err(VERIEP_E_REFUSED);
@@ -295,6 +298,8 @@ unsafe fn drive(
             Err(_) => Phase::Dead,
             Ok(Run::Done) if sends => Phase::Sent,
             Ok(Run::Done) => Phase::Done,
+            // A run of no steps does not take back what has ended.
+            Ok(Run::Budget) if matches!(core.phase, Phase::Sent | Phase::Done) => core.phase,
             Ok(Run::Waiting(_) | Run::Budget) if sends => Phase::Sends,
             Ok(Run::Waiting(_) | Run::Budget) => Phase::Running,
         };

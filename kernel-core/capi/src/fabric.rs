@@ -79,7 +79,10 @@ impl Fabric for Table<'_> {
     }
 
     fn line(&self) -> u64 {
-        self.table.line.max(WORD)
+        match self.table.line {
+            0 => WORD,
+            line => line,
+        }
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {

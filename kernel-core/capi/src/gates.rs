@@ -1,16 +1,17 @@
 //! The gates of a rank: which operators and halves its own order lets it begin.
 
-use crate::codes::{self, VERIEP_E_EARLY, VERIEP_OK, code};
+use crate::codes::{self, VERIEP_E_EARLY, VERIEP_E_REFUSED, VERIEP_OK, code};
 use crate::given;
 use crate::objects;
 use crate::text::Text;
 use crate::types::{veriep_choices, veriep_gates, veriep_shape, veriep_ticket};
 use core::ffi::c_char;
+use kernel_core::fabric::{Capabilities, Terms};
 use kernel_core::protocol::{Gates, Ticket};
 use kernel_core::shape::Shape;
 
 /// Makes the gates of a rank in a new group, whose cores are made with these choices, or the default ones. They hold for a group whose
-/// ranks all take their operators and halves in one order.
+/// ranks all take their operators and halves in one order. `VERIEP_E_REFUSED` if no core can have these choices.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say.
@@ -25,13 +26,15 @@ pub unsafe extern "C" fn veriep_gates_new(
         given::write(out)?;
         let shape = objects::get::<Shape>(shape)?;
         let choices = codes::choices(choices)?;
+        // Which calls the memory has, and its line, are for cores to say.
+        choices.check(shape, Terms::new(Capabilities::all())).map_err(|_| VERIEP_E_REFUSED)?;
         objects::put(out, Gates::new(shape, &choices))
     })())
 }
 
 /// Asks before `veriep_core_begin` or `veriep_core_send` of the rank's first core whether the rank may begin the operator,
 /// `VERIEP_DISPATCH` or `VERIEP_COMBINE`: `VERIEP_OK` and a ticket; or `VERIEP_E_EARLY`, and the text says what must end before. A
-/// combine is of the oldest dispatch.
+/// combine is of the older one of the last two dispatches that is not combined, which must have ended.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say, which no other call uses meanwhile; `text` has `text_len` bytes.

@@ -361,8 +361,8 @@ pub struct veriep_fabric {
     /// Optional: these bytes are read soon.
     pub prefetch: Option<unsafe extern "C" fn(context: *mut c_void, bytes: *const u8, len: usize)>,
     /// The aligned line in bytes, a power of two, of which `publish` and `store` may write back the bytes around their word as they
-    /// were at any moment since the call. 0 is the word alone. A step is refused, `VERIEP_E_REFUSED`, if the core's choices do not
-    /// keep words as far apart.
+    /// were at any moment since the call. 0 is the word alone. A step answers `VERIEP_E_ARGUMENT` to a line of another length, and
+    /// `VERIEP_E_REFUSED` if the core's choices do not keep words as far apart; `VERIEP_SLOTS_64` keeps lines of 64 bytes apart.
     pub line: u64,
 }
 

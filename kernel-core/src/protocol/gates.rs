@@ -39,7 +39,12 @@ pub struct Ticket {
     partition: Partition,
     /// The partition of the dispatch whose rows a combine returns.
     rows: Partition,
+    /// The use of the partition, counted modulo [`TURNS`].
+    turn: u8,
 }
+
+/// Uses of a partition that tickets tell apart, so that a copy of an older ticket ends nothing.
+const TURNS: u8 = 16;
 
 impl Ticket {
     /// Returns the operator.
@@ -62,14 +67,14 @@ enum Use {
     Gated(Partition),
 }
 
-/// Whether rows of a dispatch may lie in the window.
+/// The rows of a dispatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Rows {
-    /// None do.
+    /// There are none, or their combine has ended.
     None,
-    /// Its combine has not begun.
+    /// Their combine has not begun.
     There,
-    /// Its combine has begun.
+    /// Their combine has begun.
     Combined,
 }
 
@@ -83,8 +88,10 @@ pub struct Gates {
     /// The last uses, by operator and partition; in a shared group all are in the first pair.
     uses: [[Use; 2]; 2],
     next: [Partition; 2],
-    /// Whether rows of a dispatch may still lie in the window, by its partition. A rank writes over those that it sent, and awaits their
-    /// results; with direct placement it grants their places, and others await its results.
+    /// The number of uses of each partition, modulo [`TURNS`].
+    turns: [[u8; 2]; 2],
+    /// The rows of the last dispatch of each partition. Those that stay in the window may not be written over: a rank awaits their
+    /// results, and with direct placement others await its own.
     held: [Rows; 2],
 }
 
@@ -97,14 +104,17 @@ impl Gates {
             shared: matches!(shape.product(), Product::A2),
             uses: [[Use::Over; 2]; 2],
             next: [Partition::P0; 2],
+            turns: [[0; 2]; 2],
             held: [Rows::None; 2],
         }
     }
 
-    /// Begins an operator or its sending half. A combine is of `dispatched`, or of the oldest dispatch whose rows are kept.
+    /// Begins an operator or its sending half. A combine is of `dispatched`, or else of the older one of the last two dispatches that
+    /// is not combined.
     ///
     /// # Errors
-    /// Another rank may still read what lies in the operator's partition or area, or on A2 another operator has not ended. Nothing is begun.
+    /// Another rank may still read what lies in the operator's partition or area, on A2 another operator has not ended, or a combine has
+    /// no dispatch that has been received. Nothing is begun.
     pub fn begin(&mut self, operator: Operator, dispatched: Option<Ticket>) -> Result<Ticket, ProtocolError> {
         let kind = self.kind(operator);
         let partition = self.next_of(kind);
@@ -122,6 +132,8 @@ impl Gates {
             (Operator::Combine, Some(ticket)) => ticket.partition,
             (Operator::Combine, None) => self.oldest(),
         };
+        // A later dispatch may have the partition of `dispatched` by now, unless its rows stay there.
+        let is_known = dispatched.is_none() || self.receive.keeps_rows();
         // Its flags would leave before this rank has read the former rows, so it would be no gate for them, and no later dispatch could begin.
         // With direct placement it would also clear words that are still awaited.
         if operator == Operator::Dispatch && self.use_of(0, partition.flipped()) == Use::Begun {
@@ -130,7 +142,7 @@ impl Gates {
         if operator == Operator::Dispatch && self.area_is_held(partition) {
             return Err(ROWS_IN_USE);
         }
-        if self.receive.keeps_rows() && operator == Operator::Combine && !self.has_rows(rows) {
+        if operator == Operator::Combine && is_known && !self.has_rows(rows) {
             return Err(NO_ROWS);
         }
         if operator == Operator::Dispatch || self.shared {
@@ -142,27 +154,30 @@ impl Gates {
         if let Some(next) = self.next.get_mut(kind) {
             *next = partition.flipped();
         }
-        if self.receive.keeps_rows() {
-            self.hold(rows, if operator == Operator::Dispatch { Rows::There } else { Rows::Combined });
+        match operator {
+            Operator::Dispatch => self.hold(rows, Rows::There),
+            Operator::Combine if is_known => self.hold(rows, Rows::Combined),
+            Operator::Combine => {}
         }
-        Ok(Ticket { operator, partition, rows })
+        Ok(Ticket { operator, partition, rows, turn: self.take_turn(kind, partition) })
     }
 
     /// Ends an operator, with its receiving half if it has two.
     pub fn end(&mut self, ticket: Ticket) {
-        let Ticket { operator, partition, rows } = ticket;
+        let Ticket { operator, partition, rows, turn } = ticket;
+        let kind = self.kind(operator);
         // It has ended already.
-        if self.use_of(self.kind(operator), partition) != Use::Begun {
+        if self.use_of(kind, partition) != Use::Begun || self.turn_of(kind, partition) != turn {
             return;
         }
         let is_gate = operator == Operator::Dispatch || self.shared;
-        self.set(self.kind(operator), partition, Use::Ended);
+        self.set(kind, partition, Use::Ended);
         if is_gate {
             for last in self.uses.iter_mut().flatten().filter(|last| **last == Use::Gated(partition)) {
                 *last = Use::Over;
             }
         }
-        if operator == Operator::Combine {
+        if operator == Operator::Combine && self.rows_of(rows) == Rows::Combined {
             self.hold(rows, Rows::None);
         }
     }
@@ -190,15 +205,31 @@ impl Gates {
         }
     }
 
+    fn turn_of(&self, kind: usize, partition: Partition) -> u8 {
+        let turns = self.turns.get(kind).and_then(|turns| turns.get(partition.index() as usize));
+        turns.copied().unwrap_or(0)
+    }
+
+    /// Counts a use of a partition, and returns its number.
+    fn take_turn(&mut self, kind: usize, partition: Partition) -> u8 {
+        let now = (self.turn_of(kind, partition) + 1) % TURNS;
+        if let Some(turn) =
+            self.turns.get_mut(kind).and_then(|turns| turns.get_mut(partition.index() as usize))
+        {
+            *turn = now;
+        }
+        now
+    }
+
     fn hold(&mut self, partition: Partition, now: Rows) {
         if let Some(held) = self.held.get_mut(partition.index() as usize) {
             *held = now;
         }
     }
 
-    /// Returns whether rows lie in the area of a dispatch of this partition. Only direct placement may have one area for both.
+    /// Returns whether rows stay in the area of a dispatch of this partition. Only direct placement may have one area for both.
     fn area_is_held(&self, partition: Partition) -> bool {
-        let is_held = |partition| self.rows_of(partition) != Rows::None;
+        let is_held = |partition| self.receive.keeps_rows() && self.rows_of(partition) != Rows::None;
         is_held(partition) || self.receive.areas() == 1 && is_held(partition.flipped())
     }
 
@@ -206,7 +237,7 @@ impl Gates {
         self.held.get(partition.index() as usize).copied().unwrap_or(Rows::None)
     }
 
-    /// Returns the older one of two dispatches whose rows are kept: the next dispatch would use its partition.
+    /// Returns the older one of two dispatches whose rows are there: the next dispatch would use its partition.
     fn oldest(&self) -> Partition {
         let next = self.next_of(0);
         if self.has_rows(next) { next } else { next.flipped() }

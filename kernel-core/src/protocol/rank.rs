@@ -369,12 +369,12 @@ mod tests {
     fn a_rank_refuses_an_operator_that_its_gates_refuse() {
         let shape = &Domain { cores: 2, ..PAIR }.shape();
         let mut rank: Two<'_> = new(shape, 0).unwrap();
-        let mut use_up = || {
-            let ticket = rank.gates.begin(Operator::Combine, None)?;
+        // No dispatch has been received.
+        assert!(matches!(rank.begin(Operator::Combine), Err(ProtocolError::Given(_))));
+        for operator in [Operator::Dispatch, Operator::Dispatch, Operator::Combine, Operator::Combine] {
+            let ticket = rank.gates.begin(operator, None).unwrap();
             rank.gates.end(ticket);
-            Ok::<_, ProtocolError>(())
-        };
-        assert_eq!([use_up(), use_up()], [Ok(()), Ok(())]);
+        }
         // Two combines without a dispatch between: other ranks may still read what the first has written.
         assert!(matches!(rank.begin(Operator::Combine), Err(ProtocolError::Given(_))));
         assert!(rank.is_done());
@@ -393,7 +393,7 @@ mod tests {
     fn scratch_for_fewer_cores_is_refused() {
         let shape = &Domain { cores: 2, ..PAIR }.shape();
         let (mut memory, mut rank) = (memory(shape), new::<2>(shape, 0).unwrap());
-        assert_eq!(rank.begin(Operator::Combine), Ok(()));
+        assert_eq!(rank.begin(Operator::Dispatch), Ok(()));
         let (mut words, _) = scratch_of(shape, 2);
         let (_, mut row) = scratch_of(shape, 1);
         let scratch = Scratch { words: &mut words, row: &mut row };

@@ -62,6 +62,22 @@ impl Run<'_> {
 }
 
 /// Why an operator was given up.
+/// Polls that have been in vain.
+pub(super) struct Still {
+    /// The moment from which the deadline counts.
+    since: Instant,
+    /// The last poll.
+    looked: Instant,
+}
+
+impl Still {
+    /// Returns the moment from which the deadline counts for a poll now. While the caller did something else it has not looked, so the time
+    /// between two polls counts for half the deadline at most.
+    fn since(self, deadline: Duration) -> Instant {
+        self.since + self.looked.elapsed().saturating_sub(deadline / 2)
+    }
+}
+
 enum Why {
     Mismatch(String),
     Gone,
@@ -145,7 +161,8 @@ impl Member {
             why: None,
         };
         // A caller that waits begins to do so now; one that polls did with the first poll in vain.
-        let mut since = self.still_since.take().filter(|_| !waits);
+        let still = self.still.take().filter(|_| !waits);
+        let mut since = still.map(|still| still.since(self.plan.deadline));
         let has_room = look.announced.is_some()
             || loop {
                 if self.calls.have_room() {
@@ -165,7 +182,8 @@ impl Member {
                 Ok(true)
             }
             (None, Ok(false) | Err(Failure::Hang(_))) if !waits => {
-                (self.announced, self.still_since) = (look.announced, since);
+                self.announced = look.announced;
+                self.still = since.map(|since| Still { since, looked: Instant::now() });
                 Ok(false)
             }
             (Some(Why::Mismatch(line)), _) => Err(self.fails(Error::Mismatch(line), Phase::GivenUp)),

@@ -25,14 +25,13 @@ use crate::driver::rank::Cores;
 use crate::expert;
 use crate::world::{ANY_TENSORS, Announced, Calls, PeerWatch, Phase, World};
 use core::sync::atomic::{AtomicU64, Ordering};
-use ending::Run;
+use ending::{Run, Still};
 use halves::Open;
 use results::Padded;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::process;
 use std::sync::Arc;
-use std::time::Instant;
 use veriep_case::case::{OwnedMask, RankTensors};
 use veriep_case::error::Error;
 use veriep_case::global_rank;
@@ -71,7 +70,7 @@ pub struct Member {
     receiving: Option<Sent>,
     announced: Option<Announced>,
     /// Since when polls of that half have been in vain.
-    still_since: Option<Instant>,
+    still: Option<Still>,
     batches: usize,
     /// Operators and halves that it has ended.
     operators: u64,
@@ -183,7 +182,7 @@ impl Member {
             gates,
             receiving: None,
             announced: None,
-            still_since: None,
+            still: None,
             batches: 0,
             operators: 0,
             ended: None,

@@ -133,7 +133,7 @@ fn a_table_with_longer_lines_than_the_choices_keep_apart_is_refused() {
     unsafe {
         for (slots, apart) in [(VERIEP_SLOTS_32, 32), (VERIEP_SLOTS_64, 64)] {
             let choices = veriep_choices { slots, ..shipped };
-            for line in [0, 8, 16, 32, 64, 128] {
+            for line in [0, 8, 16, 32, 48, 64, 65, 128] {
                 let (mut core, mut text) = (opaque::<veriep_core>(), [0; 200]);
                 assert_eq!(
                     veriep_core_new(&raw mut *core, &raw const *shape, 0, 0, 0, &choices, 0, null_mut(), 0),
@@ -149,6 +149,10 @@ fn a_table_with_longer_lines_than_the_choices_keep_apart_is_refused() {
                 (cx.bytes, cx.bytes_len) = (bytes.as_mut_ptr(), bytes.len());
                 (cx.text, cx.text_len) = (text.as_mut_ptr(), text.len());
                 let said = veriep_core_step(&raw mut *core, &cx, 1, null_mut());
+                if line == 48 || line == 65 {
+                    assert_eq!(said, VERIEP_E_ARGUMENT, "{line}");
+                    continue;
+                }
                 if line <= apart {
                     // The memory refuses everything, so it was asked.
                     assert_eq!(said, VERIEP_E_FABRIC, "{line}, {apart}");

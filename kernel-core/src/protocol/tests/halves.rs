@@ -250,6 +250,42 @@ fn two_open_combines_are_of_two_dispatches() {
     }
 }
 
+/// However rows are received, a combine begins when its dispatch has been, and once.
+#[test]
+fn a_combine_waits_for_its_dispatch() {
+    use Operator::{Combine, Dispatch};
+    for case in cases() {
+        let mut gates = Gates::new(&case.shape(), &case.choices);
+        assert!(gates.begin(Combine, None).is_err(), "{case:?}: no dispatch");
+        for _ in 0..40 {
+            let dispatch = gates.begin(Dispatch, None).unwrap();
+            assert!(gates.begin(Combine, None).is_err(), "{case:?}: not received");
+            gates.end(dispatch);
+            let combine = gates.begin(Combine, None).unwrap();
+            gates.end(dispatch);
+            gates.end(combine);
+            assert!(gates.begin(Combine, None).is_err(), "{case:?}: combined already");
+        }
+    }
+}
+
+/// A copy of a ticket whose operator has ended does not end the one that uses its partition again.
+#[test]
+fn an_old_ticket_ends_nothing() {
+    use Operator::Dispatch;
+    let case = cases().remove(0);
+    let mut gates = Gates::new(&case.shape(), &case.choices);
+    let old = gates.begin(Dispatch, None).unwrap();
+    gates.end(old);
+    let second = gates.begin(Dispatch, None).unwrap();
+    gates.end(second);
+    let third = gates.begin(Dispatch, None).unwrap();
+    gates.end(old);
+    assert!(gates.begin(Dispatch, None).is_err(), "not received");
+    gates.end(third);
+    assert!(gates.begin(Dispatch, None).is_ok());
+}
+
 #[test]
 fn whole_operators_are_judged_as_schedules_are() {
     let of = |receive| Choices { receive, ..Choices::default() };

@@ -5,6 +5,7 @@ use crate::codes::*;
 use crate::gates::{veriep_gates_begin, veriep_gates_end, veriep_gates_new};
 use crate::tests::model::Args;
 use crate::tests::model::world::{Outcome, World, nothing, rust_choices};
+use kernel_core::fabric::{Capabilities, Terms};
 use kernel_core::protocol::{Gates, Operator};
 use std::format;
 use std::string::String;
@@ -17,7 +18,11 @@ pub(in crate::tests::model) fn gates_new(world: &mut World, args: &mut Args) -> 
     // SAFETY: as above.
     let said = unsafe { veriep_gates_new(out, shape, choices) };
     args.outcome(said, || {
-        world.of_gates = Some(Gates::new(&of, &rust_choices(choices)));
+        let choices = rust_choices(choices);
+        if choices.check(&of, Terms::new(Capabilities::all())).is_err() {
+            return (VERIEP_E_REFUSED, None);
+        }
+        world.of_gates = Some(Gates::new(&of, &choices));
         (VERIEP_OK, None)
     })
 }
