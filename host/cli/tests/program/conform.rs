@@ -258,6 +258,112 @@ fn a_poll_that_meets_a_word_of_an_operator_before_is_no_read() {
     assert_eq!(json(0, &["conform", text(&file)])["verdict"], "yes");
 }
 
+/// With several cores and two batches in flight, a core polls where the task of an operator before still is.
+const STAGE_2: &str = "run --preset a2-hier-16 --set h=512 --set bs=1 --set k=4 --stage 2 --schedule DDCC";
+
+#[test]
+fn a_poll_that_meets_a_task_of_an_operator_before_is_no_read() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    for backend in ["threads", "lockstep", "weak"] {
+        for seed in 1..=tier(2, 8) {
+            let run = STAGE_2.replace("DDCC", if seed % 2 == 0 { "D1,C0" } else { "DDCC" });
+            let line = format!("{run} --set aiv_num=2 -n 2 --backend {backend} --seed {seed} --events");
+            json(0, &line.split(' ').chain([text(&file)]).collect::<Vec<_>>());
+            let judged = json(0, &["conform", text(&file)]);
+            assert_eq!(judged["verdict"], "yes", "{line}: {judged}");
+        }
+    }
+}
+
+/// Such a poll must not read the rows of that task, and does not replace the poll of the operator that the task is of.
+#[test]
+fn a_task_is_read_in_the_operator_that_wrote_it() {
+    let record = record(&format!("{STAGE_2} --backend weak"));
+    let events = &record.trace.events;
+    let end = |event: &Line| event.offset + event.length.unwrap_or(8);
+    // By the place of its last word: where the last task is and, of one of dispatch, its operator.
+    let mut tasks = HashMap::new();
+    let (mut rows, mut polls) = (0, 0);
+    let tried = tier(24, 400);
+    let mut operator_of = HashMap::new();
+    for (at, event) in events.iter().enumerate() {
+        let operator = (event.batch, event.operator.clone());
+        let last_word = (event.peer.unwrap_or(event.rank), end(event));
+        match &*event.kind {
+            "write" if event.region == "window_out" => {
+                drop(operator_of.insert((event.rank, end(event)), operator));
+            }
+            "post" => {
+                let from = (event.rank, event.from.unwrap() + event.length.unwrap());
+                tasks.insert(last_word, (at, operator_of[&from].clone()));
+            }
+            "observe" if event.region == "window" && event.core.is_some() => {
+                let Some((post, of)) = tasks.get(&(event.rank, end(event))) else { continue };
+                if *of == operator && Record::is_early(event) && polls < tried {
+                    polls += 1;
+                    let inside = events[*post].offset..end(event);
+                    let unseen = |other: &Line| {
+                        let is_there = other.region == event.region && inside.contains(&other.offset);
+                        let is_its = (&other.kind, other.rank) == (&event.kind, event.rank) && is_there;
+                        !is_its || (other.batch, &other.operator) != (event.batch, &event.operator)
+                    };
+                    let mut other = record.trace.clone();
+                    other.events.retain(unseen);
+                    let conformed = conform(&other, &record.shape).unwrap();
+                    assert!(conformed.broken.is_some(), "{}", record.trace.texts[at]);
+                } else if *of != operator && rows < tried && events[*post].length.unwrap() > 8 {
+                    rows += 1;
+                    let task = &events[*post];
+                    let mut read = event.clone();
+                    (read.kind, read.offset, read.length) = ("deliver".to_owned(), task.offset, Some(8));
+                    let guard = record.guard(|events| events.insert(at + 1, read));
+                    assert_eq!(guard, Some(Guard::Carries), "{}", record.trace.texts[at]);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(rows > 7 && polls > 7, "{rows} {polls}");
+}
+
+/// A record of a stream is written in an operator before the one whose task carries it, and not in that one.
+#[test]
+fn a_task_of_which_a_part_is_of_another_operator_is_refused() {
+    // Of one expert, so that a stream may be longer in combine than in dispatch.
+    let record = record(&format!("{STAGE_2} --backend weak").replace("bs=1 --set k=4", "bs=3 --set k=1"));
+    let events = &record.trace.events;
+    let is_source = |event: &&Line| event.kind == "write" && event.region == "window_out";
+    let own = |event: &Line| (event.rank, event.core);
+    let mut tried = 0;
+    for (at, event) in events.iter().enumerate().filter(|(_, event)| is_source(event)) {
+        let is_late = event.batch == Some(0) && event.operator.as_deref() == Some("combine");
+        let is_there = |other: &&Line| {
+            other.rank == event.rank
+                && other.offset < event.offset + 8
+                && event.offset < other.offset + other.length.unwrap()
+        };
+        // No task has carried what was there.
+        if !is_late || events[..at].iter().filter(is_source).any(|other| is_there(&other)) {
+            continue;
+        }
+        let first =
+            events.iter().position(|other| own(other) == own(event) && other.kind == "write").unwrap();
+        let mut early = events[first].clone();
+        (early.offset, early.length) = (event.offset, event.length);
+        let guard = record.guard(|events| {
+            events.remove(at);
+            events.insert(first, early);
+        });
+        assert_eq!(guard, Some(Guard::Carries), "{}", record.trace.texts[at]);
+        tried += 1;
+        if tried == tier(12, 100) {
+            return;
+        }
+    }
+    assert!(tried > 3, "{tried}");
+}
+
 #[test]
 fn a_record_without_dead_ranks_names_those_that_are_left_and_is_not_judged_in_full() {
     let folder = tempdir().unwrap();

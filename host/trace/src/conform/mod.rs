@@ -130,16 +130,19 @@ const ACTORS_MAX: usize = 4096;
 /// By actor that published and rank: when it published, who of the rank observed that, and when.
 type Arrivals = HashMap<(usize, u32), Vec<(u32, usize, u32)>>;
 
+/// Batch and name of an operator.
+type Doing = (u64, String);
+
 /// A core or an agent.
 #[derive(Debug, Default)]
 struct State {
     clock: Clock,
-    /// Whether it is in an operator: batch and name.
-    doing: Option<(u64, String)>,
+    /// Whether it is in an operator.
+    doing: Option<Doing>,
     /// Whether it has sent everything of that one, and goes on with it.
     has_sent: bool,
     /// The operators that it has sent and not gone on with.
-    open: Vec<(u64, String)>,
+    open: Vec<Doing>,
     begun: usize,
     ended: usize,
     /// Operators and halves that it has ended.
@@ -352,8 +355,8 @@ impl Reader<'_> {
             }
             "put" => self.put(number, event, actor),
             "post" => {
-                self.read_source(event, actor)?;
-                self.put(number, event, actor)
+                let carried = self.read_source(event, actor)?;
+                self.place(number, event, actor, carried)
             }
             "send" if event.length != Some(8) || event.word.is_none() => self.put(number, event, actor),
             "publish" | "send" | "store" => self.word(number, event, actor),
@@ -420,7 +423,7 @@ impl Reader<'_> {
     }
 
     /// A core is in an operator from now on, after the join.
-    fn take_up(&mut self, rank: u32, actor: usize, planned: (u64, String)) -> Result<(), Refused> {
+    fn take_up(&mut self, rank: u32, actor: usize, planned: Doing) -> Result<(), Refused> {
         let State { doing, parts, .. } = &mut self.states[actor];
         if doing.is_some() {
             return Err(Guard::Join.against(None));
@@ -454,8 +457,20 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Bytes go somewhere.
+    /// Bytes of what a core is doing go somewhere.
     fn put(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let doing = self.states[actor].doing.clone();
+        self.place(number, event, actor, doing)
+    }
+
+    /// Bytes of an operator go somewhere.
+    fn place(
+        &mut self,
+        number: usize,
+        event: &Line,
+        actor: usize,
+        doing: Option<Doing>,
+    ) -> Result<(), Refused> {
         let state = &self.states[actor];
         let to = event.peer.unwrap_or(event.rank);
         let piece = Piece {
@@ -463,7 +478,7 @@ impl Reader<'_> {
             actor,
             tick: state.clock.of(actor),
             to,
-            doing: state.doing.clone(),
+            doing,
             kind: event.kind.clone(),
             clock: Rc::new(state.clock.clone()),
             readers: Vec::new(),
@@ -506,9 +521,10 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// An agent reads what it carries: it knows that all of it has landed.
-    fn read_source(&mut self, event: &Line, actor: usize) -> Result<(), Refused> {
-        let Some(source) = event.source() else { return Ok(()) };
+    /// An agent reads what it carries: it knows that all of it has landed. Returns the operator that a task of the hierarchy is of,
+    /// if the record tells: cores have written all of it in that one.
+    fn read_source(&mut self, event: &Line, actor: usize) -> Result<Option<Doing>, Refused> {
+        let Some(source) = event.source() else { return Ok(None) };
         let clock = &self.states[actor].clock;
         // Words that no operator writes lie before the last flag of the full mesh, not in streams of the hierarchy.
         let length = event.length.unwrap_or(8);
@@ -522,13 +538,20 @@ impl Reader<'_> {
                 return Err(Guard::Carries.against(Some(piece.line)));
             }
         }
+        let mut carried = None;
         for piece in self.memory.overlapping(event.rank, &source) {
             if !was_quiet(&self.states, (piece.actor, piece.tick), clock) {
                 return Err(Guard::Covered.against(Some(piece.line)));
             }
             piece.readers.push((actor, clock.of(actor)));
+            // Flags of the full mesh do not tell their operator, so that one of any other operator is taken for its own.
+            if self.protocol == Protocol::Hierarchy
+                && *carried.get_or_insert_with(|| piece.doing.clone()) != piece.doing
+            {
+                return Err(Guard::Carries.against(Some(piece.line)));
+            }
         }
-        Ok(())
+        Ok(carried.flatten())
     }
 
     fn word(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
