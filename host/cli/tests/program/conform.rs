@@ -833,6 +833,76 @@ fn each_doubled_word_of_a_core_barrier_is_refused() {
     }
 }
 
+/// Another core of the rank writes the first, the last or all bytes of what a core writes in the same operator.
+#[test]
+fn a_byte_of_an_output_has_one_writer_in_an_operator() {
+    for run in [RUNS[0].0, RUNS[3].0, RUNS[6].0, RUNS[9].0, RUNS[10].0, RUNS[OF_HALVES[0]].0] {
+        let record = record(run);
+        let events = &record.trace.events;
+        let operator = |event: &Line| (event.rank, event.batch, event.operator.clone());
+        // It has them between the begin of an operator and its end.
+        let has_effect =
+            |event: &Line| ["put", "publish", "store", "write", "deliver"].contains(&&*event.kind);
+        let mut outputs = BTreeSet::new();
+        for at in record.evenly(&|event| class(&record, event) == "write of an output") {
+            let written = &events[at];
+            let other = |event: &Line| operator(event) == operator(written) && event.core != written.core;
+            let Some(inside) = events.iter().position(|event| other(event) && has_effect(event)) else {
+                continue;
+            };
+            outputs.insert(&written.region);
+            let length = written.length.unwrap();
+            for (behind, length) in [(0, 1), (length - 1, 1), (length - 1, 9), (0, length)] {
+                let mut copy = written.clone();
+                (copy.core, copy.offset, copy.length) =
+                    (events[inside].core, written.offset + behind, Some(length));
+                let guard = record.guard(|events| events.insert(inside, copy));
+                assert_eq!(guard, Some(Guard::Writer), "{run}: {}", record.trace.texts[at]);
+            }
+            // The output of the other operator, and of one that has ended.
+            let is_of_combine = written.operator.as_deref() == Some("combine");
+            let region = if is_of_combine { "expand_idx" } else { "x_out" };
+            let guard = record.guard(|events| events[at].region = region.to_owned());
+            assert_eq!(guard, Some(Guard::Inside), "{run}: {}", record.trace.texts[at]);
+            let own = |event: &Line| operator(event) == operator(written) && event.core == written.core;
+            let end = events.iter().rposition(|event| own(event) && event.kind == "end").unwrap();
+            let guard = record.guard(|events| events[at..=end].rotate_left(1));
+            assert_eq!(guard, Some(Guard::Inside), "{run}: {}", record.trace.texts[at]);
+        }
+        assert!(outputs.len() > 1, "{run}: {outputs:?}");
+    }
+}
+
+/// What another core writes in another operator, of the same number or not, and what the same core writes again.
+#[test]
+fn an_output_may_have_another_writer_in_another_operator() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let header = HEADER.replace(":2}", ":2,\"aiv_num\":2}");
+    let event = |core: u32, batch: u64, kind: &str| {
+        format!(r#"{{"rank":0,"core":{core},"batch":{batch},"operator":"dispatch","kind":"{kind}"}}"#)
+    };
+    let write = |core: u32, batch: u64, offset: u64| {
+        let at = format!(r#"","region":"expand_idx","offset":{offset},"length":8}}"#);
+        event(core, batch, "write").replace("\"}", &at)
+    };
+    let both = |batch: u64, kind: &str| [0, 1].map(|core| event(core, batch, kind));
+    let first = [write(0, 0, 0), write(0, 0, 4), write(0, 0, 0), write(1, 0, 12)];
+    let begun = [&both(0, "begin")[..], &first].concat();
+    for batch in [0, 1] {
+        let next = [&both(0, "end")[..], &both(batch, "begin"), &[write(1, batch, 0)]].concat();
+        std::fs::write(&file, format!("{header}\n{}\n", [&begun[..], &next].concat().join("\n"))).unwrap();
+        assert_eq!(json(4, &["conform", text(&file)])["broken"], Value::Null);
+    }
+    // Of what core 0 has written at several times, the second byte from its end.
+    std::fs::write(&file, format!("{header}\n{}\n{}\n", begun.join("\n"), write(1, 0, 10))).unwrap();
+    let broken = &json(1, &["conform", text(&file)])["broken"];
+    assert_eq!(
+        (&broken["guard"], &broken["line"], &broken["against"]),
+        (&"writer".into(), &8.into(), &4.into())
+    );
+}
+
 #[test]
 fn a_record_that_is_no_whole_run_is_unknown() {
     let folder = tempdir().unwrap();

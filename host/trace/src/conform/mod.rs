@@ -8,6 +8,7 @@
 mod claims;
 mod clock;
 mod memory;
+mod outputs;
 mod parts;
 mod trace;
 
@@ -16,6 +17,7 @@ pub use trace::{Line, Trace};
 use clock::{Actors, Clock};
 use core::fmt;
 use memory::{Memory, Piece, Word};
+use outputs::Outputs;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -23,7 +25,7 @@ use veriep_case::dump::REGIONS;
 use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_core::layout::a2_message::doorbell;
-use veriep_core::place::Region;
+use veriep_core::place::{Region, Tensor};
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::sync::flag;
@@ -42,6 +44,8 @@ pub enum Guard {
     Inside,
     /// The bytes that an event reads or writes lie within their region.
     Place,
+    /// A byte of an output has one writer in an operator.
+    Writer,
     /// A word is observed that an actor has written.
     Flag,
     /// A word is cleared after an actor of its rank has observed it, or when it is known to have landed.
@@ -70,6 +74,7 @@ impl Guard {
             Self::Sent => "the core has told that everything of the operator is sent",
             Self::Inside => "the core is in no such operator",
             Self::Place => "the region ends before that",
+            Self::Writer => "another core of the rank writes there in this operator",
             Self::Flag => "no actor has written that word there",
             Self::Taken => {
                 "no actor of the rank is known to have observed the word, nor has it surely landed"
@@ -160,6 +165,7 @@ struct Reader<'t> {
     actors: Actors,
     states: Vec<State>,
     memory: Memory,
+    outputs: Outputs,
     /// Bytes of each region of [`REGIONS`], by rank.
     sizes: Vec<Vec<u64>>,
     arrivals: Arrivals,
@@ -198,6 +204,7 @@ pub fn conform(trace: &Trace, shape: &Shape) -> Result<Conformed, Error> {
         states: (0..actors.count()).map(|_| State { clock: actors.clock(), ..State::default() }).collect(),
         joined: (0..actors.ranks).map(|_| actors.clock()).collect(),
         memory: Memory::new(trace),
+        outputs: Outputs::default(),
         sizes: global_rank::all(shape)
             .map(|rank| region_sizes(shape, Some(global_rank::ep_rank(shape, rank)), 0))
             .collect(),
@@ -343,6 +350,8 @@ impl Reader<'_> {
                     open.extend(left);
                 } else {
                     *ended += 1;
+                    let cores = self.actors.cores(event.rank).len();
+                    left.into_iter().for_each(|left| self.outputs.end(event.rank, left, cores));
                 }
                 (*has_sent, *parts) = (false, *parts + 1);
                 self.joined[event.rank as usize].join(clock);
@@ -362,8 +371,8 @@ impl Reader<'_> {
             "publish" | "send" | "store" => self.word(number, event, actor),
             "observe" => self.observe(number, event, actor),
             "deliver" => self.read(event, actor),
-            // Outputs, which no other rank looks at.
             "write" if Memory::is_shared(&event.region) => self.put(number, event, actor),
+            "write" => self.write_output(number, event, actor),
             _ => Ok(()),
         }
     }
@@ -519,6 +528,17 @@ impl Reader<'_> {
         }
         self.memory.put(to, event, piece);
         Ok(())
+    }
+
+    /// A core writes a part of an output of its operator.
+    fn write_output(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
+        let Some(doing) = self.states[actor].doing.clone() else { return Ok(()) };
+        let tensor = Tensor::ALL.into_iter().find(|tensor| Region::Output(*tensor).name() == event.region);
+        if tensor.is_some_and(|tensor| tensor.is_of_combine() != (doing.1 == "combine")) {
+            return Err(Guard::Inside.against(None));
+        }
+        let other = self.outputs.write(event, doing, (number, actor));
+        other.map_or(Ok(()), |line| Err(Guard::Writer.against(Some(line))))
     }
 
     /// An agent reads what it carries: it knows that all of it has landed. Returns the operator that a task of the hierarchy is of,
