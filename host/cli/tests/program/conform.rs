@@ -624,6 +624,95 @@ fn the_cores_of_a_rank_take_halves_in_one_order() {
     assert_eq!(broken(1, &[&alone[..], &sent(1)[..]].concat()).0, Value::from("join"));
 }
 
+/// A core begins an operator within another one. It is the only core, so that no other one is behind.
+#[test]
+fn a_core_in_an_operator_begins_no_other_one() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let header = HEADER.replace(":2}", ":2,\"aiv_num\":1}");
+    let begin =
+        |batch: u64| format!(r#"{{"rank":0,"core":0,"batch":{batch},"operator":"dispatch","kind":"begin"}}"#);
+    let end = begin(0).replace("begin", "end");
+    std::fs::write(&file, format!("{header}\n{}\n{}\n", begin(0), begin(1))).unwrap();
+    let broken = &json(1, &["conform", text(&file)])["broken"];
+    assert_eq!((&broken["guard"], &broken["line"]), (&"join".into(), &3.into()));
+    std::fs::write(&file, format!("{header}\n{}\n{end}\n{}\n", begin(0), begin(1))).unwrap();
+    assert_eq!(json(4, &["conform", text(&file)])["broken"], Value::Null);
+}
+
+#[test]
+fn a_task_is_read_within_windows_out() {
+    let record = record(RUNS[8].0);
+    for at in record.evenly(&|event| event.kind == "post") {
+        let guard = record.guard(|events| events[at].from = Some(1 << 40));
+        assert_eq!(guard, Some(Guard::Place), "{}", record.trace.texts[at]);
+    }
+}
+
+/// The publisher of the next word knows that the one before was cleared, but its clear may land on top of that word.
+#[test]
+fn a_word_is_published_after_the_clear_before_it_has_landed() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let event = |rank: u32, kind: &str, more: &str| {
+        format!(r#"{{"rank":{rank},"core":0,"batch":0,"operator":"dispatch","kind":"{kind}"{more}}}"#)
+    };
+    let at = |offset: u64, word: u64| format!(r#","region":"state","offset":{offset},"word":"{word:#x}""#);
+    let publishes = |rank: u32, (offset, word): (u64, u64)| {
+        event(rank, "publish", &format!(r#","peer":{}{}"#, 1 - rank, at(offset, word)))
+    };
+    let sees = |rank: u32, (offset, word): (u64, u64)| event(rank, "observe", &at(offset, word));
+    let begins = [event(0, "begin", ""), event(1, "begin", "")];
+    let cleared = [publishes(0, (0, 1)), sees(1, (0, 1)), event(1, "store", &at(0, 0))];
+    let answered = [publishes(1, (8, 1)), sees(0, (8, 1)), publishes(0, (0, 2))];
+    let broken = |status: i32, quiet: &[String]| {
+        let lines = [&begins[..], &cleared, quiet, &answered].concat();
+        std::fs::write(&file, format!("{HEADER}\n{}\n", lines.join("\n"))).unwrap();
+        let broken = json(status, &["conform", text(&file)])["broken"].clone();
+        (broken["guard"].clone(), broken["line"].clone(), broken["against"].clone())
+    };
+    assert_eq!(broken(1, &[]), ("cleared".into(), 9.into(), 6.into()));
+    assert_eq!(broken(4, &[event(1, "quiet", "")]), Default::default());
+}
+
+/// Experts read rows where they were put, and owners of tokens read the results there.
+#[test]
+fn experts_read_what_has_landed_and_owners_what_experts_have_left() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("events.jsonl");
+    let header = HEADER.replace(":2}", ":2,\"aiv_num\":1}").replace("{}}", "{\"receive\":\"direct\"}}");
+    let event = |rank: u32, operator: &str, kind: &str, more: &str| {
+        format!(r#"{{"rank":{rank},"core":0,"batch":0,"operator":"{operator}","kind":"{kind}"{more}}}"#)
+    };
+    let word = r#","region":"state","offset":0,"word":"0x1""#;
+    let publishes = |rank: u32, operator: &str| {
+        event(rank, operator, "publish", &format!(r#","peer":{}{word}"#, 1 - rank))
+    };
+    let sees = |rank: u32, operator: &str| event(rank, operator, "observe", word);
+    let row = |rank: u32, operator: &str, kind: &str| {
+        event(rank, operator, kind, r#","peer":1,"region":"window","offset":0,"length":64"#)
+    };
+    let broken = |status: i32, parts: &[&[String]]| {
+        std::fs::write(&file, format!("{header}\n{}\n", parts.concat().join("\n"))).unwrap();
+        let broken = json(status, &["conform", text(&file)])["broken"].clone();
+        (broken["guard"].clone(), broken["line"].clone(), broken["against"].clone())
+    };
+    let begins =
+        [event(0, "dispatch", "begin", ""), event(1, "dispatch", "begin", ""), row(0, "dispatch", "put")];
+    let told = [publishes(0, "dispatch"), sees(1, "dispatch")];
+    let ends = [event(0, "dispatch", "end", ""), event(1, "dispatch", "end", "")];
+    // It has landed, but no experts have run.
+    let again = [event(0, "dispatch", "quiet", ""), row(0, "dispatch", "put")];
+    assert_eq!(broken(1, &[&begins, &told, &again]), ("overwritten".into(), 8.into(), 4.into()));
+    let combines = [event(1, "combine", "begin", ""), event(0, "combine", "begin", "")];
+    assert_eq!(broken(1, &[&begins, &ends, &combines]), ("covered".into(), 7.into(), 4.into()));
+    let fetched = [row(0, "combine", "deliver")];
+    let unasked = broken(1, &[&begins, &told, &ends, &combines, &fetched]);
+    assert_eq!(unasked, ("covered".into(), 11.into(), Value::Null));
+    let answered = [publishes(1, "combine"), sees(0, "combine")];
+    assert_eq!(broken(4, &[&begins, &told, &ends, &combines, &answered, &fetched]), Default::default());
+}
+
 #[test]
 fn what_is_no_record_is_refused_with_its_line() {
     let folder = tempdir().unwrap();
