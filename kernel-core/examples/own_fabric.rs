@@ -5,7 +5,7 @@
 use core::error::Error;
 use core::ops::Range;
 use veriep_core::conformance::{AGAIN_SUITE, Actor, Claim, Extent, ROW_MAX, SUITE};
-use veriep_core::fabric::{Capabilities, Fabric, Fault, Terms};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
@@ -120,7 +120,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let sizes = [STATE_BYTES, shape.window_bytes()].into_iter().chain(outputs);
         sizes.map(|bytes| vec![0; bytes as usize]).collect::<Memory>()
     });
-    let terms = Terms::new(Capabilities::empty());
+    let terms = OwnFabric { ranks: &mut memory, me: RankId(0) }.terms();
     let rank = |rank| Rank::<_, 2>::new(&shape, rank, Choices::default(), terms, Portable);
     let mut ranks = [rank(RankId(0))?, rank(RankId(1))?];
     let mut scratch =

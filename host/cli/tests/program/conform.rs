@@ -721,7 +721,7 @@ fn what_is_no_record_is_refused_with_its_line() {
     let event = r#"{"time":1,"rank":0,"core":0,"kind":"quiet"}"#;
     for (text, why) in [
         (String::new(), "line 1: must be the header"),
-        ("{}".to_owned(), "line 1: schema: must be \"veriep.events/1\""),
+        ("{}".to_owned(), "line 1: schema: must be \"veriep.events/2\""),
         (good.replace("\"k\"", "\"kk\""), "line 1: config: `kk = 2`: unknown key"),
         (
             good.replace("\"config\"", "\"of\""),

@@ -37,7 +37,7 @@ fn lines_have_a_header_and_events_in_order() {
     for run in RUNS {
         let lines = lines(run);
         let (header, events) = lines.split_first().unwrap();
-        assert_eq!(header["schema"], "veriep.events/1");
+        assert_eq!(header["schema"], "veriep.events/2");
         let is_simulated = run.starts_with("simulate");
         let unit = if run.contains("threads") { "ns" } else { "events" };
         assert_eq!(header["unit"], if is_simulated { "ps" } else { unit });

@@ -63,6 +63,7 @@ impl Run<'_> {
 
 /// Why an operator was given up.
 /// Polls that have been in vain.
+#[derive(Debug)]
 pub(super) struct Still {
     /// The moment from which the deadline counts.
     since: Instant,

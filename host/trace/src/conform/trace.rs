@@ -1,6 +1,6 @@
 //! A record of events as it is read from a file.
 
-use crate::events::SCHEMA;
+use crate::events::{FORMER_SCHEMA, SCHEMA};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -243,7 +243,7 @@ impl Trace {
         let mut lines = text.lines();
         let Header { schema, unit, config, options } = header(lines.next().unwrap_or_default())
             .map_err(|what| at(1, format!("must be the header of a record of events: {what}")))?;
-        if schema != SCHEMA {
+        if schema != SCHEMA && schema != FORMER_SCHEMA {
             return Err(at(1, format!("schema: must be {SCHEMA:?}")));
         }
         let config = config.ok_or_else(|| {
@@ -310,7 +310,7 @@ fn header(line: &str) -> Result<Header, String> {
     let of_any_version: Map<String, Value> =
         serde_json::from_str(line).map_err(|error| of_one_line(&error))?;
     let schema = of_any_version.get("schema").cloned().unwrap_or_default();
-    if schema != SCHEMA {
+    if schema != SCHEMA && schema != FORMER_SCHEMA {
         return Ok(Header { schema, unit: None, config: None, options: Options::default() });
     }
     serde_json::from_str(line).map_err(|error| of_one_line(&error))

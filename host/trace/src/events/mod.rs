@@ -20,7 +20,10 @@ use veriep_core::sim::cluster::Planned;
 use veriep_core::units::RankId;
 
 /// The name and version of the record.
-pub const SCHEMA: &str = "veriep.events/1";
+pub const SCHEMA: &str = "veriep.events/2";
+
+/// The version before, which has whole operators only.
+pub const FORMER_SCHEMA: &str = "veriep.events/1";
 
 /// What counts as time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

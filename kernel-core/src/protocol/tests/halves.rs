@@ -256,15 +256,15 @@ fn a_combine_waits_for_its_dispatch() {
     use Operator::{Combine, Dispatch};
     for case in cases() {
         let mut gates = Gates::new(&case.shape(), &case.choices);
-        assert!(gates.begin(Combine, None).is_err(), "{case:?}: no dispatch");
+        assert!(gates.begin(Combine, None).is_err(), "{:?}: no dispatch", case.choices);
         for _ in 0..40 {
             let dispatch = gates.begin(Dispatch, None).unwrap();
-            assert!(gates.begin(Combine, None).is_err(), "{case:?}: not received");
+            assert!(gates.begin(Combine, None).is_err(), "{:?}: not received", case.choices);
             gates.end(dispatch);
             let combine = gates.begin(Combine, None).unwrap();
             gates.end(dispatch);
             gates.end(combine);
-            assert!(gates.begin(Combine, None).is_err(), "{case:?}: combined already");
+            assert!(gates.begin(Combine, None).is_err(), "{:?}: combined already", case.choices);
         }
     }
 }

@@ -217,6 +217,21 @@ fn finishing_counts_its_own_deadline() {
     each(members(&case.config, DEADLINE), run);
 }
 
+/// A rank that works for longer than the deadline between two polls has not waited all that time.
+#[test]
+fn polls_that_are_far_apart_do_not_reach_the_deadline() {
+    let case = case(&["bs=6"], MaskKind::None);
+    let batch = Batch::varied(&case, 0);
+    let [mut zero, mut one] = <[Member; 2]>::try_from(members(&case.config, DEADLINE)).unwrap();
+    let given = |member: &Member| tokens(&batch.inputs(member.rank()), &case.shape);
+    let sent = zero.send_dispatch(&given(&zero), &mut go_on).unwrap();
+    assert!(!zero.poll(sent).unwrap());
+    thread::sleep(DEADLINE * 5 / 4);
+    assert!(!zero.poll(sent).unwrap());
+    one.send_dispatch(&given(&one), &mut go_on).unwrap();
+    while !zero.poll(sent).unwrap() {}
+}
+
 /// Members take any order that they are not refused, and what they have begun ends without another dispatch.
 #[test]
 fn no_order_that_is_allowed_needs_another_dispatch_to_end() {
