@@ -95,11 +95,14 @@ pub(super) fn with_windows(shape: &Shape, bytes: u64) -> Behind {
     Behind::new(shape, Dense::new(sizes), Idle)
 }
 
+/// The outputs of operators, by round, whether it is combine, and member.
+type Outputs = BTreeMap<(usize, bool, usize), Vec<u8>>;
+
 struct Zooed {
     judge: Judge,
     zoo: RefCell<Zoo>,
-    /// With a TP domain: the outputs of each operator that a member has ended, by round, operator and member.
-    outputs: BTreeMap<(usize, bool, usize), Vec<u8>>,
+    /// With a TP domain: of each operator that a member has ended.
+    outputs: Outputs,
 }
 
 impl Zooed {
@@ -165,11 +168,7 @@ impl World<Dense, Idle> for Zooed {
 ///
 /// # Errors
 /// The first thing that goes wrong.
-fn outputs(
-    setup: &Setup,
-    animal: &Animal,
-    seed: u64,
-) -> Result<BTreeMap<(usize, bool, usize), Vec<u8>>, String> {
+fn outputs(setup: &Setup, animal: &Animal, seed: u64) -> Result<Outputs, String> {
     let (shape, tp) = (&setup.shape, setup.shape.tp_world_size());
     let mut inputs = domain::Dice(seed);
     let mut round = || {

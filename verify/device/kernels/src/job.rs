@@ -51,8 +51,7 @@ unsafe fn role<'a, F: Fabric>(job: &'a Job, lane: u32, fabric: impl Fn(RawFabric
     // SAFETY: the caller's promise.
     let raw = unsafe { RawFabric::new(&job.peers, rank, job.outputs) };
     let mut fabric = fabric(raw.with_servers(shape.server_ranks()).with_row_copy(RowCopy::Plain), job.lanes);
-    let Ok(env) = Env::new(&shape, rank, CoreId(job.core), scene.choices, fabric.terms(), Portable)
-    else {
+    let Ok(env) = Env::new(&shape, rank, CoreId(job.core), scene.choices, fabric.terms(), Portable) else {
         return Said::Refused;
     };
     // SAFETY: inputs, and outputs of operators that have ended; nothing writes them now.
