@@ -34,6 +34,8 @@ pub struct Options {
     pub experts: String,
     /// The most batches in flight.
     pub in_flight: u32,
+    /// Operators were taken in two halves, so that their order is not that of whole operators.
+    pub halves: bool,
 }
 
 impl Default for Options {
@@ -57,6 +59,7 @@ impl Options {
             port_offset,
             experts: Experts::under(choices.receive).name().to_owned(),
             in_flight,
+            halves: false,
         }
     }
 

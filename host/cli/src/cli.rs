@@ -587,6 +587,9 @@ pub struct DiagnoseArgs {
     /// How many batches were in flight: N dispatches, then their combines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = PROTOCOL)]
     pub in_flight: Option<u32>,
+    /// The group took operators in two halves.
+    #[arg(long, help_heading = PROTOCOL)]
+    pub halves: bool,
 }
 
 #[derive(Args, Debug)]

@@ -13,7 +13,6 @@ use veriep_case::dump::{OPTIONS_NAME, Options, REGIONS, file, make};
 use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_case::stderr::{complain, note};
-use veriep_core::protocol::Choices;
 use veriep_core::units::RankId;
 
 /// How long a request for a dump may stay unnoticed.
@@ -36,13 +35,7 @@ pub struct Dump<'a> {
 }
 
 impl<'a> Dump<'a> {
-    pub fn new(
-        folder: &'a Path,
-        case: &'a Case,
-        (choices, in_flight): (Choices, usize),
-        mapped: Vec<Mapped>,
-    ) -> Self {
-        let options = Options::chosen(choices, case.config.port_offset, in_flight as u32);
+    pub fn new(folder: &'a Path, case: &'a Case, options: Options, mapped: Vec<Mapped>) -> Self {
         Self { folder, case, options, mapped, file: None, writes: Box::new(|_| true) }
     }
 

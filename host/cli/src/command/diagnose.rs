@@ -28,6 +28,7 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
         slots: args.slots,
         port_offset: args.port_offset,
         in_flight: args.in_flight,
+        halves: args.halves,
     })?;
     report.judge(&judgement, &diagnosis, table)
 }

@@ -365,7 +365,10 @@ fn dumped<T>(job: &Job<'_>, mapped: Vec<Mapped>, run: impl FnOnce() -> Result<T,
 fn dump<'a>(job: &'a Job<'_>, mapped: Vec<Mapped>) -> Option<Dump<'a>> {
     let Plan { unit, options, .. } = &job.plan;
     let folder = job.args.dump.as_ref()?;
-    Some(Dump::new(folder, &job.case, (options.choices, unit.in_flight()), mapped))
+    let port_offset = job.case.config.port_offset;
+    let chosen = dump::Options::chosen(options.choices, port_offset, unit.in_flight() as u32);
+    let options = dump::Options { halves: unit.has_halves(), ..chosen };
+    Some(Dump::new(folder, &job.case, options, mapped))
 }
 
 /// The case itself in the last round, varied before.

@@ -89,6 +89,8 @@ pub struct Request {
     pub port_offset: Option<i64>,
     /// Batches in flight.
     pub in_flight: Option<u32>,
+    /// The group took operators in halves.
+    pub halves: bool,
 }
 
 /// Reads the dumps under all options that the request and the folder leave open.
@@ -121,6 +123,7 @@ struct Group {
     shape: Shape,
     choices: Choices,
     in_flight: u64,
+    takes_halves: bool,
     case: Option<Case>,
 }
 
@@ -167,7 +170,10 @@ fn reading(request: &Request, group: &Group, options: &dump::Options) -> Result<
         Some(release) => shipped(request, group, release)?,
         None => own(request, group)?,
     };
-    let evidence = owes::weigh(&mut ranks, group.in_flight, group.shape.combine_columns() > 1);
+    let evidence = match group.takes_halves {
+        true => Evidence::of_halves(&ranks),
+        false => owes::weigh(&mut ranks, group.in_flight, group.shape.combine_columns() > 1),
+    };
     Ok(Reading { options: options.clone(), ranks, evidence })
 }
 
@@ -189,7 +195,14 @@ fn group(request: &Request, options: &dump::Options) -> Result<Group, Error> {
         return Err(Error::Request("--case: is of another configuration than the dumps".to_owned()));
     }
     let shape = case.as_ref().map_or(whole, |case| case.shape.clone());
-    Ok(Group { name, shape, choices: Choices::default(), in_flight: options.in_flight.into(), case })
+    Ok(Group {
+        name,
+        shape,
+        choices: Choices::default(),
+        in_flight: options.in_flight.into(),
+        takes_halves: options.halves,
+        case,
+    })
 }
 
 /// The options of the folder, with what the arguments say of those that it leaves out, and the names of those that neither
@@ -209,6 +222,7 @@ fn options(request: &Request) -> Result<(dump::Options, Vec<&'static str>), Erro
     options.slots = request.slots.map_or(options.slots, Slots::bytes);
     options.port_offset = request.port_offset.unwrap_or(options.port_offset);
     options.in_flight = request.in_flight.unwrap_or(options.in_flight);
+    options.halves |= request.halves;
     must_agree(&request.folder.join(dump::OPTIONS_NAME), &stated, &options.table()?)?;
     let asked = [
         (options::RECEIVE, request.receive.is_some()),
@@ -334,6 +348,9 @@ fn shipped(request: &Request, group: &Group, release: &'static Release) -> Resul
     let memories = group.memories(request, &[Region::State], |_| vec![STATE_BYTES])?;
     let seen = |(member, memory): (u32, &Option<Memory>)| {
         let Some(memory) = memory else { return Ok(None) };
+        if group.takes_halves {
+            return Ok(Some(Seen::somewhere()));
+        }
         let of = (shape, RankId(member));
         cann::read(memory.whole(Region::State), of, release, group.in_flight, group.case.as_ref())
             .map(Some)
@@ -352,6 +369,7 @@ fn own(request: &Request, group: &Group) -> Result<Vec<Option<Seen>>, Error> {
         shape,
         choices: group.choices,
         in_flight: group.in_flight,
+        takes_halves: group.takes_halves,
         case: group.case.as_ref(),
         members: group.memories(request, own::needed(shape), sizes)?,
     };

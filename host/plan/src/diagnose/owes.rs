@@ -150,6 +150,11 @@ impl Seen {
         Self { begun: begun_at(position, in_flight), last, ..Self::default() }
     }
 
+    /// Returns a rank of which memory does not show how far it is.
+    pub(super) fn somewhere() -> Self {
+        Self { phase: Some("unknown"), ..Self::default() }
+    }
+
     /// The last operator that any of its cores has begun.
     pub(super) fn foremost(&self, in_flight: u64) -> Option<(Operator, u64)> {
         let [dispatches, combines] = self.begun;
@@ -223,6 +228,14 @@ pub(super) enum Suspicion {
     IfOptionsAreRight,
     /// It or one of these ranks is in another call than it should be.
     MayBeInAnotherCall(Vec<u32>),
+}
+
+impl Evidence {
+    /// Of operators in halves memory does not show the order, so a word that is not there may be awaited, or not yet, or have
+    /// been taken: it accuses no rank.
+    pub(super) fn of_halves(ranks: &[Option<Seen>]) -> Self {
+        Self { doubted: all(ranks).map(|(rank, _)| rank).collect(), ..Self::default() }
+    }
 }
 
 /// Weighs what was seen of the ranks, and decides doubts by what other ranks lack.

@@ -199,6 +199,11 @@ impl Of<'_> {
     fn decides(&self, from: OperatorSource) -> Vec<String> {
         let seen = || (0..).zip(self.ranks).filter_map(|(member, seen)| Some((member, seen.as_ref()?)));
         let mut add = Vec::new();
+        if self.group.takes_halves {
+            add.push(
+                "in which half of which operator each core stopped: memory has no order of halves".to_owned(),
+            );
+        }
         let (absent, waiting) = (self.absent(), seen().filter(|(_, seen)| !seen.waits.is_empty()));
         let waiting = self.numbers(waiting.map(|(member, _)| member));
         add.extend(
@@ -414,7 +419,7 @@ impl Of<'_> {
             operator: seen.last.map(|(operator, _)| operator.name()),
             number: seen.last.filter(|_| seen.is_numbered).map(|(_, number)| number),
             phase: match seen.last {
-                None => (seen.begun == [0, 0]).then_some("has begun nothing"),
+                None => seen.phase.or((seen.begun == [0, 0]).then_some("has begun nothing")),
                 Some((operator, _)) if !seen.waits.is_empty() => Some(match (operator, sure) {
                     (Operator::Dispatch, true) => "waits for flags",
                     (Operator::Combine, true) => "waits for results",
@@ -461,6 +466,12 @@ impl Of<'_> {
             return Judgement::yes(format!(
                 "no rank lacks a word of dispatch or combine; by dumps of {dumps}"
             ));
+        }
+        if self.group.takes_halves {
+            let line = format!(
+                "operators were taken in halves; words that may be missing: {words}; by dumps of {dumps}"
+            );
+            return Judgement::unknown(line, decides);
         }
         if let Some(what) = self.evidence.contradictions.first() {
             let what = self.contradiction(what);

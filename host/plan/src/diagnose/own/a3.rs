@@ -19,12 +19,36 @@ const PERIOD: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Core {
     /// Dispatches and combines begun, modulo 2.
-    begun: [u64; 2],
+    pub(super) begun: [u64; 2],
     /// The last core barrier, modulo 4.
     pub(super) epoch: u32,
     /// Whether it has never been at one.
     is_new: bool,
 }
+
+/// Why words are not those of operators in their order.
+enum Unread {
+    /// The dumps cannot be of this group.
+    Refused(Refused),
+    /// Each word can be of this group, and they contradict each other; those of one member, or of all.
+    Contradiction { member: Option<u32>, what: String },
+}
+
+impl From<Refused> for Unread {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl Unread {
+    fn contradiction(member: u32, what: impl Into<String>) -> Self {
+        Self::Contradiction { member: Some(member), what: what.into() }
+    }
+}
+
+/// How words come about that no operators in their order leave.
+const READINGS: &str =
+    "another configuration or release, a call that a rank left out, or operators in halves";
 
 #[derive(Clone)]
 struct Rank {
@@ -43,7 +67,32 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         );
         return Err((None, why));
     }
-    let ranks = group.each(Region::State, |member, memory| rank(group, member, memory))?;
+    match in_order(group) {
+        Ok(seen) => Ok(seen),
+        Err(Unread::Refused(refused)) => Err(refused),
+        Err(Unread::Contradiction { member, what }) => Ok(contradicted(group, member, &what)),
+    }
+}
+
+/// The members of a group whose words contradict each other: how far they are is unknown.
+fn contradicted(group: &Group<'_>, member: Option<u32>, what: &str) -> Vec<Option<Seen>> {
+    let members = (0..).zip(&group.members);
+    let seen = members.map(|(of, memory)| memory.as_ref().map(|_| (of, Seen::somewhere())));
+    let mut seen: Vec<_> = seen.collect();
+    let shows_it = |of: u32| member.is_none_or(|member| member == of);
+    if let Some((_, first)) = seen.iter_mut().flatten().find(|(of, _)| shows_it(*of)) {
+        first.contradictions.push(format!("{what}: {READINGS}"));
+    }
+    seen.into_iter().map(|seen| seen.map(|(_, seen)| seen)).collect()
+}
+
+/// The members of a group that takes whole operators in their order.
+fn in_order(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Unread> {
+    let ranks = (0..).zip(&group.members).map(|(member, memory)| match memory {
+        Some(memory) => rank(group, member, memory).map(Some),
+        None => Ok(None),
+    });
+    let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
     let (ranks, first) = placed(group, ranks)?;
     let place = |rank: &Rank, at: u64| match rank.foremost {
         None => 0,
@@ -69,7 +118,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         let found = match (last.operator, group.choices.receive.is_direct()) {
             (Operator::Dispatch, true) => direct::dispatch(last),
             (Operator::Dispatch, false) => a3_words::dispatch(last, &rank.cores)
-                .map_err(|why| (Some((member as u32, Region::State)), why))?,
+                .map_err(|why| Unread::contradiction(member as u32, why))?,
             (Operator::Combine, true) => direct::combine(last),
             (Operator::Combine, false) => results::combine(last, &seen, &cores),
         };
@@ -79,7 +128,7 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
 }
 
 /// The call of a member's last operator, by the selector of a core that has begun it.
-fn call(last: &LastOperator<'_>) -> Option<Begun> {
+pub(super) fn call(last: &LastOperator<'_>) -> Option<Begun> {
     let LastOperator { group, member, operator, seen, .. } = last;
     let core = (0..group.shape.aiv_num())
         .find(|core| !seen.behind.contains(core))
@@ -88,7 +137,7 @@ fn call(last: &LastOperator<'_>) -> Option<Begun> {
 }
 
 /// The ranks, with the position of the hindmost one. Behind four operators the memory of a single core is as new.
-fn placed(group: &Group<'_>, ranks: Vec<Option<Rank>>) -> Result<(Vec<Option<Rank>>, u64), Refused> {
+fn placed(group: &Group<'_>, ranks: Vec<Option<Rank>>) -> Result<(Vec<Option<Rank>>, u64), Unread> {
     let has_left_dispatch = |rank: &Rank| rank.foremost.is_some_and(|at| at != 1);
     if group.shape.aiv_num() == 1 && ranks.iter().flatten().any(has_left_dispatch) {
         let ended = |rank: &Rank| Rank { foremost: rank.foremost.or(Some(0)), ..rank.clone() };
@@ -101,7 +150,11 @@ fn placed(group: &Group<'_>, ranks: Vec<Option<Rank>>) -> Result<(Vec<Option<Ran
     Ok((ranks, first))
 }
 
-fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, String> {
+/// What the cores of a member say.
+///
+/// # Errors
+/// They are not words of this group.
+pub(super) fn cores(group: &Group<'_>, memory: &Memory) -> Result<Vec<Core>, String> {
     let cores = (0..group.shape.aiv_num()).map(|core| {
         let core = CoreId(core);
         let word = |at| memory.word(at).unwrap_or(0);
@@ -121,7 +174,12 @@ fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, String>
         }
         Ok(Core { begun, epoch, is_new: begun == [0, 0] && even == 0 && odd == 0 })
     });
-    let cores = cores.collect::<Result<Vec<_>, _>>()?;
+    cores.collect()
+}
+
+fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, Unread> {
+    let refused = |why| Unread::Refused((Some((member, Region::State)), why));
+    let cores = cores(group, memory).map_err(refused)?;
     let is_new = cores.iter().all(|core| core.is_new)
         && (cores.len() > 1 || memory.whole(Region::State).iter().all(|byte| *byte == 0));
     let at = cores.iter().map(|core| core_at(group, member, core)).collect::<Result<Vec<_>, _>>()?;
@@ -131,13 +189,13 @@ fn rank(group: &Group<'_>, member: u32, memory: &Memory) -> Result<Rank, String>
         // One operator apart: some cores have begun the next one.
         [a, b] if (a + 1) % PERIOD == *b => *b,
         [a, b] if (b + 1) % PERIOD == *a => *a,
-        _ => return Err("its cores are more than one operator apart: they cannot be".to_owned()),
+        _ => return Err(Unread::contradiction(member, "its cores are more than one operator apart")),
     };
     Ok(Rank { cores, at, foremost: (!is_new).then_some(foremost) })
 }
 
 /// The position of a core's last operator, modulo [`PERIOD`].
-fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, String> {
+fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, Unread> {
     let at = |operator, number| position(operator, number, group.in_flight) % PERIOD;
     Ok(match (core.begun, group.in_flight) {
         ([1, 0], _) => at(Operator::Dispatch, 1),
@@ -157,15 +215,14 @@ fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, String> {
         }
         (_, 1) => at(Operator::Combine, 1),
         _ => {
-            return Err(
-                "selectors of 1 and 1: cannot be where two dispatches and two combines take turns".to_owned()
-            );
+            let what = "its selectors are 1 and 1, where two dispatches and two combines take turns";
+            return Err(Unread::contradiction(member, what));
         }
     })
 }
 
 /// The position of the hindmost rank that has begun anything, between 1 and [`PERIOD`].
-fn first_position(group: &Group<'_>, ranks: &[Option<Rank>]) -> Result<u64, Refused> {
+fn first_position(group: &Group<'_>, ranks: &[Option<Rank>]) -> Result<u64, Unread> {
     let all: BTreeSet<_> = ranks.iter().flatten().filter_map(|rank| rank.foremost).collect();
     let ahead = |first: u64| all.iter().map(|at| (at + PERIOD - first) % PERIOD).max().unwrap_or(0);
     // The foremost rank has ended all dispatches before its last operator, so every rank has begun them.
@@ -194,10 +251,9 @@ fn first_position(group: &Group<'_>, ranks: &[Option<Rank>]) -> Result<u64, Refu
         Some(0) => Ok(PERIOD),
         Some(first) => Ok(first),
         None if all.is_empty() => Ok(PERIOD),
-        None => Err((
-            None,
-            "the ranks are further apart than they can be: the dumps are not of one group, or it moved meanwhile"
-                .to_owned(),
-        )),
+        None => Err(Unread::Contradiction {
+            member: None,
+            what: "with it, the ranks are further apart than they can be at one time".to_owned(),
+        }),
     }
 }

@@ -41,8 +41,7 @@ struct Own<'l, 'a> {
 /// The dispatch of a member, whose cores are these.
 pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<Seen, String> {
     for (core, words) in (0..).zip(cores) {
-        let before = (u64::from(BARRIERS) * (last.number - 1) % 4) as u32;
-        let barriers = (cores.len() > 1).then(|| (words.epoch + 4 - before) % 4);
+        let barriers = (cores.len() > 1).then(|| barriers(last.number, words));
         if barriers.is_some_and(|barriers| barriers > BARRIERS) {
             return Err(format!(
                 "core words of core {core}: epoch {}: cannot be in this dispatch",
@@ -57,6 +56,23 @@ pub(super) fn dispatch(mut last: LastOperator<'_>, cores: &[Core]) -> Result<See
         last.seen.phase = Some("has all flags");
     }
     Ok(last.seen)
+}
+
+/// The last dispatch of a member that takes operators in halves. A core that is at none of its barriers may have taken all of
+/// its words, or be in an earlier dispatch.
+pub(super) fn of_halves(mut last: LastOperator<'_>, cores: &[Core]) -> Seen {
+    for (core, words) in (0..).zip(cores) {
+        let has_begun = words.begun[0] == last.number % 2;
+        let barriers = Some(barriers(last.number, words)).filter(|at| cores.len() > 1 && *at < BARRIERS);
+        Own { last: &mut last, core, barriers: barriers.filter(|_| has_begun) }.look();
+    }
+    last.seen
+}
+
+/// Core barriers of dispatch `number` at which a core has arrived, modulo 4.
+const fn barriers(number: u64, words: &Core) -> u32 {
+    let before = (BARRIERS as u64 * (number - 1) % 4) as u32;
+    (words.epoch + 4 - before) % 4
 }
 
 /// How many flags of dispatch `number`, which a member has not begun, it has. Where words have numbers of calls, those of

@@ -6,6 +6,7 @@ mod a3;
 mod a3_words;
 mod batch;
 mod direct;
+mod halves;
 mod hierarchy;
 mod results;
 
@@ -30,6 +31,7 @@ pub(super) struct Group<'a> {
     pub(super) shape: &'a Shape,
     pub(super) choices: Choices,
     pub(super) in_flight: u64,
+    pub(super) takes_halves: bool,
     /// The batch that hangs.
     pub(super) case: Option<&'a Case>,
     /// By the number of the member.
@@ -50,8 +52,13 @@ pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
         }
     }
     match group.shape.protocol() {
+        // Windows of A2 are numbered by operators in their order, which halves do not have.
+        Protocol::Fullmesh | Protocol::Hierarchy if group.takes_halves => {
+            group.each(Region::Window, |_, _| Ok(Seen::somewhere()))
+        }
         Protocol::Fullmesh => a2::read(group),
         Protocol::Hierarchy => hierarchy::read(group),
+        _ if group.takes_halves => halves::read(group),
         _ => a3::read(group),
     }
 }
