@@ -140,7 +140,7 @@ fn a_call_that_was_left_out_names_no_innocent_with_batches_in_flight() {
                 let said: Value = serde_json::from_slice(&output.stdout).unwrap();
                 match output.status.code() {
                     Some(3) => {
-                        assert!(of(&said).iter().all(|rank| *rank == 1), "{set} {fault} {backend}: {said}")
+                        assert!(of(&said).iter().all(|rank| *rank == 1), "{set} {fault} {backend}: {said}");
                     }
                     status => assert_eq!(status, Some(4), "{set} {fault} {backend}: {said}"),
                 }

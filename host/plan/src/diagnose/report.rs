@@ -492,20 +492,36 @@ impl Of<'_> {
 
     /// The words of other calls, each with how far the calls are apart.
     fn other_calls(&self) -> Vec<String> {
-        let said = |(by, OtherCall { wait, seen, expected }): &(u32, OtherCall)| {
-            let source = wait.source().map_or(*by, |rank| rank.0);
-            let (rank, by, flag) = (self.number(source), self.number(*by), wait.flag.name());
+        let culprits = &self.evidence.culprits;
+        let said = |(reader, OtherCall { wait, seen, expected }): &(u32, OtherCall)| {
+            let source = wait.source().map_or(*reader, |rank| rank.0);
+            let (rank, by, flag) = (self.number(source), self.number(*reader), wait.flag.name());
+            // A reader that differs from all others is the subject, not those whose words it refuses.
+            let is_of_reader = culprits.len() == 1 && culprits.contains(reader);
             if seen.operator() != expected.operator() {
-                return format!("rank {rank} is in {seen} by its {flag}, where rank {by} is in {expected}");
+                return match is_of_reader {
+                    true => {
+                        format!("rank {by} is in {expected}, where rank {rank} is in {seen} by its {flag}")
+                    }
+                    false => {
+                        format!("rank {rank} is in {seen} by its {flag}, where rank {by} is in {expected}")
+                    }
+                };
             }
             let (ahead, behind) = (seen.ahead_of(*expected), expected.ahead_of(*seen));
-            let (calls, where_) = if ahead <= behind { (ahead, "ahead of") } else { (behind, "behind") };
-            let calls = if calls == 1 { "one call".to_owned() } else { format!("{calls} calls") };
+            let is_ahead = ahead <= behind;
+            let calls = match ahead.min(behind) {
+                1 => "one call".to_owned(),
+                calls => format!("{calls} calls"),
+            };
+            let where_ = if is_ahead == is_of_reader { "behind" } else { "ahead of" };
+            let (subject, other, whose) = match is_of_reader {
+                true => (by, rank, format!("the {flag} of rank {rank}")),
+                false => (rank, by, format!("its {flag}")),
+            };
+            let (operator, number, awaited) = (seen.operator().name(), seen.call(), expected.call());
             format!(
-                "rank {rank} is {calls} {where_} rank {by}: its {flag} of {} has number {} where {} is expected",
-                seen.operator().name(),
-                seen.call(),
-                expected.call()
+                "rank {subject} is {calls} {where_} rank {other}: {whose} of {operator} has number {number} where {awaited} is expected"
             )
         };
         self.evidence.others.iter().map(said).collect()
