@@ -247,7 +247,7 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
     let others = others(ranks);
     if !others.is_empty() {
         // What is missing follows from that: cores that refuse a word send no more.
-        let (culprits, suspects) = in_another_call(&others);
+        let (culprits, suspects) = in_another_call(&others, ranks.len());
         return Evidence { culprits, suspects, others, ..Evidence::default() };
     }
     let contradictions = contradictions(ranks, in_flight);
@@ -322,15 +322,16 @@ fn others(ranks: &[Option<Seen>]) -> Vec<(u32, OtherCall)> {
     others
 }
 
-/// The rank that is in another call than others, if it is one of every pair and there are several of those; else all of them are
-/// suspected.
-fn in_another_call(others: &[(u32, OtherCall)]) -> (BTreeSet<u32>, BTreeMap<u32, Suspicion>) {
+/// The rank that is in another call than most of the `ranks`, if it is one of every pair; else all of a pair are suspected.
+fn in_another_call(others: &[(u32, OtherCall)], ranks: usize) -> (BTreeSet<u32>, BTreeMap<u32, Suspicion>) {
     let pairs: BTreeSet<BTreeSet<u32>> = others
         .iter()
         .map(|(by, other)| other.wait.source().map(|rank| rank.0).into_iter().chain([*by]).collect())
         .collect();
     let common = pairs.iter().cloned().reduce(|all, pair| &all & &pair).unwrap_or_default();
-    if pairs.len() > 1 && common.len() == 1 {
+    // A rank of no pair may be in the same call as that one.
+    let differ_from_it = pairs.len();
+    if common.len() == 1 && differ_from_it > ranks - differ_from_it {
         return (common, BTreeMap::new());
     }
     let beside = |rank: &u32| {
