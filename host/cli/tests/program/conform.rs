@@ -568,7 +568,11 @@ fn what_gates_forbid_is_refused_by_name() {
     let file = folder.path().join("events.jsonl");
     for (order, event, why) in [
         ("Ds0,Ds1,Dr0,Dr1,C0,C1", "dispatch", "a dispatch begins before the one before it has been received"),
-        ("DsDrD D CsCrCC", "combine", "an operator begins while other ranks may still read its partition"),
+        (
+            "DsDrD D CsCrCC",
+            "combine",
+            "an operator begins while other ranks may still read its partition: a dispatch must begin and end before",
+        ),
     ] {
         let run = "run tiny --backend lockstep --unchecked --rounds 3 --set aiv_num=2 --events";
         let run: Vec<_> = run.split(' ').chain([text(&file), "--schedule", order]).collect();

@@ -103,7 +103,9 @@ fn a_failure_with_three_batches_in_flight_says_who_tells_whether_that_is_safe() 
         let args = ["run", "--preset", "tiny", "--schedule", "DDDCCC", "--receive", receive, "--unchecked"];
         let line = fails(1, &[&args[..], &["--backend", "lockstep", "--rounds", "6"]].concat());
         assert!(
-            line.ends_with("; 3 batches in flight: veriep schedule DDDCCC tells whether that is safe"),
+            line.ends_with(&format!(
+                "; 3 batches in flight: veriep schedule DDDCCC --receive {receive} tells whether that is safe"
+            )),
             "{line}"
         );
     }
