@@ -983,8 +983,8 @@ typedef struct veriep_fabric {
   void (*prefetch)(void *context, const uint8_t *bytes, size_t len);
   /**
    * The aligned line in bytes, a power of two, of which `publish` and `store` may write back the bytes around their word as they
-   * were at any moment since the call. 0 is the word alone. A step is refused, `VERIEP_E_REFUSED`, if the core's choices do not
-   * keep words as far apart.
+   * were at any moment since the call. 0 is the word alone. A step answers `VERIEP_E_ARGUMENT` to a line of another length, and
+   * `VERIEP_E_REFUSED` if the core's choices do not keep words as far apart; `VERIEP_SLOTS_64` keeps lines of 64 bytes apart.
    */
   uint64_t line;
 } veriep_fabric;
@@ -1575,7 +1575,7 @@ int32_t veriep_core_awaits(struct veriep_core *core,
 
 /**
  * Makes the gates of a rank in a new group, whose cores are made with these choices, or the default ones. They hold for a group whose
- * ranks all take their operators and halves in one order.
+ * ranks all take their operators and halves in one order. `VERIEP_E_REFUSED` if no core can have these choices.
  */
 int32_t veriep_gates_new(struct veriep_gates *out,
                          const struct veriep_shape *shape,
@@ -1584,7 +1584,7 @@ int32_t veriep_gates_new(struct veriep_gates *out,
 /**
  * Asks before `veriep_core_begin` or `veriep_core_send` of the rank's first core whether the rank may begin the operator,
  * `VERIEP_DISPATCH` or `VERIEP_COMBINE`: `VERIEP_OK` and a ticket; or `VERIEP_E_EARLY`, and the text says what must end before. A
- * combine is of the oldest dispatch.
+ * combine is of the older one of the last two dispatches that is not combined, which must have ended.
  */
 int32_t veriep_gates_begin(struct veriep_gates *gates,
                            uint32_t which,

@@ -333,7 +333,7 @@ pub(super) const ROWS: &[Row] = &[
     Row {
         name: "veriep_gates_new",
         checks: &[one("out", POINTER), one("shape", OBJECT), one("choices", OPTIONAL), Check::All(&CHOICES)],
-        answers: &[OK],
+        answers: &[OK, VERIEP_E_REFUSED],
         writes: &["gates"],
         call: calls::gates_new,
     },

@@ -139,6 +139,8 @@ fn phase_after(before: Phase, came: &Ran) -> Phase {
         Err(ProtocolError::OtherShape { .. }) => before,
         Err(_) => Phase::Dead,
         Ok(Run::Done) if sends => Phase::Sent,
+        // A run of no steps.
+        Ok(_) if matches!(before, Phase::Sent | Phase::Done) => before,
         Ok(_) if sends => Phase::Sends,
         Ok(Run::Done) => Phase::Done,
         Ok(_) => Phase::Running,
