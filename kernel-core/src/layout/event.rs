@@ -64,7 +64,7 @@ named! {
         /// The one that waits for it.
         Owner = "owner",
         /// None: the word only grows, or is overwritten.
-        NoCore = "none",
+        NoCore = "nobody",
     }
 }
 

@@ -87,7 +87,7 @@ class Event:
     writer: str
     """Who writes it."""
     clearer: str
-    """Who sets it back to 0, or ``none``."""
+    """Who sets it back to 0, or ``nobody``."""
     order: str
     """Why the data is there when the word is seen."""
     scope: str
