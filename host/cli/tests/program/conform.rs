@@ -486,17 +486,9 @@ fn each_changed_line_of_a_half_is_refused() {
             if *count > tier(24, 400) {
                 continue;
             }
-            let next = events[at + 1..].iter().position(|other| (other.rank, other.core) == core);
-            let next = next.map(|next| at + 1 + next);
+            let next = next_of_core(events, at);
             for change in CHANGES {
-                let mut other = record.trace.clone();
-                match (change, next) {
-                    (LEFT_OUT, _) => drop(other.events.remove(at)),
-                    (DOUBLED, _) => other.events.insert(at + 1, event.clone()),
-                    (_, Some(next)) => other.events.swap(at, next),
-                    // The last line of a core.
-                    (_, None) => continue,
-                }
+                let Some(other) = changed(&record.trace, at, change) else { continue };
                 let conformed = conform(&other, &record.shape).unwrap();
                 let is_refused = conformed.broken.is_some() || !conformed.lacks.is_empty();
                 // Up to the next begin, which is of another phase, or the next event there is nothing that must be inside.
@@ -1115,6 +1107,24 @@ fn words_that_come_round_or_follow_each_other_at_once_are_refused() {
     assert_eq!(broken(&seen, 4), nothing);
 }
 
+/// The next event of the core of an event.
+fn next_of_core(events: &[Line], at: usize) -> Option<usize> {
+    let (rank, core) = (events[at].rank, events[at].core);
+    let next = events[at + 1..].iter().position(|other| (other.rank, other.core) == (rank, core));
+    next.map(|next| at + 1 + next)
+}
+
+/// A trace with one of [`CHANGES`] at an event; none if it would be exchanged and is its core's last.
+fn changed(trace: &Trace, at: usize, change: &str) -> Option<Trace> {
+    let mut other = trace.clone();
+    match change {
+        LEFT_OUT => drop(other.events.remove(at)),
+        DOUBLED => other.events.insert(at + 1, trace.events[at].clone()),
+        _ => other.events.swap(at, next_of_core(&trace.events, at)?),
+    }
+    Some(other)
+}
+
 /// The changes of one event.
 const CHANGES: [&str; 3] = [LEFT_OUT, DOUBLED, EXCHANGED];
 const LEFT_OUT: &str = "left out";
@@ -1176,16 +1186,8 @@ fn every_change_of_an_event_is_refused_or_of_a_known_class() {
         let count = record.trace.events.len();
         for at in (nth..count).step_by(count.div_ceil(tier(12, 40))) {
             let event = record.trace.events[at].clone();
-            let is_own = |other: &Line| (other.rank, other.core) == (event.rank, event.core);
-            let next = record.trace.events[at + 1..].iter().position(is_own).map(|next| at + 1 + next);
             for change in CHANGES {
-                let mut other = record.trace.clone();
-                match (change, next) {
-                    (LEFT_OUT, _) => drop(other.events.remove(at)),
-                    (DOUBLED, _) => other.events.insert(at + 1, event.clone()),
-                    (_, Some(next)) => other.events.swap(at, next),
-                    (_, None) => continue,
-                }
+                let Some(other) = changed(&record.trace, at, change) else { continue };
                 let conformed = conform(&other, &record.shape).unwrap();
                 if conformed.broken.is_some() || !conformed.lacks.is_empty() {
                     refused += 1;

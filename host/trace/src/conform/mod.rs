@@ -17,7 +17,7 @@ pub use trace::{Line, Trace};
 use clock::{Actors, Clock};
 use core::fmt;
 use memory::{Memory, Piece, Word};
-use outputs::Outputs;
+use outputs::{By, Outputs};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -537,7 +537,7 @@ impl Reader<'_> {
         if tensor.is_some_and(|tensor| tensor.is_of_combine() != (doing.1 == "combine")) {
             return Err(Guard::Inside.against(None));
         }
-        let other = self.outputs.write(event, doing, (number, actor));
+        let other = self.outputs.write(event, doing, By { actor, line: number });
         other.map_or(Ok(()), |line| Err(Guard::Writer.against(Some(line))))
     }
 

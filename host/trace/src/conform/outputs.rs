@@ -7,9 +7,15 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     end: u64,
-    actor: usize,
-    /// Where the core writes any of them first.
-    line: usize,
+    /// The core, and its first line that writes any of them.
+    by: By,
+}
+
+/// A write to an output: its core and its line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct By {
+    pub(super) actor: usize,
+    pub(super) line: usize,
 }
 
 /// What the cores of a rank have done in an operator.
@@ -26,26 +32,21 @@ pub(super) struct Outputs(HashMap<(u32, Doing), Written>);
 
 impl Outputs {
     /// A core writes bytes of an output. Returns the line where another core of its rank writes one of them in the same operator.
-    pub(super) fn write(
-        &mut self,
-        event: &Line,
-        doing: Doing,
-        (line, actor): (usize, usize),
-    ) -> Option<usize> {
+    pub(super) fn write(&mut self, event: &Line, doing: Doing, by: By) -> Option<usize> {
         let (start, end) = (event.offset, event.offset.saturating_add(event.length.unwrap_or(0)));
         let written = self.0.entry((event.rank, doing)).or_default();
         let extents = written.outputs.entry(event.region.clone()).or_default();
         let touched = extents.range(..end).rev().take_while(|(_, extent)| extent.end > start);
         let touched: Vec<_> = touched.map(|(start, extent)| (*start, *extent)).collect();
-        if let Some((_, other)) = touched.iter().find(|(_, extent)| extent.actor != actor) {
-            return Some(other.line);
+        if let Some((_, other)) = touched.iter().find(|(_, extent)| extent.by.actor != by.actor) {
+            return Some(other.by.line);
         }
-        let mut all = (start, Extent { end, actor, line });
+        let mut all = (start, Extent { end, by });
         for (start, extent) in touched {
             extents.remove(&start);
             all.0 = all.0.min(start);
             all.1.end = all.1.end.max(extent.end);
-            all.1.line = all.1.line.min(extent.line);
+            all.1.by.line = all.1.by.line.min(extent.by.line);
         }
         extents.insert(all.0, all.1);
         None
