@@ -1,8 +1,8 @@
-//! The AllGather and AllToAllV baseline that the operators replace, simulated over the same links (the A2 design and the stages article of
-//! docs/internals/sources.md): all ranks gather the routing of all (AllGather), the host waits for it and then knows the
-//! counts, rows are packed by receiver, exchanged (AllToAllV) and packed by expert; combine goes back the same way. The host
-//! launches each of these; an exchange has one task for each peer, and begins and ends with a word to and from each peer. The
-//! simulation has times only and keeps no bytes.
+//! The AllGather and AllToAllV baseline that the operators replace, simulated over the same links (the A2 design and the
+//! stages article of docs/internals/sources.md): all ranks gather the routing of all (AllGather), the host waits for it and
+//! then knows the counts, rows are packed by receiver, exchanged (AllToAllV) and packed by expert; combine goes back the
+//! same way. The host launches each of these; an exchange has one task for each peer, and begins and ends with a word to and
+//! from each peer. The simulation has times only and keeps no bytes.
 
 use super::network::{Event, Flow, Load, Network};
 use super::prices::{Cluster, Links, PortBy, Ps, mbs, ps, transfer};

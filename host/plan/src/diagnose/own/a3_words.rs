@@ -91,13 +91,13 @@ pub(super) fn flags(group: &Group<'_>, member: u32, number: u64) -> usize {
     }
     let slots = 0..group.shape.local_experts(group.ep(member)) * ranks;
     slots
-        .filter_map(|slot| word(group, member, (number, slot), Some(FieldName::Status)))
+        .filter_map(|slot| word(group, member, number, slot, Some(FieldName::Status)))
         .filter(is_there)
         .count()
 }
 
 /// That word of a slot.
-fn word(group: &Group<'_>, member: u32, (number, slot): (u64, u32), field: Option<FieldName>) -> Option<u64> {
+fn word(group: &Group<'_>, member: u32, number: u64, slot: u32, field: Option<FieldName>) -> Option<u64> {
     let (expert, source) = (slot / group.shape.ep_world_size(), slot % group.shape.ep_world_size());
     let at = [partition(number).index(), expert, source, 0, 0];
     group.word(member, (Named::DispatchStatus, field), at)
@@ -147,7 +147,7 @@ impl Own<'_, '_> {
         let wait = |slot: u32| Wait::new(flag, RankId(slot % ranks), &[slot / ranks]);
         let come: BTreeSet<_> = own
             .clone()
-            .filter(|slot| self.last.has_come(word(group, member, (number, *slot), field), wait(*slot)))
+            .filter(|slot| self.last.has_come(word(group, member, number, *slot, field), wait(*slot)))
             .collect();
         let has = |slot: u32| come.contains(&slot);
         let tellers = own.clone().filter(|slot| has(*slot)).map(|slot| RankId(slot % ranks));
