@@ -492,7 +492,7 @@ fn each_changed_line_of_a_half_is_refused() {
                 let conformed = conform(&other, &record.shape).unwrap();
                 let is_refused = conformed.broken.is_some() || !conformed.lacks.is_empty();
                 // Up to the next begin, which is of another phase, or the next event there is nothing that must be inside.
-                let is_free = |kind: &str| ["await", "observe", "quiet"].contains(&kind);
+                let is_free = |kind: &str| ["await", "quiet"].contains(&kind);
                 let is_harmless = match (kind, change) {
                     ("begin", DOUBLED) => true,
                     ("begin", LEFT_OUT) => {
@@ -1138,6 +1138,7 @@ const SURVIVORS: &[(&str, &[&str], &str)] = &[
     (LEFT_OUT, &["begin"], "a further begin is another phase of an operator"),
     (LEFT_OUT, &["deliver"], "what stands beside a row is read by its words, too"),
     (LEFT_OUT, &["observe"], "another word tells the core the same, or nothing that it needs"),
+    (LEFT_OUT, &["quiet"], "of the last rounds: a later word to the same rank says that the rows have landed"),
     (LEFT_OUT, &["put"], "that experts read a row where it was placed is in no record"),
     (LEFT_OUT, &["store"], "a word that its own core alone reads"),
     (LEFT_OUT, &["store of a flag"], "of the last rounds: the place is not used again"),
@@ -1157,7 +1158,7 @@ const SURVIVORS: &[(&str, &[&str], &str)] = &[
         &["put", "publish", "publish of a flag", "send", "post"],
         "the next event is none that it must precede",
     ),
-    (EXCHANGED, &["quiet"], "the next event needs none"),
+    (EXCHANGED, &["quiet", "resume"], "the next event needs none"),
     (
         EXCHANGED,
         &["store", "store of a flag", "write", "write of an output"],

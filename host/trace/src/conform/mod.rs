@@ -40,7 +40,7 @@ pub enum Guard {
     Gate,
     /// What other ranks await of an operator precedes the word that everything is sent.
     Sent,
-    /// A core has effects between the begin and the end of an operator.
+    /// A core has effects, and observes words of an operator, between its begin and its end.
     Inside,
     /// The bytes that an event reads or writes lie within their region.
     Place,
@@ -328,7 +328,7 @@ impl Reader<'_> {
     fn take(&mut self, number: usize, event: &Line, actor: usize) -> Result<(), Refused> {
         let is_core = event.core.is_some();
         let is_inside = event.is_of(self.states[actor].doing.as_ref());
-        if is_core && !is_inside && (event.is_effect() || ["sent", "end"].contains(&event.kind.as_str())) {
+        if is_core && !is_inside && event.is_of_operator() {
             return Err(Guard::Inside.against(None));
         }
         let to = event.peer.unwrap_or(event.rank);

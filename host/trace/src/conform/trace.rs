@@ -177,6 +177,13 @@ impl Line {
         ["begin", "resume"].contains(&self.kind.as_str())
     }
 
+    /// Whether a core does it in an operator only. A record may leave out of which operator a word is.
+    pub(super) fn is_of_operator(&self) -> bool {
+        let is_part = ["sent", "end"].contains(&self.kind.as_str());
+        let is_of_named = self.kind == "observe" && self.operator.is_some();
+        self.is_effect() || is_part || is_of_named
+    }
+
     /// Whether it hands bytes to a rank.
     pub(super) fn is_sent(&self) -> bool {
         ["put", "send", "post"].contains(&self.kind.as_str())
