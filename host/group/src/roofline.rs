@@ -28,6 +28,7 @@ use veriep_case::case::Case;
 use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_core::fabric::nic::Nic;
+use veriep_core::fabric::raw::RowCopy;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::protocol::{Choices, Operator, Receive};
 use veriep_core::shape::{Product, Protocol};
@@ -41,6 +42,21 @@ pub struct Roofline {
     pub dispatch: Duration,
     /// Of all that combine copies.
     pub combine: Duration,
+}
+
+/// The times of the bare copies of one round.
+#[derive(Clone, Copy, Debug)]
+struct RoundTimes {
+    dispatch: Duration,
+    /// Of what experts write, if they do.
+    experts: Duration,
+    combine: Duration,
+}
+
+impl RoundTimes {
+    fn sum(&self) -> Duration {
+        self.dispatch + self.experts + self.combine
+    }
 }
 
 /// What a phase copies, in all ranks together.
@@ -76,8 +92,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub const MEASURED_FROM: u64 = 1 << 20;
 /// Turns of each way to copy rows.
 const TURNS: usize = 3;
-/// Rounds of such a turn: one that finds the caches as the way before has left them, and one of each partition.
-const ROUNDS: usize = 3;
+/// Rounds of such a turn: of each partition one that finds the caches as the way before has left them, and one that counts.
+const ROUNDS: usize = 4;
 /// Repetitions of the bare copies of a run, of which the median counts.
 const REPETITIONS: usize = 5;
 /// Rounds from which on a run gains more by the right way than it takes to find it.
@@ -185,9 +201,10 @@ impl<'a> Traffic<'a> {
         copies.filter(|(copied, _)| matches!(copied, Copied::Put { .. })).map(|(_, len)| len).sum()
     }
 
-    /// The memory of a group that copies rows in the way in which these copies take least time on it: each way alternately, on as
-    /// many threads as the group has workers. The memory must be new, and is as it was afterwards. Of few bytes, and where
-    /// agents carry all rows, nothing is measured, and it stays as it is.
+    /// The memory of a group that copies rows in the way in which whole rounds of these copies take least time on it: each way
+    /// alternately, on as many threads as the group has workers. What experts write counts, too. Copies past the caches must gain
+    /// a tenth, since experts read the rows next, which bare copies do not. The memory must be new, and is as it was afterwards.
+    /// Of few bytes, and where agents carry all rows, nothing is measured, and it stays as it is.
     ///
     /// # Errors
     /// As of [`times`](Self::times).
@@ -201,15 +218,19 @@ impl<'a> Traffic<'a> {
         for _ in 0..TURNS {
             for (time, way) in &mut least {
                 group.inner = group.inner.with_row_copy(*way);
-                let turn = self.times(&group, threads, ROUNDS)?;
-                *time = (*time).min(turn.iter().flat_map(|times| &times[1..]).sum());
+                let turn = self.times_of(&group, threads, 0..ROUNDS)?;
+                *time = (*time).min(turn[ROUNDS / 2..].iter().map(RoundTimes::sum).sum());
             }
         }
         self.blank(&group, threads)?;
         self.experts_write = experts_write;
+        let cost = |(time, way): (Duration, RowCopy)| match way {
+            RowCopy::Streaming => time * 11 / 10,
+            RowCopy::Ahead | RowCopy::Plain => time,
+        };
         let [first, rest @ ..] = least;
         let (_, way) =
-            rest.into_iter().fold(first, |best, other| if other.0 < best.0 { other } else { best });
+            rest.into_iter().fold(first, |best, other| if cost(other) < cost(best) { other } else { best });
         Ok(group.inner.with_row_copy(way))
     }
 
@@ -236,7 +257,9 @@ impl<'a> Traffic<'a> {
         threads: usize,
         rounds: usize,
     ) -> Result<[Vec<Duration>; 2], Error> {
-        self.times_of(memory, threads, 0..rounds)
+        let rounds = self.times_of(memory, threads, 0..rounds)?;
+        let of = |time: fn(&RoundTimes) -> Duration| rounds.iter().map(time).collect();
+        Ok([of(|round| round.dispatch), of(|round| round.combine)])
     }
 
     /// The same of the rounds with these numbers.
@@ -245,7 +268,7 @@ impl<'a> Traffic<'a> {
         memory: &impl Backend,
         threads: usize,
         rounds: Range<usize>,
-    ) -> Result<[Vec<Duration>; 2], Error> {
+    ) -> Result<Vec<RoundTimes>, Error> {
         let unit = Schedule::parse("DC")?;
         let (arrived, stop) = (Arrivals::<AtomicU64>::default(), AtomicBool::new(false));
         let work = |w: usize| {
@@ -294,11 +317,15 @@ impl<'a> Traffic<'a> {
         let slowest =
             |round: usize, phase: usize| by_worker.iter().map(|times| times[round - first][phase]).max();
         let all = |round, operator| {
-            let of = self.phases(round).enumerate().filter(|(_, phase)| phase.operator == Some(operator));
+            let of = self.phases(round).enumerate().filter(|(_, phase)| phase.operator == operator);
             of.filter_map(|(phase, _)| slowest(round, phase)).sum()
         };
-        Ok([Operator::Dispatch, Operator::Combine]
-            .map(|operator| rounds.clone().map(|round| all(round, operator)).collect()))
+        let of_round = |round| RoundTimes {
+            dispatch: all(round, Some(Operator::Dispatch)),
+            experts: all(round, None),
+            combine: all(round, Some(Operator::Combine)),
+        };
+        Ok(rounds.map(of_round).collect())
     }
 
     /// Returns the bytes of a copy, as many as `scratch` has. A record is longer than its token: its bytes begin where the

@@ -1138,7 +1138,11 @@ const SURVIVORS: &[(&str, &[&str], &str)] = &[
     (LEFT_OUT, &["begin"], "a further begin is another phase of an operator"),
     (LEFT_OUT, &["deliver"], "what stands beside a row is read by its words, too"),
     (LEFT_OUT, &["observe"], "another word tells the core the same, or nothing that it needs"),
-    (LEFT_OUT, &["quiet"], "of the last rounds: a later word to the same rank says that the rows have landed"),
+    (
+        LEFT_OUT,
+        &["quiet"],
+        "of the last rounds: a later word to the same rank says that the rows have landed",
+    ),
     (LEFT_OUT, &["put"], "that experts read a row where it was placed is in no record"),
     (LEFT_OUT, &["store"], "a word that its own core alone reads"),
     (LEFT_OUT, &["store of a flag"], "of the last rounds: the place is not used again"),
