@@ -61,6 +61,7 @@ fn tests_that_documents_name_exist() {
     for document in [
         "doubt/protocol.md",
         "doubt/bug-classes.md",
+        "operate/schedule.md",
         "doubt/fuzzing.md",
         "doubt/seeded.md",
         "internals/sources.md",

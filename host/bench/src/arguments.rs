@@ -53,7 +53,7 @@ pub(crate) enum Baseline {
     MpiIsend,
 }
 
-/// Where the machines run.
+/// A backend on which the state machines run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub(crate) enum LiveArg {
     /// Worker threads of this process.
@@ -74,7 +74,7 @@ impl Baseline {
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// What all measurements have in common; by default E 64, K 8, H 7168.
+    /// The configuration of all measurements; by default E 64, K 8, H 7168.
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
     /// Values of ep_world_size; by default the configuration's, or 2,8 without one.
@@ -83,19 +83,19 @@ pub(crate) struct BenchArgs {
     /// Values of bs; by default the configuration's, or 16,64,128 without one.
     #[arg(long, value_name = "BS,...", value_delimiter = ',', help_heading = INPUT)]
     pub(crate) bs: Vec<u32>,
-    /// Where experts find received rows.
+    /// Place of received rows: copied out, read in place, or written directly where experts read.
     #[arg(long, value_parser = Receive::parser(), value_delimiter = ',', default_value = "copy", help_heading = PROTOCOL)]
     pub(crate) receive: Vec<Receive>,
-    /// Where experts leave their results (with --receive direct); several are measured alternately.
+    /// Place of experts' results: apart, or over the rows that they have read (with --receive direct); several are measured alternately.
     #[arg(long, value_parser = Experts::parser(), value_delimiter = ',', default_value = "apart", help_heading = PROTOCOL)]
     pub(crate) experts: Vec<Experts>,
-    /// Where the machines run; several are measured alternately.
+    /// Backends of the state machines; several are measured alternately.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "threads", help_heading = BACKEND)]
     pub(crate) backend: Vec<LiveArg>,
     /// With mpi: no process shares memory with another one, so that everything goes through the MPI.
     #[arg(long, help_heading = BACKEND)]
     pub(crate) all_far: bool,
-    /// How rows are copied; several are measured alternately.
+    /// Ways to copy rows; several are measured alternately.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto", help_heading = BACKEND)]
     pub(crate) row_copy: Vec<RowCopyArg>,
     /// Values of quant_mode, measured alternately; by default the configuration's.
@@ -128,13 +128,13 @@ pub(crate) struct BenchArgs {
     /// Print what has changed since an earlier report, which --out has written.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) compare: Option<PathBuf>,
-    /// How tokens choose experts; by default the preset's own choice, else uniform.
+    /// Distribution of tokens over experts; by default that of the preset, else uniform.
     #[arg(long, value_parser = Routing::parser(), help_heading = INPUT)]
     pub(crate) routing: Option<Routing>,
     /// Seed of all tensors.
     #[arg(long, default_value_t = 1, help_heading = INPUT)]
     pub(crate) seed: u64,
-    /// What computes on rows.
+    /// Vector unit that computes on rows.
     #[arg(long, value_parser = Unit::parser(), default_value = "auto", help_heading = BACKEND)]
     pub(crate) vector: Unit,
     /// Worker threads; by default one per processor.

@@ -1,5 +1,5 @@
 //! Conflicts between configurations that share one group: parameters that all ranks and layers must agree on, and layouts that
-//! cannot share one window. The argument is in docs/doubt/schedules.md.
+//! cannot share one window. The argument is in docs/doubt/layers.md.
 
 use crate::config::Config;
 use serde::Serialize;

@@ -173,7 +173,7 @@ fn releases() -> impl TypedValueParser<Value = Release> {
 /// Choices for generated tensors.
 #[derive(Args, Clone, Debug)]
 pub struct TensorArgs {
-    /// How tokens choose experts; by default the preset's own choice, else uniform.
+    /// Distribution of tokens over experts; by default that of the preset, else uniform.
     #[arg(long, value_parser = Routing::parser(), help_heading = INPUT)]
     pub routing: Option<Routing>,
     /// Make active masks.
@@ -378,19 +378,19 @@ pub struct ScheduleArgs {
     /// Ranks of a server in the hierarchy; by default half of the ranks, or 1 if their number is odd.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4), help_heading = SEARCH)]
     pub server_ranks: Option<u32>,
-    /// How often the order runs. By default without bound, or once if it leaves a dispatch uncombined.
+    /// Number of times that the order runs. By default without bound, or once if it leaves a dispatch uncombined.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = SEARCH)]
     pub rounds: Option<u32>,
-    /// What is searched; by default the machines, but the windows for three or more ranks of the A2 full mesh.
+    /// Subject of the search: the state machines by default, the windows for three or more ranks of the A2 full mesh.
     #[arg(long, value_enum, help_heading = SEARCH)]
     pub model: Option<ModelArg>,
-    /// Where experts find received rows.
+    /// Place of received rows: copied out, read in place, or written directly where experts read.
     #[arg(long, value_parser = Receive::parser(), default_value = "copy", help_heading = PROTOCOL)]
     pub receive: Receive,
-    /// Where experts leave their results (with --receive direct).
+    /// Place of experts' results: apart, or over the rows that they have read (with --receive direct).
     #[arg(long, value_parser = Experts::parser(), default_value = "apart", help_heading = PROTOCOL)]
     pub experts: Experts,
-    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
+    /// Place of a dispatch's counts: in its flags, or in words that are sent before (plain layout); joint by default.
     #[arg(long, value_parser = Flags::parser(), help_heading = PROTOCOL)]
     pub flags: Option<Flags>,
     /// Stop the search after this many states (about 1 KiB each).
@@ -441,19 +441,19 @@ fn identifier(text: &str) -> Result<String, String> {
 /// Choices of a group that decide where things lie.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ModeArgs {
-    /// Where experts find received rows.
+    /// Place of received rows: copied out, read in place, or written directly where experts read.
     #[arg(long, value_parser = Receive::parser(), default_value = "copy", help_heading = PROTOCOL)]
     pub receive: Receive,
-    /// Where experts leave their results (with --receive direct).
+    /// Place of experts' results: apart, or over the rows that they have read (with --receive direct).
     #[arg(long, value_parser = Experts::parser(), default_value = "apart", help_heading = PROTOCOL)]
     pub experts: Experts,
-    /// Whether the count of a dispatch comes with its flag or ahead of it (plain layout); joint by default.
+    /// Place of a dispatch's counts: in its flags, or in words that are sent before (plain layout); joint by default.
     #[arg(long, value_parser = Flags::parser(), help_heading = PROTOCOL)]
     pub flags: Option<Flags>,
-    /// Who sends to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
+    /// Sender of messages to other servers in the hierarchy: 2 the agent, 3 the cores; 3 by default.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3), help_heading = PROTOCOL)]
     pub stage: Option<u32>,
-    /// How many bytes status slots are apart: 64 for a memory that writes back whole lines (plain layout).
+    /// Bytes from one status slot to the next: 64 for a memory that writes back whole lines (plain layout).
     #[arg(long, value_parser = Slots::parser(), default_value = "32", help_heading = PROTOCOL)]
     pub slots: Slots,
     /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
@@ -508,10 +508,10 @@ pub struct CompareArgs {
     pub asked: AskedArgs,
 }
 
-/// What is judged, and how strictly.
+/// Tensors and ranks to compare, and the tolerance.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AskedArgs {
-    /// How many steps of its type a value may be off; leave it out for a case made by gen --hard.
+    /// Steps of its type by which a value may be off; leave it out for a case made by gen --hard.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = JUDGEMENT)]
     pub ulp: u64,
     /// A value may differ by X * abs(expected), plus the --atol.
@@ -550,7 +550,7 @@ pub struct DiagnoseArgs {
     /// writes such a folder.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
-    /// Which operators the group ran.
+    /// Operators that the group ran: the shipped ones, or those of VeriEP.
     #[arg(long, value_parser = OperatorSource::parser(), default_value = "veriep", help_heading = INPUT)]
     pub from: OperatorSource,
     /// A configuration file.
@@ -565,26 +565,26 @@ pub struct DiagnoseArgs {
     /// A case with the batch that hangs, whose expert_ids say which rank returns which result.
     #[arg(long, value_name = "CASE", help_heading = INPUT)]
     pub case: Option<PathBuf>,
-    /// Where experts found received rows. This option and those below are needed only where options.toml in the folder does
+    /// Place of received rows. This option and those below are needed only where options.toml in the folder does
     /// not say it.
     #[arg(long, value_parser = Receive::parser(), help_heading = PROTOCOL)]
     pub receive: Option<Receive>,
-    /// Whether the count of a dispatch came with its flag or ahead of it (plain layout).
+    /// Place of a dispatch's counts: in its flags, or in words that were sent before (plain layout).
     #[arg(long, value_parser = Flags::parser(), help_heading = PROTOCOL)]
     pub flags: Option<Flags>,
-    /// Who sent to other servers in the hierarchy: 2 the agent, 3 the cores.
+    /// Sender of messages to other servers in the hierarchy: 2 the agent, 3 the cores.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3), help_heading = PROTOCOL)]
     pub stage: Option<u32>,
-    /// How many bytes status slots were apart (plain layout).
+    /// Bytes from one status slot to the next (plain layout).
     #[arg(long, value_parser = Slots::parser(), help_heading = PROTOCOL)]
     pub slots: Option<Slots>,
     /// Shift each block of records by BYTES x (source rank + owner rank).
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, help_heading = PROTOCOL)]
     pub port_offset: Option<i64>,
-    /// Where experts left their results.
+    /// Place of experts' results.
     #[arg(long, value_parser = Experts::parser(), help_heading = PROTOCOL)]
     pub experts: Option<Experts>,
-    /// How many batches were in flight: N dispatches, then their combines.
+    /// Batches in flight: N dispatches, then their combines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = PROTOCOL)]
     pub in_flight: Option<u32>,
     /// The group took operators in two halves.

@@ -94,7 +94,7 @@ const FORTY: &[Row] = &[
     (A3, "Ds0 Dr0 Cs0 Cr0 D1 C1|DDCC", 0, Deadlock, &[2, 2]),
 ];
 
-/// As users may write them: from docs/doubt/schedules.md alone.
+/// As users may write them: from docs/operate/schedule.md alone.
 const TEN: &[Row] = &[
     (A3, "DC|Ds Dr Cs Cr", 0, Safe, &[2, 1]),
     (A3, "D Cs D Cr C", 1, Safe, &[2, 2]),

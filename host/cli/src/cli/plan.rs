@@ -15,7 +15,7 @@ pub struct PlanArgs {
     /// Choose experts as `gen` does with this seed. By default those of a case; of a configuration they are unknown.
     #[arg(long, help_heading = INPUT)]
     pub seed: Option<u64>,
-    /// How tokens choose experts; by default the preset's own choice, else uniform.
+    /// Distribution of tokens over experts; by default that of the preset, else uniform.
     #[arg(long, value_parser = Routing::parser(), requires = "seed", help_heading = INPUT)]
     pub routing: Option<Routing>,
     /// Make active masks as `gen` does.
@@ -30,7 +30,7 @@ pub struct PlanArgs {
     /// Order in which a core sends its items.
     #[arg(long, value_parser = SendOrder::parser(), default_value = "staggered", help_heading = PROTOCOL)]
     pub order: SendOrder,
-    /// How tokens are spread over the replicas of a shared expert.
+    /// Distribution of tokens over the replicas of a shared expert.
     #[arg(long, value_parser = SharedSplit::parser(), default_value = "all-in", help_heading = PROTOCOL)]
     pub shared: SharedSplit,
     #[command(flatten)]

@@ -22,7 +22,7 @@ pub struct RunArgs {
     /// Write the memory of all ranks when the run hangs or ends, and on SIGUSR2; `diagnose` reads it (Linux).
     #[arg(long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub dump: Option<PathBuf>,
-    /// What runs the ranks: threads, processes, MPI, or a scheduler in one thread.
+    /// Backend of the ranks: threads, processes, MPI, or a scheduler in one thread.
     #[arg(long, value_enum, default_value_t, help_heading = BACKEND)]
     pub backend: BackendArg,
     /// Number of rounds, rounded up to whole schedules.
@@ -49,10 +49,10 @@ pub struct RunArgs {
     pub order: SendOrder,
     #[command(flatten)]
     pub mode: ModeArgs,
-    /// What computes on rows; results are the same.
+    /// Vector unit that computes on rows; results are the same.
     #[arg(long, value_parser = Unit::parser(), default_value = "auto", help_heading = BACKEND)]
     pub vector: Unit,
-    /// How rows are copied (threads, processes, mpi); auto by default.
+    /// Way to copy rows (threads, processes, mpi); auto measures, and is the default.
     #[arg(long, value_enum, help_heading = BACKEND)]
     pub row_copy: Option<RowCopyArg>,
     /// Number of processes, each for neighbouring ranks. By default the smaller of ranks and processors (processes), or as
@@ -69,7 +69,7 @@ pub struct RunArgs {
     /// Worker threads of each process; by default one per processor in all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = BACKEND)]
     pub threads: Option<u32>,
-    /// Which worker polls which core; ranks by default.
+    /// Assignment of cores to workers; ranks by default.
     #[arg(long, value_parser = Spread::parser(), help_heading = BACKEND)]
     pub spread: Option<Spread>,
     /// Make a rank misbehave: silent=RANK loses all that it publishes, silent=RANK:WHAT only its counts, tokens, grants, blocks,

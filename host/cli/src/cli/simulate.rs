@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::shared::SharedSplit;
 
-/// Whether a simulation keeps rows.
+/// Rows of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RowsArg {
     /// Rows are kept, and outputs are compared with the oracle.
@@ -40,7 +40,7 @@ pub struct SimulateArgs {
     pub order: SendOrder,
     #[command(flatten)]
     pub mode: ModeArgs,
-    /// How tokens are spread over the replicas of a shared expert; `even` redirects links only.
+    /// Distribution of tokens over the replicas of a shared expert; `even` redirects links only.
     #[arg(long, value_parser = SharedSplit::parser(), default_value = "all-in", help_heading = PROTOCOL)]
     pub shared: SharedSplit,
     /// Operators of a round, DC or DDCC.
@@ -73,7 +73,7 @@ pub struct SimulateArgs {
     /// Repeat on another cluster, with bandwidth only, or as it was done before (old-way), and compare the times.
     #[arg(long, value_name = "a2|a3|FILE|free|old-way", help_heading = SIMULATION)]
     pub against: Option<String>,
-    /// Whether rows are kept; by default if they fit 1 GiB.
+    /// Rows: real ones are kept and compared, the others only take time; by default real if they fit 1 GiB.
     #[arg(long, value_enum, help_heading = SIMULATION)]
     pub rows: Option<RowsArg>,
     /// The number of events after which the simulation gives up, and says which ports have carried most.

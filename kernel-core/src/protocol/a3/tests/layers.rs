@@ -1,4 +1,4 @@
-//! Layers of different sizes on one window: combinations that the argument of docs/doubt/schedules.md allows, and others.
+//! Layers of different sizes on one window: combinations that the argument of docs/doubt/layers.md allows, and others.
 //!
 //! A partition holds the combine area first and the dispatch area after it. The layer determines the border, so the
 //! dispatch area of one layer may overlap the combine area of another.
