@@ -19,7 +19,7 @@ use veriep_core::vector::Portable;
 type Memory = Vec<Vec<u8>>;
 const OUTPUTS: usize = 2;
 
-/// Where a place lies in a rank's memory: in which part, and at which bytes.
+/// Where a place is in a rank's memory: in which part, and at which bytes.
 fn find(ranks: &[Memory], rank: RankId, at: Place, len: u64) -> Result<(usize, Range<usize>), Fault> {
     let part = match at.region {
         Region::State => 0,

@@ -7,7 +7,7 @@
 //! The modules, each of which uses only those before it: [`units`], [`shape`] (a checked configuration), [`inputs`],
 //! [`placement`], [`place`], [`layout`], [`plan`], [`fabric`] (the memory of all ranks, as one core sees it), [`vector`] (a
 //! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Feature `conformance` has the memory's contract as
-//! programs. Two features that allocate come on top: `reference`, the oracle, which uses the shape alone, and `sim`, groups that
+//! programs. Two features that allocate come on top: `reference`, the reference, which uses the shape alone, and `sim`, groups that
 //! are simulated in one thread.
 //!
 //! "Seed 00n" is the source document of that number, which `docs/internals/sources.md` of the repository lists.

@@ -1,6 +1,6 @@
 //! Macros that give names to the values of enums, and to the phases of machines.
 
-/// Declares an enum, the list of its values, and their names: each value and its name stand in one line.
+/// Declares an enum, the list of its values, and their names: each value and its name are in one line.
 macro_rules! named {
     ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $text:literal,)* }) => {
         $(#[$about])*
@@ -20,7 +20,7 @@ macro_rules! named {
     };
 }
 
-/// Names the phases of a machine, or of a part of one, whose name then stands in front of them.
+/// Names the phases of a machine, or of a part of one, whose name then is in front of them.
 ///
 /// If the type of the part is given, it gets a method `phase` with the name of its phase. In the phase that stands last, behind
 /// a semicolon, that is the phase of the part within.
@@ -51,7 +51,7 @@ macro_rules! phase_names {
     };
 }
 
-/// Declares the phases of a machine, or of a part of one, whose name then stands in front of theirs: each phase with those that
+/// Declares the phases of a machine, or of a part of one, whose name then is in front of theirs: each phase with those that
 /// may follow it. From these lines come the names in traces, the check of every transition in tests, and the page of the
 /// documents that lists them (`docs/internals/phases.md`).
 ///

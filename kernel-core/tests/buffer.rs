@@ -263,7 +263,7 @@ fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
     })
 }
 
-/// Asserts that the areas of a valid shape lie within their part of the window.
+/// Asserts that the areas of a valid shape are within their part of the window.
 fn assert_areas_fit(shape: &Shape) {
     let half = shape.window_bytes() / 2;
     match shape.protocol() {

@@ -184,7 +184,7 @@ fn an_entry_out_of_range_is_named() {
     // table2 of new id 1, then after the last.
     assert!(broken(&[(11, 6)]).contains("a physical rank must be in [0, ep_world_size)"));
     assert!(broken(&[(11, -1)]).contains("a physical rank must be in [0, ep_world_size)"));
-    assert_eq!(broken(&[(14, 1)]), "elastic_info[14] = 1: must be -1 behind the last new id (new id = 4)");
+    assert_eq!(broken(&[(14, 1)]), "elastic_info[14] = 1: must be -1 after the last new id (new id = 4)");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn a_word_is_a_physical_expert_or_follows_the_last_one() {
     let told = changed(&[(1, -2)]);
     assert_eq!(told[0], format!("expert_map[1] = -2: {range} {row0}"));
     let place = at("logical expert = 0, replica = 2");
-    assert_eq!(changed(&[(1, N)]), [format!("expert_map[2] = 7: -1 must stand behind the replicas {place}")]);
+    assert_eq!(changed(&[(1, N)]), [format!("expert_map[2] = 7: -1 must come after the replicas {place}")]);
     let place = at("logical expert = 1, replica = 0");
     assert_eq!(
         changed(&[(4, N)]),

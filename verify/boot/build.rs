@@ -1,4 +1,4 @@
-//! Asks the oracle what must come of every round, and tells the linker where the program lies.
+//! Asks the reference what must come of every round, and tells the linker where the program lies.
 
 #[path = "src/scene.rs"]
 #[allow(dead_code)]

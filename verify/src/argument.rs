@@ -77,7 +77,7 @@ impl Region {
 /// Something that may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// No gate stands between two uses of a partition.
+    /// No gate is between two uses of a partition.
     NoGate { region: Region, writer: usize, owner: usize, operator: Planned, before: Planned },
     /// A rank never takes an operator that others take, nor reads what they send it.
     Missing { rank: usize, operator: Planned },
@@ -96,7 +96,7 @@ impl fmt::Display for Gap {
         match self {
             Self::NoGate { region, writer, owner, operator, before } => write!(
                 f,
-                "no gate stands between {before} of rank {owner} and {operator} of rank {writer}, which use one partition of {}",
+                "no gate is between {before} of rank {owner} and {operator} of rank {writer}, which use one partition of {}",
                 region.name()
             ),
             Self::Missing { rank, operator } => {
@@ -316,7 +316,7 @@ impl Unrolled {
         };
         // Of its own a rank knows without a flag.
         let knows = ranks[0] == ranks[1] && former.ends < next.begins;
-        // Behind the newest gate that the writer has ended the others are no better.
+        // After the newest gate that the writer has ended the others are no better.
         let gates = || owner.spans[0].iter().zip(&writer.spans[0]);
         let is_gate = |(of_owner, of_writer): (&Span, &Span)| {
             former.ends < of_owner.begins && of_writer.ends < next.begins

@@ -174,7 +174,7 @@ defects! {
     RelaxedReady: explorer [], loom Fails, sim [];
     /// What follows an observe may have come before it.
     RelaxedObserve: explorer [], loom Fails, sim [];
-    /// What an agent observes may come behind what follows.
+    /// What an agent observes may come after what follows.
     RelaxedAgent: explorer [], loom Fails, sim [];
     /// A transfer is not after the memory that its agent has seen.
     RelaxedTransfer: explorer [], loom Fails, sim [];
@@ -211,9 +211,9 @@ defects! {
     CombineWaitsForDispatch: explorer [], loom Fails, sim [];
     /// Combine does not wait for its flag of slot 1 of the first partition.
     CombineIgnoresFlag: explorer [], loom Fails, sim [];
-    /// What a core wrote for a transfer lands behind the doorbell.
+    /// What a core wrote for a transfer lands after the doorbell.
     LateWrites: explorer [], loom Fails, sim [InTime(WindowsOut)];
-    /// Task records land behind the doorbell.
+    /// Task records land after the doorbell.
     LateTasks: explorer [], loom Fails, sim [];
     /// Both halves of A2's windows are one.
     OneHalf: explorer [], loom Fails, sim [Second(Half)];

@@ -141,7 +141,7 @@ fn settled(order: &Order) -> Vec<Planned> {
     order.times(if order.is_balanced() { 2 + spread(order) } else { 1 })
 }
 
-/// How many times round a batch can lie apart in an order.
+/// How many times round a batch can be apart in an order.
 pub(crate) fn spread(order: &Order) -> usize {
     let last = order.body().iter().map(|planned| planned.round + 1).max().unwrap_or(0);
     last.div_ceil(order.batches().max(1))

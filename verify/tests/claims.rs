@@ -28,10 +28,10 @@ struct Test {
 /// A call in which loom runs a model, or a helper does.
 struct Call {
     function: String,
-    /// The name of the model, if it stands there.
+    /// The name of the model, if it is there.
     name: Option<String>,
     bound: Option<String>,
-    /// How many executions it must have, if that stands there.
+    /// How many executions it must have, if that is there.
     executions: Option<String>,
 }
 
@@ -145,7 +145,7 @@ fn made(literal: &str, name: &str) -> bool {
     rest.is_empty() || rest.starts_with(", ")
 }
 
-/// The length of what stands in a literal outside `{..}`.
+/// The length of what is in a literal outside `{..}`.
 fn fixed(literal: &str) -> usize {
     literal.split('{').map(|part| part.rsplit('}').next().unwrap().len()).sum()
 }
@@ -300,7 +300,7 @@ const AROUND: [Around; 17] = [
         test: "every_place_of_the_largest_shapes_is_in_range_and_an_exact_number",
     },
     Around {
-        claim: "groups at all limits compute what the oracle says",
+        claim: "groups at all limits compute what the reference says",
         bound: "a round of each layout over sparse memory",
         file: "host/group/tests/rounds/large.rs",
         test: "rounds_at_all_limits_of_a3_come_back",
@@ -385,7 +385,7 @@ fn around(page: &mut String) {
          that these tests were seen to catch.\n\n| claim | bound | test |\n|---|---|---|\n",
     );
     for Around { claim, bound, file, test } in AROUND {
-        // Some stand in a module of their file.
+        // Some are in a module of their file.
         let has_it = fs::read_to_string(root().join(file)).unwrap().contains(&format!("fn {test}("));
         assert!(has_it, "{file}: no test {test}");
         writeln!(page, "| {claim} | {bound} | `{test}` in `{file}` |").unwrap();

@@ -1,4 +1,4 @@
-//! Any bytes as a case: `config.toml`, and behind a line of its own the bytes of `inputs.safetensors`. A case that is
+//! Any bytes as a case: `config.toml`, and after a line of its own the bytes of `inputs.safetensors`. A case that is
 //! taken is right in all its tensors; what is refused is refused in lines that a person can read, with status 2.
 
 use veriep_case::case::{self, Case};

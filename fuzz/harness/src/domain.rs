@@ -70,7 +70,7 @@ impl Numbers {
     /// Bytes that [`Self::to_bytes`] makes.
     pub const LEN: usize = 15;
 
-    /// The numbers of the first bytes, zeros where there are none; and the bytes behind them.
+    /// The numbers of the first bytes, zeros where there are none; and the bytes after them.
     pub fn from_bytes(bytes: &[u8]) -> (Self, &[u8]) {
         let (head, rest) = bytes.split_at(Self::LEN.min(bytes.len()));
         (Unstructured::new(head).arbitrary().unwrap_or_default(), rest)
@@ -200,7 +200,7 @@ impl Domain {
         Some(Self { numbers, whole, shape, choices, elastic })
     }
 
-    /// The name by which memory, tensors and the oracle know the rank that machines call `ep`.
+    /// The name by which memory, tensors and the reference know the rank that machines call `ep`.
     pub fn physical(&self, ep: RankId) -> RankId {
         self.elastic.as_ref().and_then(|(_, left)| left.physical(ep)).unwrap_or(ep)
     }

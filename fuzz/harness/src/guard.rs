@@ -1,4 +1,4 @@
-//! Every access to memory is held against the layout: it must lie in one slot of one area, and the writer must be
+//! Every access to memory is held against the layout: it must be in one slot of one area, and the writer must be
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
 use crate::spec;

@@ -41,7 +41,7 @@ pub struct Report {
     pub refused: Vec<(usize, ProtocolError)>,
     /// Operators that came to an end, over all members.
     pub ended: usize,
-    /// Rows and sums of others that were held against the oracle.
+    /// Rows and sums of others that were held against the reference.
     pub unharmed: usize,
     /// How often so much was in flight that some of it had to land.
     pub full: usize,
@@ -137,7 +137,7 @@ impl Watch for Attack {
 }
 
 impl Attack {
-    /// Every row of a source that does not lie is where the counts say, as the oracle has it. What the experts return
+    /// Every row of a source that does not lie is where the counts say, as the reference has it. What the experts return
     /// for all rows.
     fn unharmed_rows(
         &mut self,
@@ -192,7 +192,7 @@ impl Attack {
         group.cluster.returned(member, round, y)
     }
 
-    /// Every token without an expert on the Byzantine rank has the oracle's sum.
+    /// Every token without an expert on the Byzantine rank has the reference's sum.
     fn unharmed_sums(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize, byzantine: RankId) {
         let shape = &group.scene.domain.shape;
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
@@ -254,7 +254,7 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
         let mut tape = group.scene.tape();
         let (number, at, len) = recent[tape.below(recent.len())];
         let words = len / 4;
-        // Behind the row of a record stand scale and triple.
+        // After the row of a record stand scale and triple.
         let last = if tape.byte() & 1 == 0 { words } else { words.min(4) };
         let at = Place { offset: at.offset + 4 * (words - last + tape.below(last)) as u64, ..at };
         let change = [1, 2, 0xFFFF_FFFF, 0x100][tape.below(4)];
@@ -289,7 +289,7 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
         Named::StreamsIn | Named::StreamsOut => {
             area.slot - 8 - 8 * tape.below(area.slot.min(256) as usize / 8) as u64
         }
-        // Fields of hierarchies and infos lie further behind.
+        // Fields of hierarchies and infos are further behind.
         Named::RelayRecords | Named::NearSlots | Named::Infos => {
             tape.below(area.slot.min(256) as usize) as u64 & !3
         }

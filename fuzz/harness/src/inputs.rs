@@ -65,7 +65,7 @@ fn redundant(shape: &Shape, tape: &mut Tape<'_>) -> bool {
         let at = tape.below(words.len());
         words[at] = if tape.one_in(16) { tape.word() as i32 } else { tape.below(experts + 2) as i32 - 1 };
     }
-    // The rules once more: rows of experts with -1 behind them, in all each expert once.
+    // The rules once more: rows of experts with -1 after them, in all each expert once.
     let rows_of = words.chunks(width).map(|row| row.split(|&word| word == -1).next().unwrap_or_default());
     let rows_of: Vec<_> = rows_of.collect();
     let mut named = rows_of.concat();

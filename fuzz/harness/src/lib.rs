@@ -1,4 +1,4 @@
-//! Operations and oracles for fuzzing. Each of the modules named like a target has a `run` that takes any bytes, does
+//! Operations and expected results for fuzzing. Each of the modules named like a target has a `run` that takes any bytes, does
 //! what they mean and panics where something is wrong. The thin programs in `fuzz/fuzz_targets` hand it what libFuzzer
 //! makes up; the tests hand it the seeds, on any toolchain.
 //!

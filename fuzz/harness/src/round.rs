@@ -1,4 +1,4 @@
-//! Whole rounds under any schedule and any landing of effects: every output as the oracle has it, no flag left behind,
+//! Whole rounds under any schedule and any landing of effects: every output as the reference has it, no flag left behind,
 //! an end.
 
 use crate::domain::{Domain, Feature, Numbers};
@@ -85,7 +85,7 @@ impl Watch for Honest {
     }
 }
 
-/// Runs `judge` with the oracle of a round.
+/// Runs `judge` with the reference of a round.
 pub(crate) fn oracle<T>(group: &Group<'_, '_, '_>, round: usize, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
     let ranks: Vec<_> = group.scene.rounds[round].iter().map(crate::domain::Tensors::inputs).collect();
     let elastic_info = group.scene.domain.elastic.as_ref().map(|(info, _)| info.as_slice());
@@ -195,7 +195,7 @@ fn check_combine(group: &Group<'_, '_, '_>, member: usize, round: usize, seed: u
     });
 }
 
-/// Behind the last operator no flag is left that a later one could take for its own.
+/// After the last operator no flag is left that a later one could take for its own.
 fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     let shape = &group.scene.domain.shape;
     for member in &group.cluster.members {

@@ -1,4 +1,4 @@
-//! Any configuration at the door. Refused, it says why; taken, no two areas overlap, everything lies inside its region,
+//! Any configuration at the door. Refused, it says why; taken, no two areas overlap, everything is inside its region,
 //! aligned, look-ups go back and forth, and the sizes fit each other.
 
 mod areas;
@@ -235,7 +235,7 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {
         disjoint(&shape, rank, Choices::default());
     }
-    // Rows that experts read in place lie in records; with direct placement they have areas of their own.
+    // Rows that experts read in place are in records; with direct placement they have areas of their own.
     if row_table::is_possible(&shape) {
         landings(config, limits, &shape);
     }

@@ -30,7 +30,7 @@ pub struct When {
 
 /// What is wrong about `word`, seen by an observation.
 pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
-    // Where words have the numbers of calls, all ranks are honest, and the oracle judges what they bring about.
+    // Where words have the numbers of calls, all ranks are honest, and the reference judges what they bring about.
     if guard.checked {
         return None;
     }

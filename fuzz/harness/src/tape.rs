@@ -55,7 +55,7 @@ macro_rules! read_in_order {
     ($name:ident { $($field:ident),* }) => {
         impl<'a> arbitrary::Arbitrary<'a> for $name {
             fn arbitrary(bytes: &mut arbitrary::Unstructured<'a>) -> arbitrary::Result<Self> {
-                // Fields of a literal are evaluated as they stand there.
+                // Fields of a literal are evaluated as they are there.
                 Ok(Self { $($field: bytes.arbitrary()?),* })
             }
         }

@@ -12,7 +12,7 @@ use veriep_core::vector::{Any, Term, Value, Vector, cells};
 #[derive(Clone, Debug)]
 pub struct Operands {
     pub is_f16: bool,
-    /// Bit 0: smooth scales; bit 1: rows of halves, so that much of int8 lies on a tie.
+    /// Bit 0: smooth scales; bit 1: rows of halves, so that much of int8 is on a tie.
     pub modes: u8,
     pub kinds: [u8; 5],
     pub weights: [f32; 5],
@@ -147,7 +147,7 @@ fn blocks(unit: Any, dtype: Dtype, row: &[u8]) {
     are_blocks(dtype, &f, &data, &scales);
 }
 
-/// The same of rows of f32: of any bits, or of what lies next to the ties.
+/// The same of rows of f32: of any bits, or of what is next to the ties.
 fn sum_blocks(unit: Any, dtype: Dtype, rows: &[Vec<u8>; 4]) {
     let bits = |i: usize| [rows[1][2 * i], rows[1][2 * i + 1], rows[2][2 * i], rows[2][2 * i + 1]];
     let any: Vec<f32> = (0..rows[0].len() / 2).map(|i| f32::from_le_bytes(bits(i))).collect();

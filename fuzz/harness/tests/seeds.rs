@@ -1,5 +1,5 @@
-//! The seeds. Every seed is a scenario that a test here asserts before it stands in `fuzz/seeds`; and all that
-//! stands there is run, regressions included.
+//! The seeds. Every seed is a scenario that a test here asserts before it is in `fuzz/seeds`; and all that
+//! is there is run, regressions included.
 //!
 //! `VERIEP_WRITE_SEEDS=1 cargo test -p veriep-fuzz` writes the seeds anew.
 
@@ -231,7 +231,7 @@ fn every_choice_that_a_shape_leaves_is_drawn() {
     }
 }
 
-/// The first bytes behind the numbers: kind and rate.
+/// The first bytes after the numbers: kind and rate.
 fn attack(numbers: &Numbers, kind: u8, rate: u8) -> (Vec<u8>, hostile::Report) {
     let bytes = [numbers.to_bytes(), vec![kind, rate]].concat();
     let report = hostile::run(&bytes).unwrap();

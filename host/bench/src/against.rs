@@ -250,7 +250,7 @@ impl Program<'_> {
             return self.late(&format!("takes no orders and does not end within {limit} s"));
         };
         let why = said.iter().find(|line| line.starts_with("baseline: "));
-        // mpirun's own words stand between rulers.
+        // mpirun's own words are between rulers.
         let why = why.or_else(|| said.iter().find(|line| line.contains(char::is_alphabetic)));
         let why = why.map_or("printed nothing that can be read", String::as_str);
         Error::Request(self.line(&format!("{status}: {why}")))

@@ -116,7 +116,7 @@ pub(crate) struct BenchArgs {
     /// Also measure the protocol without rows: the time of a step and of a flag, and the share of a round.
     #[arg(long, help_heading = MEASUREMENT)]
     pub(crate) protocol: bool,
-    /// Also measure these programs, on the same inputs, their outputs compared with the oracle.
+    /// Also measure these programs, on the same inputs, their outputs compared with the reference.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEM,...", help_heading = MEASUREMENT)]
     pub(crate) against: Vec<Baseline>,
     /// Folder of those programs; by default $VERIEP_BASELINES, else `baselines` beside this program's folder.

@@ -13,10 +13,10 @@ use veriep_group::interrupt;
 
 /// What is measured. Between its turns it sleeps, so that the others have the processors.
 pub(crate) trait System {
-    /// Compares what it puts out with the oracle; `name` is that of the check.
+    /// Compares what it puts out with the reference; `name` is that of the check.
     fn check(&mut self, name: &str) -> Result<(), Error>;
 
-    /// Times of iterations whose operators all ranks begin together, behind some to warm up.
+    /// Times of iterations whose operators all ranks begin together, after some to warm up.
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error>;
 
     /// What a round takes of so many back to back.
@@ -39,7 +39,7 @@ pub(crate) trait System {
     }
 
     /// Returns the times of rounds in which no row is copied, and their counts; `None` for a system without machines.
-    fn weightless(
+    fn without_rows(
         &mut self,
         _workers: usize,
         (_warm_up, _iterations): (u32, u32),
@@ -60,7 +60,7 @@ pub(crate) struct Block {
     pub(crate) memcpy_ms: Option<[f64; 2]>,
     /// What is left when rows weigh nothing: with all workers and with one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) weightless_ms: Option<[[f64; 2]; 2]>,
+    pub(crate) without_rows_ms: Option<[[f64; 2]; 2]>,
 }
 
 /// Measures all alternately: in each block every system once, another one first each time. What comes out is in the order
@@ -86,7 +86,7 @@ pub(crate) fn measure(
     }
     for (system, measured) in systems.iter_mut().zip(&mut measured) {
         if args.protocol {
-            measured.counts = system.weightless(threads(args), (0, 1))?.map(|(_, counts)| counts);
+            measured.counts = system.without_rows(threads(args), (0, 1))?.map(|(_, counts)| counts);
         }
         measured.sent = system.sent();
         system.check("after")?;
@@ -108,9 +108,9 @@ fn one_turn(system: &mut dyn System, args: &BenchArgs, measured: &mut Measured) 
     block.memcpy_ms = (!copies.is_empty()).then(|| copies.medians());
     if args.protocol {
         let mut on = |workers| -> Result<_, Error> {
-            Ok(system.weightless(workers, (warm_up, iters))?.map(|(times, _)| times.medians()))
+            Ok(system.without_rows(workers, (warm_up, iters))?.map(|(times, _)| times.medians()))
         };
-        block.weightless_ms = on(threads(args))?.zip(on(1)?).map(<[_; 2]>::from);
+        block.without_rows_ms = on(threads(args))?.zip(on(1)?).map(<[_; 2]>::from);
     }
     measured.single.dispatch.extend(single.dispatch);
     measured.single.combine.extend(single.combine);

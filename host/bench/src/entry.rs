@@ -40,7 +40,7 @@ pub(crate) struct Subject<'c> {
     pub(crate) row_copy: Option<RowCopy>,
 }
 
-/// One system at one point of the grid. Its outputs were the oracle's, before the measurement and after it.
+/// One system at one point of the grid. Its outputs were the reference's, before the measurement and after it.
 #[derive(Serialize)]
 pub(crate) struct Entry {
     pub(crate) system: String,
@@ -222,12 +222,12 @@ fn memcpy(mine: &Measured) -> Option<Than> {
 fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
     let counts = mine.counts?;
     let share = |operator: usize, whole: fn(&Block) -> f64| {
-        let with = |block: &Block| Some((block.weightless_ms?[0][operator], whole(block)));
+        let with = |block: &Block| Some((block.without_rows_ms?[0][operator], whole(block)));
         Ratio::of(mine.blocks.iter().filter_map(with))
     };
     // Medians over the blocks of what a block says.
     let over = |value: &dyn Fn([[f64; 2]; 2]) -> f64| {
-        median(mine.blocks.iter().filter_map(|block| block.weightless_ms).map(value)).unwrap_or_default()
+        median(mine.blocks.iter().filter_map(|block| block.without_rows_ms).map(value)).unwrap_or_default()
     };
     let sum = |times: [f64; 2]| times.iter().sum::<f64>() * 1e6;
     let one = over(&|[_, one]| sum(one));

@@ -140,7 +140,7 @@ impl<'c> Exchanged<'c> {
         for (to, at, rows) in self.stretches() {
             self.come.bytes[to * row..][..rows * row].copy_from_slice(&self.y[at * row..][..rows * row]);
         }
-        // What comes back lies where it was sent from.
+        // What comes back is where it was sent from.
         wire.exchange((&mut self.come, &mut self.out), row, self.by)?;
         let (k, dtype) = (self.case.shape.k() as usize, self.case.shape.dtype());
         let world = &self.point.cluster.world;
@@ -179,7 +179,7 @@ impl<'c> Exchanged<'c> {
         self.y = y;
     }
 
-    /// A round whose outputs are the oracle's.
+    /// A round whose outputs are the reference's.
     fn checked(&mut self, wire: &MpiWire) -> Result<Result<(), String>, String> {
         let (row, me) = (self.row(), wire.process());
         if self.by == Exchange::Messages {
@@ -213,7 +213,7 @@ impl<'c> Exchanged<'c> {
         Ok(verdict)
     }
 
-    /// Whether results are the oracle's. In a hierarchy that sums those of each server first, which rounds otherwise.
+    /// Whether results are the reference's. In a hierarchy that sums those of each server first, which rounds otherwise.
     fn is_right(&self, must: Vec<u8>, seen: &[u8]) -> bool {
         let tolerance = match self.case.shape.protocol() {
             Protocol::Hierarchy => Tolerance { ulp: 1, atol: 1e-4, ..Tolerance::default() },

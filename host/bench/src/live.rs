@@ -58,7 +58,7 @@ pub(crate) fn deadline(args: &BenchArgs) -> Duration {
 }
 
 /// Huge ones, if the windows of all groups could be committed at once and leave most memory to others. Where rows are
-/// placed directly they lie one behind the other, and little of the window is touched.
+/// placed directly they are one behind the other, and little of the window is touched.
 pub(crate) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, Receive)>) -> Pages {
     let touched = |case: &Case| {
         u64::from(global_rank::count(&case.shape))
@@ -211,7 +211,7 @@ impl<B: Backend> System for Group<'_, B> {
         let rounds = (warm_up + iterations) as usize;
         let Some(copies) = &mut self.copies else { return Ok(Samples::default()) };
         let times = copies.times(&self.memory, self.workers.count, rounds)?;
-        // With fullmesh_v2, and on A2, flags stand among the rows: the group must be able to go on.
+        // With fullmesh_v2, and on A2, flags are among the rows: the group must be able to go on.
         if self.case.shape.protocol() != Protocol::FullmeshV1 {
             copies.blank(&self.memory, self.workers.count)?;
         }
@@ -219,7 +219,7 @@ impl<B: Backend> System for Group<'_, B> {
         Ok(Samples { dispatch, combine })
     }
 
-    fn weightless(
+    fn without_rows(
         &mut self,
         workers: usize,
         (warm_up, iterations): (u32, u32),

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Err(error) => return ExitCode::from(veriep::cli::explain(&error)),
     };
     let mut report = common.report("bench", false);
-    // Processes of an MPI would not all end behind the same turn.
+    // Processes of an MPI would not all end after the same turn.
     let answers = Answers { ends_early: !args.backend.contains(&LiveArg::Mpi), ..Answers::NONE };
     match answers.prepare().and_then(|()| measure::run(&args, &mut report)) {
         Ok(()) => ExitCode::SUCCESS,

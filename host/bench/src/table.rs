@@ -20,7 +20,7 @@ pub(crate) fn table(bench: &Bench) -> String {
         ("source", [core::slice::from_ref(&bench.source), bench.set.as_slice()].concat().join(" ")),
         ("routing", format!("{}, seed {}", bench.routing, bench.seed)),
         ("blocks", blocks),
-        ("oracle", "agrees bit for bit with every system, before and after".to_owned()),
+        ("reference", "agrees bit for bit with every system, before and after".to_owned()),
     ]);
     let header = [
         "system", "R", "BS", "operator", "min ms", "median", "p90", "p99", "GB/s", "chained", "stolen",
@@ -63,7 +63,7 @@ pub(crate) fn table(bench: &Bench) -> String {
     all
 }
 
-/// Behind the name of what was measured under load, wherever it stands.
+/// After the name of what was measured under load, wherever it stands.
 const BUSY: &str = "(busy)";
 
 /// System, R and BS.

@@ -60,12 +60,12 @@ impl<'a> Batch<'a> {
         self.case.name(rank)
     }
 
-    /// Calls `f` with the oracle's view of the whole cluster, which goes by physical names.
+    /// Calls `f` with the reference's view of the whole cluster, which goes by physical names.
     pub fn with_cluster<T>(&self, f: impl FnOnce(&Cluster<'_>) -> T) -> T {
-        // Where ranks choose their replicas, the oracle is asked by the experts that they chose.
+        // Where ranks choose their replicas, the reference is asked by the experts that they chose.
         let chooses = self.ranks.iter().any(|rank| !rank.replicas.is_empty());
         let expert_map = self.case.expert_map.as_ref().filter(|_| !chooses);
-        // The oracle is asked by physical names, and has nothing of those who are gone.
+        // The reference is asked by physical names, and has nothing of those who are gone.
         let nothing = Inputs::default();
         let whole = self.case.whole();
         let mut ranks = vec![nothing; global_rank::count(whole) as usize];
@@ -136,7 +136,7 @@ fn copy_token(shape: &Shape, (rank, token): (&mut RankTensors, usize), from: Sou
     copy(k, (&mut rank.expert_scales, token), (&source.expert_scales, from.token));
 }
 
-/// The mask of a rank with these tokens, and inactive ones behind them up to `bs`. Every rank has one if any rank of the
+/// The mask of a rank with these tokens, and inactive ones after them up to `bs`. Every rank has one if any rank of the
 /// case has, of pairs if any has one of pairs.
 fn mask(case: &Case, sources: &[Source<'_>], bs: usize) -> OwnedMask {
     let k = case.shape.k() as usize;

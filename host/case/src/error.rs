@@ -26,7 +26,7 @@ pub struct Problem {
     /// Configuration key or tensor name.
     pub parameter: String,
     pub rule: String,
-    /// Parameter, value seen, rule and the numbers behind it.
+    /// Parameter, value seen, rule and the numbers after it.
     pub message: String,
     /// What to change to what; each alone is enough.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -296,7 +296,7 @@ impl Error {
         }
     }
 
-    /// The same error, with `more` behind the line of a group that failed.
+    /// The same error, with `more` after the line of a group that failed.
     #[must_use]
     pub fn with(self, more: &str) -> Self {
         match self {

@@ -6,7 +6,7 @@ use crate::generate::Routing;
 /// The names, in the order of the documents.
 pub const NAMES: [&str; 6] = ["deepseek-v3-decode", "a3-288", "a2-64", "a2-hier-16", "a2-hier-64", "tiny"];
 
-/// The configuration and routing behind a name; `None` for an unknown one.
+/// The configuration and routing after a name; `None` for an unknown one.
 pub fn preset(name: &str) -> Option<(Config, Routing)> {
     let decode = Config { moe_expert_num: 256, k: 8, h: 7168, bs: Bs::Uniform(16), ..Config::default() };
     let hierarchy = |ranks| Config {

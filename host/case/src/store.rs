@@ -35,7 +35,7 @@ pub struct TensorFile {
 enum Content {
     /// In a file, from that byte on.
     File(File, u64),
-    /// One tensor behind the other.
+    /// One tensor after the other.
     Memory(Vec<u8>),
 }
 

@@ -40,7 +40,7 @@ pub struct Judged {
     pub max_rel: Option<f64>,
     /// The most steps of the type.
     pub max_ulp: Option<u64>,
-    /// The row that is expected elsewhere and stands in the place of the first wrong one.
+    /// The row that is expected elsewhere and is in the place of the first wrong one.
     pub stray_row: Option<usize>,
     pub first: Vec<Difference>,
 }
@@ -135,7 +135,7 @@ impl Tolerance {
     }
 }
 
-/// Which row of a matrix stands where one with the element `index` must.
+/// Which row of a matrix is where one with the element `index` must.
 fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize]) -> Option<usize> {
     let &[row, _] = index else { return None };
     let len = must.data.len().checked_div(*must.shape.first()?).filter(|&len| len > 0)?;

@@ -81,7 +81,7 @@ impl CommonArgs {
 pub enum Verb {
     /// Make a case: a configuration with seeded tensors.
     Gen(GenArgs),
-    /// Run dispatch, experts and combine on a live group, and compare every round with the oracle.
+    /// Run dispatch, experts and combine on a live group, and compare every round with the reference.
     Run(RunArgs),
     /// Search whether an order of operators can overwrite what other ranks still read.
     #[cfg(feature = "schedule")]
@@ -92,15 +92,15 @@ pub enum Verb {
     Export(ExportArgs),
     /// Print who sends what, where and in which order, without running anything.
     Plan(PlanArgs),
-    /// Run a group in virtual time over the links of a cluster, and compare its outputs with the oracle.
+    /// Run a group in virtual time over the links of a cluster, and compare its outputs with the reference.
     Simulate(SimulateArgs),
     /// List every rule that a configuration or case breaks, how to mend it, and the sizes it needs.
     Check(CheckArgs),
-    /// Compare a result with the oracle's answer to its case, or with another result.
+    /// Compare a result with the reference's answer to its case, or with another result.
     Compare(CompareArgs),
-    /// Write the oracle's answer to a case as a result file.
+    /// Write the reference's answer to a case as a result file.
     Golden(GoldenArgs),
-    /// Find the ranks that owe words in a group that hangs, from dumps of its memory.
+    /// Find the ranks that hold up a group that hangs, from dumps of its memory.
     Diagnose(DiagnoseArgs),
     /// Compile the library that connects `run --backend mpi` to this machine's MPI.
     #[cfg(target_os = "linux")]
@@ -360,7 +360,7 @@ pub enum ModelArg {
 
 #[derive(Args, Debug)]
 pub struct ScheduleArgs {
-    /// Order of operators, as D and C, or Ds, Dr, Cs, Cr for sending and receiving halves, as in "Ds1 Cs0 Dr1 Cr0"; one for each rank behind |.
+    /// Order of operators, as D and C, or Ds, Dr, Cs, Cr for sending and receiving halves, as in "Ds1 Cs0 Dr1 Cr0"; for ranks with orders of their own one for each, separated by |.
     #[arg(value_name = "SEQ")]
     pub operators: String,
     /// Product whose protocol is searched.
@@ -456,7 +456,7 @@ pub struct ModeArgs {
     /// Bytes from one status slot to the next: 64 for a memory that writes back whole lines (plain layout).
     #[arg(long, value_parser = Slots::parser(), default_value = "32", help_heading = PROTOCOL)]
     pub slots: Slots,
-    /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs room).
+    /// Shift each block of records by BYTES x (source rank + owner rank), a multiple of 512 (balances ports; needs space).
     #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true, help_heading = PROTOCOL)]
     pub port_offset: i64,
 }
@@ -485,14 +485,14 @@ pub struct GenArgs {
     /// Replace a case that is there, or write beside other files.
     #[arg(long, help_heading = OUTPUT)]
     pub force: bool,
-    /// Also write expected.safetensors: the oracle's answer.
+    /// Also write expected.safetensors: the reference's answer.
     #[arg(long, help_heading = OUTPUT)]
     pub expected: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct CompareArgs {
-    /// A case folder, whose result the oracle computes, or a result file: safetensors, .npz or .npy.
+    /// A case folder, whose result the reference computes, or a result file: safetensors, .npz or .npy.
     #[arg(value_name = "CASE|EXPECTED")]
     pub expected: PathBuf,
     /// The result file to judge, in either form.

@@ -1,4 +1,4 @@
-//! Compares what a live group put out with the oracle, rank by rank, byte by byte. Only `rstd` has a range, since its
+//! Compares what a live group put out with the reference, rank by rank, byte by byte. Only `rstd` has a range, since its
 //! sum may be taken in any order; `y` is then what follows from the run's own `rstd`.
 
 use crate::backend::Backend;
@@ -32,7 +32,7 @@ pub enum Difference {
         /// Which of the row.
         byte: usize,
         seen: u8,
-        /// What the oracle says.
+        /// What the reference says.
         expected: u8,
     },
     /// A number that the order of a sum leaves some room.
@@ -54,7 +54,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Compares the outputs of every rank of this process for a batch with the oracle, on `threads` threads.
+/// Compares the outputs of every rank of this process for a batch with the reference, on `threads` threads.
 ///
 /// # Errors
 /// The first mismatch of the lowest rank that has one.
@@ -68,7 +68,7 @@ pub fn check<B: Backend>(
 ) -> Result<(), Mismatch> {
     let here = global_rank::all(shape).filter(|&rank| world.is_here(rank));
     let mut verdicts: Vec<_> = here.map(|rank| (rank, Ok(()))).collect();
-    // The lowest that is known to be wrong: those behind it make no difference.
+    // The lowest that is known to be wrong: those after it make no difference.
     let wrong = AtomicUsize::new(usize::MAX);
     batch.with_cluster(|cluster| {
         parallel::each_on(threads, &mut verdicts, |nth, (rank, verdict)| {
@@ -154,7 +154,7 @@ fn within(rank: RankId, rstd: &[f32], ranges: &[Range]) -> Result<(), Mismatch> 
     })
 }
 
-/// All outputs of `rank` by the oracle, by their numbers, without spare capacity. `rstd` is that of a sum without
+/// All outputs of `rank` by the reference, by their numbers, without spare capacity. `rstd` is that of a sum without
 /// rounding, and `y` follows from it.
 pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<u8>; Tensor::ALL.len()] {
     by_oracle(cluster, batch, rank).0
@@ -178,7 +178,7 @@ fn by_oracle(
     (outputs, normed)
 }
 
-/// What combine puts out on `rank`, by the oracle, of the rows that `returned` hands over as [`Cluster::combine`] asks for
+/// What combine puts out on `rank`, by the reference, of the rows that `returned` hands over as [`Cluster::combine`] asks for
 /// them; nothing in the places of dispatch.
 pub(crate) fn combined(
     cluster: &Cluster<'_>,
@@ -236,7 +236,7 @@ fn first_difference(
     if seen == expected {
         return Ok(());
     }
-    // An output is as long as its capacity: what is behind the oracle's last byte belongs to no row.
+    // An output is as long as its capacity: what is behind the reference's last byte belongs to no row.
     let at = seen.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(seen.len());
     Err(Mismatch {
         rank,

@@ -101,7 +101,7 @@ fn extents(shape: &Shape) -> [Extent; 4] {
     [Extent::default(), packets, longest, apart]
 }
 
-/// How many repetitions fit into one memory. Where places lie far apart, those of the next repetition lie among them.
+/// How many repetitions fit into one memory. Where places lie far apart, those of the next repetition are among them.
 fn places(extent: Extent, shape: &Shape) -> u64 {
     if extent == extents(shape)[3] {
         1
@@ -377,16 +377,16 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     refused("a put whose end wraps", &mut |f| f.put(peer, far, &[1; 8], &[1; 8]));
     refused("a put to another rank's output", &mut |f| f.put(peer, x_out(0), &[1], &[]));
     refused("a publish to a rank that is not there", &mut |f| f.publish(absent, Place::state(0), 1));
-    refused("a publish behind the end", &mut |f| f.publish(peer, Place::state(STATE_BYTES), 1));
+    refused("a publish past the end", &mut |f| f.publish(peer, Place::state(STATE_BYTES), 1));
     refused("a crooked publish", &mut |f| f.publish(peer, crooked, 1));
     refused("a crooked store", &mut |f| f.store(crooked, 1));
-    refused("a store behind the end", &mut |f| f.store(Place::state(STATE_BYTES), 1));
+    refused("a store past the end", &mut |f| f.store(Place::state(STATE_BYTES), 1));
     refused("a crooked observe", &mut |f| f.observe(crooked).map(drop));
-    refused("an observe behind the end", &mut |f| f.observe(Place::window(window)).map(drop));
+    refused("an observe past the end", &mut |f| f.observe(Place::window(window)).map(drop));
     refused("bytes over the end", &mut |f| f.bytes(Place::window(window - 4), 5).map(drop));
     refused("bytes whose end wraps", &mut |f| f.bytes(far, u64::MAX).map(drop));
     refused("a write whose end wraps", &mut |f| f.write(x_out(u64::MAX), &[1, 1]));
-    refused("a delivery from behind the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
+    refused("a delivery from past the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
     refused("a delivery whose end wraps", &mut |f| f.deliver(x_out(u64::MAX), Place::window(0), 2));
     let mut peer_bytes = |what, rank, at, len| refused(what, &mut |f| f.peer_bytes(rank, at, len).map(drop));
     peer_bytes("bytes of a rank that is not there", absent, Place::window(0), 8);

@@ -26,7 +26,7 @@ pub struct Expected<'c> {
 }
 
 impl<'c> Expected<'c> {
-    /// Asks the oracle for every rank.
+    /// Asks the reference for every rank.
     pub fn of(case: &'c Case) -> Self {
         let batch = Batch::new(case);
         Self::each(case, None, |cluster, rank| compare::expected(cluster, &batch, rank))

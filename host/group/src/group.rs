@@ -23,11 +23,11 @@ pub struct Plan {
     /// The operators between two checks.
     pub unit: Schedule,
     pub units: usize,
-    /// A shorter unit behind them.
+    /// A shorter unit after them.
     pub last: Option<Schedule>,
     /// Choices that do not change results.
     pub options: Options,
-    /// Whether every round is compared with the oracle, and on how many threads.
+    /// Whether every round is compared with the reference, and on how many threads.
     pub check: Option<usize>,
 }
 
@@ -115,7 +115,7 @@ impl Plan {
 /// ranks of this process says anything.
 ///
 /// # Errors
-/// A failure of the group, or a result that the oracle does not confirm.
+/// A failure of the group, or a result that the reference does not confirm.
 pub fn run<'c, B: Backend>(
     shape: &Shape,
     plan: &Plan,

@@ -147,7 +147,7 @@ impl<'a> Traffic<'a> {
         let memory = SharedMemory::new(case, 1).map_err(Error::of_memory)?;
         let piece_max = match case.shape.product() {
             Product::A3 => PIECE_MAX,
-            // Flags stand among the rows.
+            // Flags are among the rows.
             Product::A2 => usize::MAX,
         };
         let memory = NoPayload { piece_max, crossing: None }.over(RankRemap::of(case).over(memory));
@@ -234,7 +234,7 @@ impl<'a> Traffic<'a> {
         Ok(group.inner.with_row_copy(way))
     }
 
-    /// Writes zeros wherever these copies have written, in both partitions. Where flags stand among the rows, a group that is
+    /// Writes zeros wherever these copies have written, in both partitions. Where flags are among the rows, a group that is
     /// between two rounds can then go on.
     ///
     /// # Errors
@@ -278,7 +278,7 @@ impl<'a> Traffic<'a> {
             let mut met = 0;
             let mut of_phase = |phase: &Phase| {
                 // As workers wait for each other, so that all begin at once: alone on the machine, a copy is faster. What
-                // was copied before is seen behind it.
+                // was copied before is seen after it.
                 met += threads as u64;
                 arrived.arrive();
                 let must_wait = || !arrived.have_come(met) && !stop.load(Ordering::Relaxed);

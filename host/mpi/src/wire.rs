@@ -146,7 +146,7 @@ pub struct MpiWire {
     came: Vec<u8>,
     /// How many chunks have been sent, and their bytes.
     sent: [u64; 2],
-    /// Other groups of these processes come behind this one.
+    /// Other groups of these processes come after this one.
     is_one_of_many: bool,
     version: String,
 }

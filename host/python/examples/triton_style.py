@@ -162,8 +162,8 @@ if __name__ == "__main__":
         case[f"rank{rank}.x"] = rng.normal(size=(4, 1024)).astype(ml_dtypes.bfloat16)
         case[f"rank{rank}.expert_ids"] = np.int32([rng.permutation(8)[:2] for _ in range(4)])
         case[f"rank{rank}.expert_scales"] = np.ones((4, 2), np.float32)
-    expected = veriep.oracle_dispatch(case, **config)
+    expected = veriep.reference_dispatch(case, **config)
     for rank, (rows, infos) in enumerate(dispatch(veriep.Shape(**config), case)):
         assert rows.tobytes() == expected[f"rank{rank}.expand_x"].tobytes()
         assert infos.tobytes() == expected[f"rank{rank}.assist_info_for_combine"].tobytes()
-    print("as the oracle says")
+    print("as the reference says")

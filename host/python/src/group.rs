@@ -405,7 +405,7 @@ impl Member {
         Ok(member)
     }
 
-    /// Behind a call: a thread that has closed the group meanwhile has left that to the call.
+    /// After a call: a thread that has closed the group meanwhile has left that to the call.
     fn close_if_asked(&self) {
         if self.1.load(Ordering::SeqCst) {
             self.close();

@@ -202,10 +202,10 @@ fn check(py: Python<'_>, subject: Subject<'_>, options: Options, of_case: bool) 
     serde_json::to_string(&problems).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// What the oracle says of a case: of both operators, of dispatch, or of combine for the rows returned.
+/// What the reference says of a case: of both operators, of dispatch, or of combine for the rows returned.
 #[pyfunction]
 #[pyo3(signature = (subject, half, returned))]
-fn oracle(py: Python<'_>, subject: Subject<'_>, half: &str, returned: Tensors<'_>) -> PyResult<Vec<Taken>> {
+fn reference(py: Python<'_>, subject: Subject<'_>, half: &str, returned: Tensors<'_>) -> PyResult<Vec<Taken>> {
     let case = load(subject)?.map_err(|error| raised(py, &error))?;
     let returned = given(&returned)?;
     let tensors = py.detach(|| {
@@ -246,5 +246,5 @@ mod _native {
     #[pymodule_export]
     use super::group::{Handle, Member, Sent};
     #[pymodule_export]
-    use super::{Plan, check, compare, oracle};
+    use super::{Plan, check, compare, reference};
 }

@@ -1,4 +1,4 @@
-"""A layer through the double of torch_npu's operators, with the stand-in experts of the oracle."""
+"""A layer through the double of torch_npu's operators, with the stand-in experts of the reference."""
 
 import numpy as np
 import reference
@@ -87,7 +87,7 @@ def layer(rank, case, config, pair=SECOND_PAIR):
 
 
 def as_result(outs, group):
-    """Outputs of all ranks with the names that the oracle has for them, without what comes after the rows received."""
+    """Outputs of all ranks with the names that the reference has for them, without what comes after the rows received."""
     result = {}
     for rank, (got, x_out) in enumerate(outs):
         counts = got[3] if group.counts else np.diff(got[3], prepend=0)

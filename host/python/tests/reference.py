@@ -1,4 +1,4 @@
-"""Dispatch and combine by their definition, in NumPy alone: what the oracle is held against, and cases for both."""
+"""Dispatch and combine by their definition, in NumPy alone: what the reference is held against, and cases for both."""
 
 from __future__ import annotations
 

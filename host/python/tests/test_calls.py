@@ -29,7 +29,7 @@ def results_of(received, dtype):
 )
 def test_dispatch_gives_every_output_of_the_operator(config):
     case = made(config)
-    dispatched = veriep.oracle_dispatch(case, **config)
+    dispatched = veriep.reference_dispatch(case, **config)
 
     def run(group):
         received = group.dispatch(*sent(case, group.rank))
@@ -54,7 +54,7 @@ def test_dispatch_gives_every_output_of_the_operator(config):
 
 def test_weights_are_taken_at_combine():
     case = made(TINY)
-    expected = veriep.oracle(case, **TINY)
+    expected = veriep.reference(case, **TINY)
 
     def run(group):
         x, ids, weights = sent(case, group.rank)
@@ -78,7 +78,7 @@ def test_smooth_scales_shared_rows_and_const_experts_are_taken():
     consts = [case[f"const_expert_{name}"] for name in ("alpha_1", "alpha_2", "v")]
     for rank in range(2):
         case[f"rank{rank}.shared_expert_x"] = rng.normal(size=(4, 1024)).astype(bfloat16)
-    dispatched = veriep.oracle_dispatch(case, **config)
+    dispatched = veriep.reference_dispatch(case, **config)
     returned = {}
 
     def run(group):
@@ -94,7 +94,7 @@ def test_smooth_scales_shared_rows_and_const_experts_are_taken():
         )
 
     seen = all_ranks(veriep.Group.local(**config), run)
-    want = veriep.oracle_combine(case, returned, **config)
+    want = veriep.reference_combine(case, returned, **config)
     assert [rows.tobytes() for rows in seen] == [want[f"rank{rank}.x_out"].tobytes() for rank in range(2)]
 
 
@@ -104,7 +104,7 @@ def test_logical_experts_have_replicas():
     table = np.int32([[0, 2], [1, -1], [3, -1]])
     for rank in range(2):
         case[f"rank{rank}.expert_ids"] = np.int32([[0, 1], [2, 0], [1, 2], [0, 2]])
-    expected = veriep.oracle({**case, "expert_map": table}, **config)
+    expected = veriep.reference({**case, "expert_map": table}, **config)
 
     def run(group):
         received = group.dispatch(*sent(case, group.rank))
@@ -121,7 +121,7 @@ def test_layers_share_a_group():
     common = dict(ep_world_size=2, moe_expert_num=4, k=2, h=1024)
     configs = [dict(common, bs=8) | layer for layer in layers]
     cases = [made(config, seed) for seed, config in enumerate(configs)]
-    wanted = [veriep.oracle_dispatch(case, **config) for case, config in zip(cases, configs)]
+    wanted = [veriep.reference_dispatch(case, **config) for case, config in zip(cases, configs)]
 
     def run(group):
         for layer in (0, 1, 2, 2, 0, 1, 0):
@@ -139,7 +139,7 @@ def test_layers_share_a_group():
 
 def test_a_loose_group_combines_a_batch_twice_or_never():
     cases = [made(TINY, seed) for seed in range(4)]
-    wanted = [veriep.oracle(case, **TINY) for case in cases]
+    wanted = [veriep.reference(case, **TINY) for case in cases]
 
     def run(group):
         sums = []
@@ -255,7 +255,7 @@ def test_limits_open_when_asked():
 
 def test_rows_of_a_loose_group_are_a_copy():
     cases = [made(TINY, seed) for seed in range(3)]
-    wanted = [veriep.oracle(case, **TINY) for case in cases]
+    wanted = [veriep.reference(case, **TINY) for case in cases]
 
     def run(group):
         received = [group.dispatch(*sent(case, group.rank)) for case in cases]

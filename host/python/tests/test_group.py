@@ -44,8 +44,8 @@ def all_ranks(groups, run):
 def test_threads_receive_and_sum_what_the_oracle_says(config):
     case = reference.make_case(reference.Group(veriep.Shape(**config).config))
     case.pop("expert_gain", None)
-    expected = veriep.oracle(case, **config)
-    dispatched = veriep.oracle_dispatch(case, **config)
+    expected = veriep.reference(case, **config)
+    dispatched = veriep.reference_dispatch(case, **config)
 
     def run(group):
         x, ids, weights = sent(case, group.rank)
@@ -293,7 +293,7 @@ def start(method, tmp_path, rounds, dies=()):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_sum_what_the_oracle_says_and_leave_nothing(method, tmp_path):
     case, config, pipes, processes = start(method, tmp_path, rounds=5)
-    expected = veriep.oracle(case, **config)
+    expected = veriep.reference(case, **config)
     for rank, pipe in enumerate(pipes):
         assert pipe.poll(60) and pipe.recv() == expected[f"rank{rank}.x_out"].tobytes()
     for process in processes:

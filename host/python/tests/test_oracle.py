@@ -1,4 +1,4 @@
-"""The oracle against `reference`, which is written independently: every tensor, bit by bit."""
+"""The reference against `reference`, which is written independently: every tensor, bit by bit."""
 
 import numpy as np
 import pytest
@@ -35,12 +35,12 @@ def held(config, **how):
     """Both halves, and the whole."""
     group = reference.Group(veriep.Shape(**config).config)
     case = reference.make_case(group, **how)
-    dispatched = veriep.oracle_dispatch(case, **config)
+    dispatched = veriep.reference_dispatch(case, **config)
     same(reference.dispatch(group, case), dispatched)
     returned = reference.experts(group, case, dispatched)
-    combined = veriep.oracle_combine(case, returned, **config)
+    combined = veriep.reference_combine(case, returned, **config)
     same(reference.combine(group, case, returned), combined)
-    same({**dispatched, **combined}, veriep.oracle(case, **config))
+    same({**dispatched, **combined}, veriep.reference(case, **config))
     return case, dispatched
 
 
@@ -74,14 +74,14 @@ def test_masks(kind, mask):
 
 def test_a_result_is_ones_own_to_change():
     group = reference.Group(veriep.Shape(**PAIRS).config)
-    result = veriep.oracle(reference.make_case(group), **PAIRS)
+    result = veriep.reference(reference.make_case(group), **PAIRS)
     result["rank0.x_out"][0, 0] = 0
 
 
 def test_compare_tells_what_differs():
     group = reference.Group(veriep.Shape(**A3).config)
     case = reference.make_case(group)
-    expected = veriep.oracle(case, **A3)
+    expected = veriep.reference(case, **A3)
     assert veriep.compare(expected, expected)
     seen = {name: array.copy() for name, array in expected.items()}
     seen["rank1.x_out"].view(np.uint16)[2, 3] += 1
@@ -103,7 +103,7 @@ def test_compare_tells_what_differs():
 
 def test_compare_has_no_yes_for_what_was_not_compared():
     group = reference.Group(veriep.Shape(**A3).config)
-    expected = veriep.oracle(reference.make_case(group), **A3)
+    expected = veriep.reference(reference.make_case(group), **A3)
     whole = veriep.compare(expected, expected)
     assert (whole.verdict, whole.ok) == ("yes", True)
     assert f"all {len(expected)} expected tensors of ranks 0-4" in whole.bound
@@ -128,6 +128,6 @@ def test_torch_comes_in_and_goes_out():
         tensor = torch.from_numpy(bits.copy())
         return tensor.view(torch.bfloat16) if bits is not array else tensor
 
-    seen = veriep.oracle({name: tensor(array) for name, array in case.items()}, **A3)
+    seen = veriep.reference({name: tensor(array) for name, array in case.items()}, **A3)
     assert seen["rank0.x_out"].dtype == torch.bfloat16
-    assert veriep.compare(veriep.oracle(case, **A3), seen)
+    assert veriep.compare(veriep.reference(case, **A3), seen)

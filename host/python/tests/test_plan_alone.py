@@ -1,4 +1,4 @@
-"""What is exported is enough: programs made of `plan.json` alone do what the oracle says, and no core writes where
+"""What is exported is enough: programs made of `plan.json` alone do what the reference says, and no core writes where
 another does."""
 
 import json
@@ -46,7 +46,7 @@ def test_a_round_made_of_the_plan_alone_is_the_oracles(name, quant_mode, tmp_pat
     plan, case, config = round_of(GROUPS[name], tmp_path, quant_mode=quant_mode)
     round_ = plan_round.of(plan, case)
     dispatched = round_.dispatch()
-    expected = veriep.oracle(case, **config)
+    expected = veriep.reference(case, **config)
     assert veriep.compare({key: array for key, array in expected.items() if key in dispatched}, dispatched), (
         "what travels"
     )
@@ -95,7 +95,7 @@ def test_a_wrong_stride_is_seen(name, map_name, index, change, tmp_path):
     round_ = plan_round.of(plan, case)
     with pytest.raises(AssertionError):
         dispatched = round_.dispatch()
-        expected = veriep.oracle_dispatch(case, **config)
+        expected = veriep.reference_dispatch(case, **config)
         assert veriep.compare(
             {key: array for key, array in expected.items() if key in dispatched}, dispatched
         )

@@ -1,4 +1,4 @@
-"""The double of torch_npu's operators, on NumPy's arrays: against the oracle, and each parameter by itself."""
+"""The double of torch_npu's operators, on NumPy's arrays: against the reference, and each parameter by itself."""
 
 import inspect
 import time
@@ -51,7 +51,7 @@ def same(expected, seen, names):
 def through(config, case, pair=double.SECOND_PAIR, **how):
     outs = Ranks(config["ep_world_size"], **how).run(double.layer, case, config, pair)
     seen = double.as_result(outs, reference.Group(veriep.Shape(**config).config))
-    same(veriep.oracle(case, **config), seen, seen)
+    same(veriep.reference(case, **config), seen, seen)
     return outs
 
 
@@ -356,7 +356,7 @@ def test_each_parameter_is_taken_or_refused_by_name(operator, row):
         return out
 
     outs = Ranks(2, threads=True).run(run)
-    expected = veriep.oracle({**case, "expert_gain": np.ones(4, np.float32)}, **TWO)
+    expected = veriep.reference({**case, "expert_gain": np.ones(4, np.float32)}, **TWO)
     for rank, out in enumerate(outs):
         assert out.tobytes() == expected[f"rank{rank}.x_out"].tobytes()
 
@@ -381,7 +381,7 @@ def test_what_is_mapped_is_said_once(alg, monkeypatch):
     assert [str(one.message).startswith(f"comm_alg = '{alg}': stands for '' here: ") for one in said] == [
         True
     ]
-    expected = veriep.oracle(case, **TWO)
+    expected = veriep.reference(case, **TWO)
     assert outs[1][1].tobytes() == expected["rank1.x_out"].tobytes()
 
 

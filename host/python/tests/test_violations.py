@@ -102,11 +102,11 @@ def test_a_wrong_tensor_is_a_violation_of_its_name():
     assert told.keys() >= {"rank1.expert_ids", "rank0.z", "rank1.x"}
     assert told["rank1.x"] == "rank1.x: missing: must be BF16 [4, 1024]"
     with pytest.raises(veriep.Violation, match="rank1.expert_ids: dtype I64: must be I32"):
-        veriep.oracle(broken, **TINY)
+        veriep.reference(broken, **TINY)
     with pytest.raises(veriep.Violation, match="rank0.expand_x: missing"):
-        veriep.oracle_combine(good, {}, **TINY)
+        veriep.reference_combine(good, {}, **TINY)
     with pytest.raises(TypeError, match="rank0.x: dtype complex128"):
-        veriep.oracle({"rank0.x": np.zeros(3, complex)}, **TINY)
+        veriep.reference({"rank0.x": np.zeros(3, complex)}, **TINY)
 
 
 def test_direct_placement_needs_room():

@@ -1,14 +1,14 @@
 //! Virtual time: the machines of a group, whose effects land when the links of a cluster have carried them, and whose steps take
-//! as long as the costs of the cluster say. Every output is compared with the oracle.
+//! as long as the costs of the cluster say. Every output is compared with the reference.
 //!
 //! [`run`] runs a [`Plan`]; [`prices`] has clusters and their costs, [`network`] the links, [`timed`] the clock of each core,
-//! [`path`] the longest path through a round, [`old_way`] the exchange of counts before the rows, to compare with.
+//! [`path`] the longest path through a round, [`baseline`] the exchange of counts before the rows, to compare with.
 //! `docs/operate/simulate.md` says where the numbers come from.
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 
+pub mod baseline;
 pub mod network;
-pub mod old_way;
 pub mod path;
 pub mod prices;
 pub mod timed;
@@ -162,7 +162,7 @@ impl Scene<'_> {
                 continue;
             }
             if &group.output(i, planned.round, tensor)[..right.len()] != right {
-                let what = format!("{planned}: rank {rank}: {}: differs from the oracle", tensor.name());
+                let what = format!("{planned}: rank {rank}: {}: differs from the reference", tensor.name());
                 return Err(Failure::Wrong(what));
             }
         }
@@ -239,10 +239,10 @@ impl Scene<'_> {
 }
 
 /// Runs a group to its end, over the links and with the costs of a cluster. If `rows` are kept, outputs are held against the
-/// oracle. `log` is told what happens.
+/// reference. `log` is told what happens.
 ///
 /// # Errors
-/// The system refuses the memory; a result that the oracle does not confirm; a machine's error; a group that cannot move.
+/// The system refuses the memory; a result that the reference does not confirm; a machine's error; a group that cannot move.
 pub fn run(plan: &Plan, cluster: &Cluster, rows: bool, log: Option<Arc<Log>>) -> Result<Outcome, Error> {
     let (case, shape) = (&plan.case, &plan.case.shape);
     let ranks = shape.ep_world_size();

@@ -64,7 +64,7 @@ pub enum Event {
     Enter(Number),
     /// A port, counted over all ranks, has sent a chunk, and something waits for it.
     Sent(u32),
-    /// A chunk is at a link that it shares with others, or behind the last of them.
+    /// A chunk is at a link that it shares with others, or after the last of them.
     At(Chunk),
     /// A shared link has carried a chunk.
     Passed(u32),

@@ -118,7 +118,7 @@ pub struct Tier {
     pub port_gbs: f64,
 }
 
-/// What lies between the ranks.
+/// What is between the ranks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Links {

@@ -406,7 +406,7 @@ impl Chooser for Timed {
         // A task goes by the ports, wherever it goes.
         let is_task = matches!(what.kind, FlightKind::Transfer(_));
         if from == to {
-            // On this rank it is there at once, behind what it must follow.
+            // On this rank it is there at once, after what it must follow.
             self.network.stay(flow, at, later);
         } else if self.network.is_near(from, to) && !is_task {
             self.network.send_near(flow, at, later);

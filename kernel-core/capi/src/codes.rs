@@ -92,10 +92,10 @@ pub const VERIEP_ORDER_PLAIN: u32 = 0;
 pub const VERIEP_ORDER_STAGGERED: u32 = 1;
 /// Each rank begins with another destination.
 pub const VERIEP_ORDER_DESTINATIONS: u32 = 2;
-/// Each rank begins elsewhere, and items behind each other go to different ranks.
+/// Each rank begins elsewhere, and consecutive items go to different ranks.
 pub const VERIEP_ORDER_STRIDE: u32 = 3;
 
-/// One word with flag and count behind the records.
+/// One word with flag and count after the records.
 pub const VERIEP_FLAGS_JOINT: u32 = 0;
 /// Counts before the records, flags behind them.
 pub const VERIEP_FLAGS_SEPARATE: u32 = 1;
@@ -170,7 +170,7 @@ pub const VERIEP_RSTD: u32 = 8;
 pub const VERIEP_Y: u32 = 9;
 /// `tp_recv_counts`, i32 per TP rank.
 pub const VERIEP_TP_RECV_COUNTS: u32 = 10;
-/// The row table, u64 per row: where it lies in the window.
+/// The row table, u64 per row: where it is in the window.
 pub const VERIEP_ROW_TABLE: u32 = 11;
 /// `sent_rows` of direct placement, i32 per pair.
 pub const VERIEP_SENT_ROWS: u32 = 12;

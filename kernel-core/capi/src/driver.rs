@@ -222,7 +222,7 @@ pub unsafe extern "C" fn veriep_core_awaits(
 type Cx<'c> = Context<'c, dyn Fabric + 'c>;
 
 /// Opens what the caller gave, lets `step` go on, and reports. Both kinds of memory are one type behind a pointer: the
-/// machines stand in the library once. `step` is told whether only the sending half was begun.
+/// machines are in the library once. `step` is told whether only the sending half was begun.
 ///
 /// # Safety
 /// As of [`veriep_core_step`].
@@ -271,7 +271,7 @@ unsafe fn drive(
             #[cfg(target_has_atomic = "64")]
             {
                 let tp_rank = RankId(core.tp_rank);
-                // Behind a `?` it would take its stack twice.
+                // After a `?` it would take its stack twice.
                 mapped = Mapped::new(given.mapped, rank, tp_rank, |peers, tp, outputs| {
                     RawFabric::new(peers, rank, outputs).with_tp(tp, tp_rank).with_servers(servers(shape))
                 });

@@ -100,7 +100,7 @@ impl<'a, F> Mapped<'a, F> {
         if at.region.is_of_tp() { self.own_tp } else { self.own }
     }
 
-    /// Behind a write that the memory took.
+    /// After a write that the memory took.
     fn clean(&self, rank: RankId, at: Place, len: usize) {
         if let Some(clean) = self.given.clean {
             // SAFETY: the function is the caller's, and is given a range of the caller's.

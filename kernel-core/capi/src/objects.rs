@@ -9,7 +9,7 @@ use kernel_core::inputs::ExpertMap;
 use kernel_core::protocol::{Env, Gates, Machine, Operator, Ticket};
 use kernel_core::shape::Shape;
 
-/// An object behind a word that tells that it was made: memory of a program that never made it does not hold that by chance.
+/// An object that follows a word which says that it was made: memory of a program that never made it does not hold that by chance.
 #[repr(C)]
 struct Marked<T> {
     mark: u64,

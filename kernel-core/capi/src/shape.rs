@@ -345,7 +345,7 @@ fn told(text: &mut Text<'_>, check: impl FnOnce(&mut Found<'_>) -> ControlFlow<(
     said
 }
 
-/// Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 behind them.
+/// Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 after them.
 /// The text has a line for each rule that is broken.
 ///
 /// # Safety
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn veriep_plan_sends(
     })())
 }
 
-/// Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
+/// Where the first `rows` received rows are under these choices: stretches in the order of the rows, of which at most `room`
 /// are written. `row_table` is that output, where rows stay in the window; one that is too short is `VERIEP_E_SHORT`, and one
 /// that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct
 /// placement `results`, unless it is null, becomes where experts leave what they return, and a table that does not name that is

@@ -1,4 +1,4 @@
-//! Messages into a buffer of the caller's: cut where it ends, with a zero behind them.
+//! Messages into a buffer of the caller's: cut where it ends, with a zero after them.
 
 use crate::codes::Said;
 use crate::given::slice_mut;

@@ -187,7 +187,7 @@ pub struct veriep_sizes {
 /// A row of equal slots in a region.
 #[repr(C)]
 pub struct veriep_area {
-    /// What lies there, with a zero behind it.
+    /// What is there, with a zero after it.
     pub name: [c_char; 32],
     /// `VERIEP_STATE`, ...
     pub region: u32,
@@ -218,7 +218,7 @@ pub struct veriep_send {
     pub slot: u32,
 }
 
-/// Received rows that lie one behind the other.
+/// Received rows that are one behind the other.
 #[repr(C)]
 pub struct veriep_rows {
     /// Where the first lies.
@@ -302,7 +302,7 @@ pub struct veriep_operands {
 pub struct veriep_fabric {
     /// Handed to each function.
     pub context: *mut c_void,
-    /// Writes a row and right behind it a tail. It may land late and in pieces.
+    /// Writes a row and right after it a tail. It may land late and in pieces.
     pub put: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -323,7 +323,7 @@ pub struct veriep_fabric {
     pub observe: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32>,
     /// Writes an aligned word of this rank.
     pub store: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: u64) -> i32>,
-    /// Tells where bytes of this rank lie. They may lie at any address, and stay as they are until a call
+    /// Tells where bytes of this rank lie. They may be at any address, and stay as they are until a call
     /// that writes.
     pub bytes: Option<
         unsafe extern "C" fn(context: *mut c_void, at: veriep_place, len: u64, bytes: *mut *const u8) -> i32,
@@ -375,7 +375,7 @@ pub struct veriep_nic {
     pub observe: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32>,
     /// Carries `len` bytes from its own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
     /// to `posted` whether it will: 1, or 0 if there is no room now. Transfers may overtake each other. What
-    /// lies at `from` stays as it is until the last word of this one has landed.
+    /// is at `from` stays as it is until the last word of this one has landed.
     pub post: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -427,7 +427,7 @@ pub struct veriep_mapped {
     /// Handed to both of the following.
     pub cache_context: *mut c_void,
     /// Optional: makes what this core wrote there visible to others, before it tells them. **It must write back only bytes that
-    /// this core has changed**: words of other ranks and cores may stand in the same line, and are lost where a whole line is
+    /// this core has changed**: words of other ranks and cores may be in the same line, and are lost where a whole line is
     /// written.
     pub clean: Option<unsafe extern "C" fn(context: *mut c_void, address: *const c_void, len: usize)>,
     /// Optional: forgets what this core has kept from there, before it reads what others wrote.

@@ -7,7 +7,7 @@ use super::Op::{
 use super::suite::{A, B, C, D, LEN, ROW, ROW_2, expect, on, publish, put, required, row, store, wait};
 use crate::place::Place;
 
-/// Two words of one line, however short it is, and behind them two short tables, which begin at no line and at no word.
+/// Two words of one line, however short it is, and after them two short tables, which begin at no line and at no word.
 const LEFT: Place = Place::state(256);
 const RIGHT: Place = Place::state(264);
 const TABLE: Place = Place::state(276);
@@ -181,7 +181,7 @@ pub const AGAIN_SUITE: &[Litmus] = &[
             ),
         ],
     ),
-    // 8: what lies beside it stays as it is.
+    // 8: what is beside it stays as it is.
     required(
         "two ranks publish into one line beside cores that clear",
         &[

@@ -52,7 +52,7 @@ impl Extent {
     }
 
     /// Sets the [line](crate::fabric::Fabric::line) of the memory: each word of a program gets one of its own, and what a program
-    /// puts between words lies between them. Without it programs have words of several ranks in one line, which a memory with
+    /// puts between words is between them. Without it programs have words of several ranks in one line, which a memory with
     /// longer lines than a word need not keep.
     #[must_use]
     pub const fn with_line(self, line: u64) -> Self {
@@ -100,7 +100,7 @@ impl Extent {
         }
     }
 
-    /// Returns the place of a program's place in that repetition. What lies in the second half of a row keeps its distance from the
+    /// Returns the place of a program's place in that repetition. What is in the second half of a row keeps its distance from the
     /// row's end.
     pub(super) const fn place(self, at: Place, repetition: u64) -> Place {
         let offset = match at.region {

@@ -35,7 +35,7 @@ use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::place::Place;
 use core::{array, fmt};
 
-/// Bytes between two repetitions of a program in one memory: its places lie below. With longer rows [`Extent::stride`] is that
+/// Bytes between two repetitions of a program in one memory: its places are below. With longer rows [`Extent::stride`] is that
 /// of windows.
 pub const STRIDE: u64 = 512;
 /// Cores and agents of a litmus at most.

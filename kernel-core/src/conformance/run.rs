@@ -204,7 +204,7 @@ impl Run {
         Ok(end(done)?..if done + 1 == parts { len } else { end(done + 1)? })
     }
 
-    /// The place of the next call of an operation whose places lie apart, and whether it is the last; none if there is no place.
+    /// The place of the next call of an operation whose places are apart, and whether it is the last; none if there is no place.
     fn apart(&self, at: Place) -> Option<(Place, bool)> {
         let nearest = self.extent.stride_of(at).next_power_of_two();
         let distance = |done: u32| if done == 0 { 0 } else { nearest << (done - 1) };

@@ -1,5 +1,5 @@
 //! The fabric over memory with coherent caches: the orderings of its word accesses, and the fences of rows that bypass the
-//! caches. They stand here once.
+//! caches. They are here once.
 //!
 //! [`CoherentFabric`] says in which order words and rows are accessed; where they lie is up to its [`Cells`]. Those of
 //! [`raw`](super::raw) are addresses. Those of loom's models are objects that loom watches, so the models run this very code,
@@ -100,7 +100,7 @@ pub trait Cells {
     /// Loads this rank's words of a transfer one after the other, and stores each to the other rank.
     ///
     /// # Errors
-    /// One of the places lies outside its region.
+    /// One of the places is outside its region.
     fn transfer_words(&self, transfer: &Transfer, load: Ordering, store: Ordering) -> Result<(), Fault> {
         let Transfer { to, from, at, len } = *transfer;
         (0..len).step_by(8).try_for_each(|offset| {
@@ -109,16 +109,16 @@ pub trait Cells {
         })
     }
 
-    /// Writes `row`, and `tail` behind it, to rank `to`.
+    /// Writes `row`, and `tail` after it, to rank `to`.
     ///
     /// # Errors
-    /// They do not lie in one region.
+    /// They are not in one region.
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault>;
 
     /// Copies a row of this rank into one of its outputs.
     ///
     /// # Errors
-    /// One of them lies outside its region.
+    /// One of them is outside its region.
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault>;
 
     /// Writes into this rank's memory.
@@ -130,7 +130,7 @@ pub trait Cells {
     /// Returns bytes of `rank`.
     ///
     /// # Errors
-    /// They do not lie in one region.
+    /// They are not in one region.
     fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault>;
 
     /// As [`Fabric::lend`].

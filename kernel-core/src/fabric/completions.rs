@@ -1,4 +1,4 @@
-//! Publishes behind completions, for networks that keep no order.
+//! Publishes after completions, for networks that keep no order.
 
 use super::middleware::Middleware;
 use super::{Capabilities, Fabric, Fault};

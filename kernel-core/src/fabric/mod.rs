@@ -90,7 +90,7 @@ bitflags! {
         const SEND = 1 << 1;
         /// [`Fabric::lend`]: outputs can be written in place.
         const LEND = 1 << 2;
-        /// [`Fabric::prefetch`]: the returned bytes lie in cached memory of the processor.
+        /// [`Fabric::prefetch`]: the returned bytes are in cached memory of the processor.
         const PREFETCH = 1 << 3;
     }
 }

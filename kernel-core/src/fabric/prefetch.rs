@@ -102,7 +102,7 @@ pub(crate) unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) 
         return false;
     }
     let end = begin + (len - begin) / LINE * LINE;
-    // SAFETY: all that is copied lies within `len` bytes of both. The target of a vector is aligned, a load need not be.
+    // SAFETY: all that is copied is within `len` bytes of both. The target of a vector is aligned, a load need not be.
     unsafe {
         ptr::copy_nonoverlapping(from, to, begin);
         for at in (begin..end).step_by(LINE) {

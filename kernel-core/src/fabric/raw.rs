@@ -59,7 +59,7 @@ impl Segment {
         self.len == 0
     }
 
-    /// Returns the address of `len` bytes at `offset`, if they lie inside.
+    /// Returns the address of `len` bytes at `offset`, if they are inside.
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
@@ -231,7 +231,7 @@ impl RawCells<'_> {
         Ok(Word(unsafe { AtomicU64::from_ptr(first) }))
     }
 
-    /// Returns the address of the first of that many words, which lie in a segment: its base is a multiple of 8, and it is
+    /// Returns the address of the first of that many words, which are in a segment: its base is a multiple of 8, and it is
     /// allocated for `'a` (`new`).
     #[inline(always)]
     fn words(&self, rank: RankId, at: Place, count: usize) -> Result<*mut u64, Fault> {
@@ -338,7 +338,7 @@ impl Cells for RawCells<'_> {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault> {
         let len = (row.len() as u64).saturating_add(tail.len() as u64);
         let first = self.address(to, at, len)?;
-        // SAFETY: `address` checked that both, one after the other, lie in a segment. As in `write`: there is no reader or
+        // SAFETY: `address` checked that both, one after the other, are in a segment. As in `write`: there is no reader or
         // writer now, and neither source overlaps it.
         unsafe {
             let copied = self.copy_row(row.as_ptr(), first, row.len());
@@ -351,7 +351,7 @@ impl Cells for RawCells<'_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault> {
         let to = self.address(self.rank, output, len)?;
         let from = self.address(self.own(from), from, len)?;
-        // SAFETY: both lie in segments, and an observed flag covers the source (as in `bytes`). `to` lies in an output
+        // SAFETY: both are in segments, and an observed flag covers the source (as in `bytes`). `to` is in an output
         // segment, which does not overlap the window; each output row has one writer, and it is read only after the
         // operator has ended.
         Ok(unsafe { self.copy_row(from, to, len as usize) })
@@ -360,9 +360,9 @@ impl Cells for RawCells<'_> {
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         let to = self.address(self.rank, at, bytes.len() as u64)?;
-        // SAFETY: the destination lies in a segment. It is not read until a flag published after this covers it, it has no
+        // SAFETY: the destination is in a segment. It is not read until a flag published after this covers it, it has no
         // other writer (the layout gives every row one), and `bytes` does not overlap it: they are an input, a scratch, a
-        // machine's own, or a received row, none of which lies where rows are sent to.
+        // machine's own, or a received row, none of which is where rows are sent to.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -370,7 +370,7 @@ impl Cells for RawCells<'_> {
     #[inline(always)]
     fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let address = self.address(rank, at, len)?;
-        // SAFETY: the range lies in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an
+        // SAFETY: the range is in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an
         // observed flag covers, and their writer does not touch them again: of this rank, before this operator has
         // ended here; of a peer, before this rank's next flag.
         Ok(unsafe { slice::from_raw_parts(address, len as usize) })
@@ -382,7 +382,7 @@ impl Cells for RawCells<'_> {
             return None;
         }
         let address = self.address(self.rank, output, len).ok()?;
-        // SAFETY: the range lies in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds
+        // SAFETY: the range is in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds
         // bytes, as a cell of bytes does. No slice of its plain bytes is alive: outputs are read when nothing is lent
         // (`new`). The cells are shared within this thread alone, as this type is not `Sync`; each output row has one
         // writer, and it is read only after the operator has ended.

@@ -62,7 +62,7 @@ impl<'a> ExpertMap<'a> {
             } else if map.is_named_before(expert, place, seen) {
                 "a physical expert must occur once"
             } else if place > map.replicas(expert).len() {
-                "-1 must stand behind the replicas"
+                "-1 must come after the replicas"
             } else {
                 named += 1;
                 continue;

@@ -18,7 +18,7 @@
 //! Flags are 32-bit words in the low half of an aligned word of eight bytes, which is read as a whole. The sent bytes end
 //! with the word of the last flag. Bytes between the named parts are sent along and have no meaning.
 //!
-//! The last flag moves with the number of rows, and both operators use the same windows: payload may lie where a flag is
+//! The last flag moves with the number of rows, and both operators use the same windows: payload may be where a flag is
 //! read later. [`next_flag_place`] enumerates every word that either of them can ever read as a flag.
 
 use super::field::offsets;

@@ -45,7 +45,7 @@ named! {
         Slot = "slot",
         /// Token of a rank.
         Token = "token",
-        /// Its k index; behind all of them its shared experts.
+        /// Its k index; after all of them its shared experts.
         K = "k",
         /// Core of a rank.
         Core = "core",
@@ -99,7 +99,7 @@ named! {
         Rows = "rows",
         /// Scales and triples of these.
         Infos = "infos",
-        /// Received rows of direct placement, and behind them results that their experts put in their places.
+        /// Received rows of direct placement, and after them results that their experts put in their places.
         OverwrittenRows = "overwritten rows",
         /// What experts leave for the owners of tokens.
         Results = "results",
@@ -155,11 +155,11 @@ named! {
         WindowCounts = "window counts",
         /// Rows of dispatch, one behind the other.
         WindowRecords = "window records",
-        /// FLAG2, behind so many of them.
+        /// FLAG2, after so many of them.
         DispatchFlags = "dispatch flags",
         /// Rows of combine, one behind the other.
         WindowRows = "window rows",
-        /// FLAG, behind so many of them.
+        /// FLAG, after so many of them.
         CombineFlags = "combine flags",
         /// Records of dispatch in a stream, the first one last.
         TokenRecords = "token records",
@@ -246,13 +246,13 @@ pub fn maps(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Map
 const WINDOWS: &[Named] = &[Named::WindowsIn, Named::WindowsOut];
 
 impl Named {
-    /// Where it lies on `rank`, if it does.
+    /// Where it is on `rank`, if it does.
     #[must_use]
     pub fn map(self, shape: &Shape, mode: Mode, rank: RankId) -> Option<Map> {
         self.map_in(&Memory { shape, mode, rank })
     }
 
-    /// Where it lies in a memory, if it does.
+    /// Where it is in a memory, if it does.
     pub(super) fn map_in(self, memory: &Memory<'_>) -> Option<Map> {
         let Memory { shape, mode, rank } = *memory;
         let has_tensor = |tensor| outputs::capacity(shape, rank, tensor) > 0;
@@ -293,7 +293,7 @@ impl Named {
         }
     }
 
-    /// Whether it is an area: something for which memory is set aside. Others are outputs, lie inside one, or are the same
+    /// Whether it is an area: something for which memory is set aside. Others are outputs, are inside one, or are the same
     /// memory by other indices.
     #[must_use]
     pub const fn is_area(self) -> bool {

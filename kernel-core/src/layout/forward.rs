@@ -37,7 +37,7 @@ pub(super) fn place(
         let record = Direct::Counts.word(shape, HALF, RankId(0)).offset;
         at(word.entry(shape, HALF, RankId(0), expert).offset - record)
     };
-    // A record behind the last one would begin before its stream.
+    // A record after the last one would begin before its stream.
     let gathered = |kind, record| {
         let stream = relay::stream_start(shape, HALF, 0);
         at(relay::gathered(shape, (HALF, kind), 0, record).wrapping_sub(stream))

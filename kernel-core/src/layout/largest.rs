@@ -209,7 +209,7 @@ fn areas_of_the_largest_shapes_are_disjoint_and_in_their_regions() {
     }
 }
 
-/// Bytes of the memory in which a map lies: those of its region, of the output, or of a slot of what it lies inside. The table
+/// Bytes of the memory in which a map lies: those of its region, of the output, or of a slot of what it is inside. The table
 /// says the same.
 fn room(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
     let slots = map.named.inside().iter().filter_map(|outer| outer.map(shape, mode, rank));

@@ -36,7 +36,7 @@ impl Area {
 /// Returns every area of `rank`'s memory, in address order: the [maps](super::affine) as rows of equal slots. A map that is
 /// not one such row is several: with a port offset dispatch records are one area for each source.
 pub fn areas(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Area> {
-    // Who walks what is small stands outside: each of these keeps two of what it walks.
+    // Who walks what is small is outside: each of these keeps two of what it walks.
     let all = GROUPS.into_iter().flat_map(|group| {
         let halves = [Partition::P0, Partition::P1].into_iter();
         halves.flat_map(move |half| group.iter().map(move |named| (named, half)))

@@ -1,5 +1,5 @@
 //! The memory layout: one file per region, with its drawing on top. It is pure arithmetic; each offset formula of the
-//! system stands here once.
+//! system is here once.
 
 pub mod a2_message;
 pub mod a2_window;

@@ -96,7 +96,7 @@ quantities! { at:
         ResultBytes = "result_bytes": { at.shape.result_bytes() };
         /// Whether results travel as int8 with scales: 0 or 1.
         ScaledResults = "scaled_results": { at.shape.result_format().scale.is_some() as u64 };
-        /// Packets by which rows of combine lie further apart than aligned ones: 0 or 1.
+        /// Packets by which rows of combine are further apart than aligned ones: 0 or 1.
         PortGap = "port_gap": { div_floor(at.shape.combine_pitch() - align_up(at.shape.row_bytes(), SLOT_ALIGN), SLOT_ALIGN) };
 
         /// H.

@@ -31,7 +31,7 @@
 //! ```
 //!
 //! N is the number of ranks of a server. A word with a number beside its epoch holds it in its 16 low bits ([`mark`]).
-//! Flags have the same places in every operator, and rows never lie there: records and slots keep their pitch for any
+//! Flags have the same places in every operator, and rows are never there: records and slots keep their pitch for any
 //! content.
 
 use super::affine::{Index, Mode, Named};
@@ -191,7 +191,7 @@ pub const fn record_bytes(shape: &Shape, kind: Operator) -> u64 {
 }
 
 /// Returns the offset of an end flag where an agent sends (stage 2): of the stream from `server` in the relay area, and of
-/// the stream to `server` in WindowsOut. It is the last word of every task, so no row ever lies there.
+/// the stream to `server` in WindowsOut. It is the last word of every task, so no row ever is there.
 #[must_use]
 pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> Offset {
     stream_start(shape, partition, server) + offsets::StreamsIn::EndFlag(&Memory::of_any(shape))

@@ -1,5 +1,5 @@
 //! The promises of validation about the [quantities](super::quantity) of every legal shape, as data: the premises under which
-//! `verify` proves the [table](super::table). They are those of the widest limits, which those of each product lie within, and
+//! `verify` proves the [table](super::table). They are those of the widest limits, which those of each product are within, and
 //! hold for the survivors of an elastic domain as well.
 
 use super::expr::Expr;

@@ -73,7 +73,7 @@ pub struct Row {
     pub writer: Writer,
 }
 
-/// Two rows of which slots may lie on the same bytes, and the reason why that is safe.
+/// Two rows of which slots may be on the same bytes, and the reason why that is safe.
 #[derive(Clone, Copy, Debug)]
 pub struct Sharing {
     /// The rows.

@@ -1,4 +1,4 @@
-//! Reordering for A2: rows for one rank lie side by side, so that one task carries them all (A2 design, sections
+//! Reordering for A2: rows for one rank are side by side, so that one task carries them all (A2 design, sections
 //! 2.2 to 2.4 and 3.2).
 //!
 //! The sender knows its rows by expert ([`Cumsum`]), the receiver its rows by expert and source ([`RecvCounts`]). From

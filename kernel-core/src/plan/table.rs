@@ -95,7 +95,7 @@ pub fn add_up(
     }
 }
 
-/// Returns the pairs of `token`, `columns` each, that lie in a share.
+/// Returns the pairs of `token`, `columns` each, that are in a share.
 fn own(share: &core::ops::Range<u32>, token: Token, columns: u32) -> core::ops::Range<u32> {
     let start = token.0 * columns;
     start.max(share.start)..(start + columns).min(share.end)

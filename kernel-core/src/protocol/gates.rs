@@ -113,7 +113,7 @@ impl Gates {
     /// is not combined.
     ///
     /// # Errors
-    /// Another rank may still read what lies in the operator's partition or area, on A2 another operator has not ended, or a combine has
+    /// Another rank may still read what is in the operator's partition or area, on A2 another operator has not ended, or a combine has
     /// no dispatch that has been received. Nothing is begun.
     pub fn begin(&mut self, operator: Operator, dispatched: Option<Ticket>) -> Result<Ticket, ProtocolError> {
         let kind = self.kind(operator);

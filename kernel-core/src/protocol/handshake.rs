@@ -98,7 +98,7 @@ const AREAS: [Named; 34] = [
     Named::StreamsOut,
 ];
 
-/// A number for each parameter that all ranks must have alike, then one for each area of their memory: where it lies on the
+/// A number for each parameter that all ranks must have alike, then one for each area of their memory: where it is on the
 /// first and on the last rank. The same on every processor, so that ranks can send them to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]

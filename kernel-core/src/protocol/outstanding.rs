@@ -63,7 +63,7 @@ impl CoreRows {
 pub struct Outstanding {
     /// From the beginning of a dispatch to its quiet.
     pub before: u64,
-    /// From there to the end of the combine behind it.
+    /// From there to the end of the combine after it.
     pub behind: u64,
 }
 

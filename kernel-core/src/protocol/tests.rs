@@ -536,7 +536,7 @@ fn run(shape: &Shape, choices: Choices, seed: u64) {
     cluster.run(&mut scene).unwrap();
 }
 
-/// Transitions of machines stand beside their phases, and steps of tests that are not among them fail. Here every declared one
+/// Transitions of machines are beside their phases, and steps of tests that are not among them fail. Here every declared one
 /// is taken, and the page that lists them is as committed.
 #[test]
 fn every_declared_transition_is_taken() {

@@ -1,4 +1,4 @@
-//! The naive oracle: the outputs of dispatch and combine, computed independently from the definition alone.
+//! The reference implementation: the outputs of dispatch and combine, computed independently from the definition alone.
 //!
 //! It has the inputs of the whole cluster and computes the outputs of one rank at a time. It has no flags, no layout and no
 //! order of events, and shares nothing with the code that it checks: it reads the shape's numbers and the raw tensors, and

@@ -1,4 +1,4 @@
-//! The oracle against cases computed by hand.
+//! The reference against cases computed by hand.
 
 mod combine;
 mod servers;
@@ -247,7 +247,7 @@ fn masked_pairs_are_neither_sent_nor_counted() {
     assert_eq!(seen[2].expand_idx, [-1; 6]);
 }
 
-/// Experts 1 and 0 stand in for logical expert 0 alternately; -1 has no row of the map.
+/// Experts 1 and 0 are in for logical expert 0 alternately; -1 has no row of the map.
 #[test]
 fn what_a_masked_pair_names_is_not_looked_up_in_the_map() {
     let shape = shape(&small([2, 2, 0, 0, 1, 1, 3]));

@@ -233,7 +233,7 @@ impl Check<'_> {
             let (legal, words) = if i < left {
                 (in_range(whole)(seen), "a physical rank must be in [0, ep_world_size)")
             } else {
-                (seen == GONE, "must be -1 behind the last new id")
+                (seen == GONE, "must be -1 after the last new id")
             };
             self.unless(legal, 4 + whole + i, seen, words, &[("new id", i.into())]);
         }

@@ -1,4 +1,4 @@
-//! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once; `layout` adds places.
+//! Sizes that follow from a shape: rows, records, areas, capacities. Each formula is here once; `layout` adds places.
 
 use super::{Product, Protocol, RowFormat, Shape};
 use crate::units::{Divisor, RankId, align_up, div_ceil, div_floor, div_rem};

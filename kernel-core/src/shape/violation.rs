@@ -39,7 +39,7 @@ pub enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// The value must lie in `[min, max]`.
+    /// The value must be in `[min, max]`.
     Range {
         /// Smallest legal value.
         min: i64,

@@ -126,7 +126,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         self.members.iter().map(|member| member.number).collect()
     }
 
-    /// Where a member stands among the members.
+    /// Where a member is among the members.
     #[must_use]
     pub fn place_of(&self, member: RankId) -> usize {
         let found = self.members.binary_search_by_key(&member, |member| member.number);

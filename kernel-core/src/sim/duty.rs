@@ -70,10 +70,10 @@ pub enum Duty {
     Barrier {
         /// At those that carry sums.
         even: bool,
-        /// At those behind quiet.
+        /// At those after quiet.
         odd: bool,
     },
-    /// The second of both lies on the first.
+    /// The second of both is on the first.
     Second(Double),
     /// Rows are put a step after the flag that covers them.
     RowsFirst,
@@ -162,7 +162,7 @@ fn find(shape: &Shape, names: &[Named], at: Place) -> Option<Spot> {
 const STATUS_OF_DISPATCH: &[Named] = &[Named::DispatchStatus, Named::DirectRecords];
 const STATUS_OF_COMBINE: &[Named] = &[Named::CombineStatus, Named::ResultsReady];
 
-/// The kind whose status word lies there.
+/// The kind whose status word is there.
 fn status_kind(shape: &Shape, at: Place) -> Option<Operator> {
     let kinds = [(Operator::Dispatch, STATUS_OF_DISPATCH), (Operator::Combine, STATUS_OF_COMBINE)];
     kinds.into_iter().find(|(_, names)| find(shape, names, at).is_some()).map(|(kind, _)| kind)
@@ -173,7 +173,7 @@ fn tp_kind(shape: &Shape, at: Place) -> Option<Operator> {
     kinds.into_iter().find(|(_, named)| find(shape, &[*named], at).is_some()).map(|(kind, _)| kind)
 }
 
-/// The core whose barrier word lies there, and the parity of its epochs.
+/// The core whose barrier word is there, and the parity of its epochs.
 fn core_word(shape: &Shape, at: Place) -> Option<(CoreId, u64)> {
     let core = find(shape, &[Named::CoreWords], at)?.index(Index::Core).map(CoreId)?;
     let parity = [0, 1].into_iter().find(|&parity| state::core_word(core, parity) == at)?;

@@ -235,7 +235,7 @@ impl<T> Few<T> {
 #[derive(Clone, Debug)]
 struct Message {
     number: u32,
-    /// Pieces that have not landed, in order; those that have landed may still stand here.
+    /// Pieces that have not landed, in order; those that have landed may still be here.
     pieces: Vec<FlightId>,
     left: u32,
 }

@@ -54,7 +54,7 @@ pub struct Memory<S, C> {
     /// Rules of the contract that it breaks.
     pub broken: Broken,
     /// Of an effect that is longer than twice as many bytes only so many at each end are kept: rows are left out, what
-    /// stands before and behind them is not. Of a put that is the tail, whatever its length. Rows of outputs have nothing
+    /// is before and after them is not. Of a put that is the tail, whatever its length. Rows of outputs have nothing
     /// around them, and are left out whole.
     pub kept: Option<usize>,
     /// Whether bytes of an output may be written twice in one operator, as when counts are corrupt.
@@ -74,7 +74,7 @@ pub struct Memory<S, C> {
     /// What has been issued since [`take_effects`](Self::take_effects).
     pub(super) effects: Vec<Effect>,
     pub(super) flights: Flights,
-    /// By member, then core; the agent's behind them.
+    /// By member, then core; the agent's after them.
     queues: Vec<Vec<Queue>>,
     cores: usize,
     pub(super) tp_world_size: u32,

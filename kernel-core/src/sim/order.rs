@@ -325,7 +325,7 @@ pub fn refused_by(gates: &mut Gates, order: &[Planned]) -> Option<(usize, Protoc
 /// The letters cannot be [read](Order::read).
 #[must_use]
 pub fn schedule(letters: &str, times: usize) -> Vec<Planned> {
-    // A test may combine what an oracle has dispatched.
+    // A test may combine what a reference has dispatched.
     match Order::read(letters) {
         Ok(order) => order.times(times),
         Err(why) => panic!("{letters}: {why}"),

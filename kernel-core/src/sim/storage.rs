@@ -110,7 +110,7 @@ impl Storage for Dense {
 
 /// Pages that are made when they are first written, for groups of which most memory is never touched.
 ///
-/// A page holds a copy of the first bytes of the next one, so that a row that crosses its end still lies in one piece.
+/// A page holds a copy of the first bytes of the next one, so that a row that crosses its end still is in one piece.
 /// Outputs are kept whole.
 #[derive(Clone, Debug)]
 pub struct Sparse {

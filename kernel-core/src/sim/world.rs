@@ -128,13 +128,13 @@ pub type CoreStep<'s> = &'s mut dyn FnMut(&mut dyn Fabric) -> Answer;
 /// Lets an agent take its step on an interface.
 pub type AgentStep<'s> = &'s mut dyn FnMut(&mut dyn Nic) -> Answer;
 
-/// What stands around the machines of a group: the inputs, the experts, who judges results, and what lies between a
+/// What stands around the machines of a group: the inputs, the experts, who judges results, and what is between a
 /// core and the memory.
 pub trait World<S: Storage, C: Chooser>: Sized {
     /// What a member brings to a round.
     fn inputs(&self, member: RankId, round: usize) -> Inputs<'_>;
 
-    /// Member number `i` of the cluster's has ended an operator, with its last half. Behind a dispatch the experts run: what combine is given
+    /// Member number `i` of the cluster's has ended an operator, with its last half. After a dispatch the experts run: what combine is given
     /// is put into [`Member::returned`].
     fn ended(&mut self, cluster: &mut Cluster<'_, S, C>, i: usize, planned: Planned) -> Result<(), Failure>;
 

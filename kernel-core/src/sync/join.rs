@@ -1,5 +1,5 @@
 //! The join of a rank's cores between two operators, which no machine checks and the driver owes; and the meeting of processes
-//! that share memory. Drivers keep the words; which of them is accessed with which ordering stands here once, over any atomics,
+//! that share memory. Drivers keep the words; which of them is accessed with which ordering is here once, over any atomics,
 //! so loom's models run the code that drivers run.
 
 use crate::fabric::coherent::{ARRIVE, JOINED, OPEN};

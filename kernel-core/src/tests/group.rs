@@ -1,4 +1,4 @@
-//! Groups for tests: real machines on simulated memory, compared with the oracle at the end of every operator, with a duty
+//! Groups for tests: real machines on simulated memory, compared with the reference at the end of every operator, with a duty
 //! left out on request. Tests drive them step by step, or by a seed.
 
 use super::domain::{Dice, Tensors, result_row};
@@ -117,7 +117,7 @@ impl Memory {
     }
 }
 
-/// The inputs of a group, its experts, and the comparison of its outputs with the oracle.
+/// The inputs of a group, its experts, and the comparison of its outputs with the reference.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
     shape: Shape,

@@ -100,7 +100,7 @@ fn integers_of<const N: usize>(values: &[f32; N], s: f32, out: &mut [u8; N]) {
 
 /// Returns `rint` of a value within about +-127, as the byte of an i8.
 ///
-/// The sum with 1.5 * 2^23 lies in [2^23, 2^24), where the last place is 1: the addition itself rounds to
+/// The sum with 1.5 * 2^23 is in [2^23, 2^24), where the last place is 1: the addition itself rounds to
 /// the nearest integer, and ties go to even because 1.5 * 2^23 is even. Its mantissa then is 2^22 + the
 /// integer in two's complement, whose low byte is the i8. Exact for |value| <= 2^22; `f * (127 / m)` exceeds
 /// 127 by two roundings at most.

@@ -181,7 +181,7 @@ fn a_row_is_quantised_as_by_hand() {
 #[test]
 fn a_scale_is_the_inverse_of_a_rounded_quotient() {
     // m = 143 / 128 and m / 2. 127 / m = 113.678321.. is rounded down, to 0x42E35B4D; its inverse lies nearest to 0x3C102040.
-    // m / 127, rounded once, would be 0x3C102041, and m / 2 would lie below 63.5 of these steps: 63, not 64.
+    // m / 127, rounded once, would be 0x3C102041, and m / 2 would be below 63.5 of these steps: 63, not 64.
     let x = [1.117_187_5, 0.558_593_75, -1.117_187_5];
     for dtype in [Dtype::Bf16, Dtype::F16] {
         let mut out = [9; 3];
@@ -204,7 +204,7 @@ fn a_row_of_zeros_or_of_too_little_becomes_zeros_with_scale_zero() {
 
 #[test]
 fn a_scale_may_be_a_denormal() {
-    // m = 2^-121: s = 127 * 2^121 is finite, 1 / s lies below 2^-126.
+    // m = 2^-121: s = 127 * 2^121 is finite, 1 / s is below 2^-126.
     let mut out = [0; 2];
     let scale = Portable.quantise(Dtype::Bf16, &bytes(&[6 << 7, 5 << 7]), None, &mut out);
     let expected = 1.0 / (127.0 / f32::from_bits(6 << 23));

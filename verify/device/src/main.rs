@@ -1,4 +1,4 @@
-//! Dispatch and combine of two ranks on a GPU, each core as a thread and as a warp, compared with the oracle; and litmus programs.
+//! Dispatch and combine of two ranks on a GPU, each core as a thread and as a warp, compared with the reference; and litmus programs.
 //!
 //! `device KERNELS [all]` runs scenes for some rounds. Status 0: all results are right, and a twin's are found wrong; or there
 //! is no GPU here, and the program says so. Status 1: something is wrong. The kernels are PTX, which `.ci/device` writes, or what
@@ -166,7 +166,7 @@ impl Tokens {
     }
 }
 
-/// Runs rounds of a scene in memory of its own, and counts those with a result that is not the oracle's.
+/// Runs rounds of a scene in memory of its own, and counts those with a result that is not the reference's.
 fn rounds(
     device: Device,
     kernel: &gpu::Kernel,
@@ -271,7 +271,7 @@ fn rounds(
     Ok(wrong)
 }
 
-/// Whether an output of a rank begins with what the oracle expects; says where it does not, if that is to be told.
+/// Whether an output of a rank begins with what the reference expects; says where it does not, if that is to be told.
 fn is_same(told: bool, (tensor, rank): (Tensor, RankId), expected: &[u8], seen: &[u8]) -> bool {
     let bad = (0..expected.len()).find(|&at| seen.get(at) != Some(&expected[at]));
     if let (Some(at), true) = (bad, told) {

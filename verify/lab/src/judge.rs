@@ -1,4 +1,4 @@
-//! The tokens, the experts, which return every row as it is, and the comparison with the oracle.
+//! The tokens, the experts, which return every row as it is, and the comparison with the reference.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -82,7 +82,7 @@ fn compare(planned: Planned, rank: usize, tensor: Tensor, seen: &[u8], right: &[
         None => Ok(()),
         Some(at) => {
             let what =
-                format!("{planned}: rank {rank}: {}: byte {at} differs from the oracle's", tensor.name());
+                format!("{planned}: rank {rank}: {}: byte {at} differs from the reference's", tensor.name());
             Err(Failure::Wrong(what))
         }
     }

@@ -1,7 +1,7 @@
 //! A small group whose steps and landings are chosen one by one, for the page `docs/lab/index.html`.
 //!
 //! Two ranks each send two tokens per round to two experts, one on each rank. [`Lab`] lists what can happen
-//! next, does it, and describes the group as JSON. A duty can be left out; what comes of it is compared with the oracle.
+//! next, does it, and describes the group as JSON. A duty can be left out; what comes of it is compared with the reference.
 #![no_std]
 extern crate alloc;
 // The tests' machine has it; a page has not.
@@ -213,9 +213,9 @@ pub const SCENES: [Scene; 5] = [
 /// How a run has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All rounds have ended, and every result was equal to the oracle's.
+    /// All rounds have ended, and every result was equal to the reference's.
     Right,
-    /// A result differs from the oracle's.
+    /// A result differs from the reference's.
     Wrong(String),
     /// A machine has refused what it saw.
     Refused(String),

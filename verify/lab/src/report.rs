@@ -153,7 +153,7 @@ impl Lab {
 }
 
 /// Returns what a slot holds: the words of a state slot, the number that fills a row, or the pieces of a window that are not
-/// zero, each behind its offset.
+/// zero, each after its offset.
 fn shown(region: Region, bytes: &[u8]) -> String {
     if region == Region::State {
         let words =

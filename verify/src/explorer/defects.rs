@@ -1,5 +1,5 @@
 //! Defects of a model itself: of its driver, its agents, its memory's fairness, what its ranks choose, and what the theorem's model
-//! is told. Those of a memory or a fabric stand beside each view, in `bent.rs`.
+//! is told. Those of a memory or a fabric are beside each view, in `bent.rs`.
 
 use super::liveness::Mover;
 use crate::defects::Defect;

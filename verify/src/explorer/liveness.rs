@@ -18,7 +18,7 @@ pub(super) enum Mover {
 }
 
 /// The moves of a search, by the numbers of their states. States are expanded in the order of their numbers, so the moves of
-/// one stand together.
+/// one are together.
 #[derive(Default)]
 pub(super) struct Graph {
     /// Where the moves of a state begin.

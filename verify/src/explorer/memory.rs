@@ -1,4 +1,4 @@
-//! Memory that A3 and the hierarchy have in common: what has landed, sparse, and effects in flight. What lies at a place, a word, a
+//! Memory that A3 and the hierarchy have in common: what has landed, sparse, and effects in flight. What is at a place, a word, a
 //! row or a record, is of each protocol. A2's memory is its bytes: those that are stale are its subject.
 
 use super::setup::Setup;
@@ -99,7 +99,7 @@ impl<E: InFlight> Flight<E> {
         self.0.remove(i)
     }
 
-    /// Forgets those that were issued behind the first `len`.
+    /// Forgets those that were issued after the first `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
     }

@@ -9,7 +9,7 @@
 //! - experts that read rows in the window, or leave results there, do so in one move, just before combine;
 //! - payload is one small number that tells rounds apart modulo 4 (8 with batches in flight), and a row is
 //!   forgotten when its reader has read it for the last time: a row that lands on an unread one is an error;
-//! - outputs are compared with the oracle as they are written and not kept;
+//! - outputs are compared with the reference as they are written and not kept;
 //! - a state counts rounds from its slowest core.
 //!
 //! # Weak memory without landings

@@ -81,7 +81,7 @@ impl RankTensors {
         own.as_chunks().0.iter().flat_map(|&element| expert(element, e)).collect()
     }
 
-    /// The expert of a pair; shared ones have the numbers behind all others.
+    /// The expert of a pair; shared ones have the numbers after all others.
     fn expert(&self, setup: &Setup<'_>, (token, k): (Token, u32)) -> u32 {
         let (moe, inputs) = (setup.shape.moe_expert_num(), self.inputs());
         let own = inputs.ids(setup.shape, token);
@@ -113,7 +113,7 @@ pub(super) struct Expected {
     outputs: [Vec<u8>; Tensor::ALL.len()],
     /// What the experts read.
     pub(super) expand_x: Vec<u8>,
-    /// Where each row of that lies in the window, if they read it there.
+    /// Where each row of that is in the window, if they read it there.
     pub(super) rows_at: Vec<Place>,
     /// Where each result goes, with direct placement.
     pub(super) results_at: Vec<Place>,

@@ -75,7 +75,7 @@ impl Plan {
         }
     }
 
-    /// Part number `at`. Behind the last one there is none, but operators are counted on.
+    /// Part number `at`. After the last one there is none, but operators are counted on.
     pub(super) fn part(&self, at: u32) -> Option<Part> {
         let first = self.before.len() as u32;
         if at < first {

@@ -49,7 +49,7 @@ pub(super) trait View: Fabric {
     }
 }
 
-/// A protocol in the search: what happens. The value knows the model and where things lie in it.
+/// A protocol in the search: what happens. The value knows the model and where things are in it.
 pub(super) trait Protocol: Sized {
     /// What cores share, with all that is in flight.
     type Memory: Clone;

@@ -2,7 +2,7 @@
 //! or none.
 //!
 //! Beside a state goes the state of the model that the way there has led to. Its guards are asked on every move, also on those to
-//! states that are known. What stands beside a state must be a *function* of it: two ways to one state that leave the model
+//! states that are known. What is beside a state must be a *function* of it: two ways to one state that leave the model
 //! in different ones are an error, or else what one of them knows would stand for the other. So it need not tell states apart.
 
 use super::model::Product;
@@ -43,7 +43,7 @@ pub(super) enum At {
     Issued(usize, u32),
 }
 
-/// What stands beside a state.
+/// What is beside a state.
 #[derive(Clone, Debug)]
 pub(super) struct Beside {
     facts: Facts,

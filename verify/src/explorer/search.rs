@@ -1,6 +1,6 @@
 //! A search over all states that can be reached, breadth first.
 //!
-//! Behind a search that found nothing bad and visited everything comes the question of **liveness** (`liveness.rs`): from every
+//! After a search that found nothing bad and visited everything comes the question of **liveness** (`liveness.rs`): from every
 //! state that was visited there must be a way to one in which a core ends an operator, and a group in which no actor stops for
 //! good must take such a way. A group that goes round in circles, because a core polls by stepping for a flag that was lost,
 //! is never without a move and still never ends.

@@ -17,7 +17,7 @@ use veriep_core::units::{CoreId, RankId, div_rem};
 use veriep_core::vector::Portable;
 
 /// One rank's choice for a round: the first expert of its first token, or idle. Each further column and each
-/// further token goes one expert further. Where pairs are masked, behind all experts follow the same with other masks.
+/// further token goes one expert further. Where pairs are masked, after all experts follow the same with other masks.
 pub(super) type Choice = Option<i32>;
 
 /// A model with everything that does not change while it is explored.
@@ -164,7 +164,7 @@ impl<'a> Setup<'a> {
         all.map(|e| Some(e as i32)).chain(none).collect()
     }
 
-    /// The EP rank that holds an expert. Behind all others comes the shared one, with one replica in the models that ask.
+    /// The EP rank that holds an expert. After all others comes the shared one, with one replica in the models that ask.
     pub(super) fn rank_of(&self, e: u32) -> RankId {
         let is_shared = e >= self.shape.moe_expert_num();
         RankId(if is_shared { 0 } else { self.model.shared_ranks + e / self.model.experts })

@@ -178,7 +178,7 @@ impl<Q, E> Step<Q, E> {
         if self.search.peek { Err(Fault::new(self.at.rank, at, 0)) } else { Ok(()) }
     }
 
-    /// Compares an output with the oracle's.
+    /// Compares an output with the reference's.
     pub(super) fn judge(&mut self, at: Place, bytes: &[u8]) {
         let Region::Output(tensor) = at.region else { return };
         self.found.written += bytes.len() as u32;

@@ -5,7 +5,7 @@ use core::fmt;
 /// Who does something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Who {
-    /// What stands before that.
+    /// What is before that.
     pub words: String,
     /// The rank; none if it is all of them.
     pub rank: Option<u32>,

@@ -6,7 +6,7 @@ use super::violation::Violation;
 /// The choices of one way through a step, each with what was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tape<A> {
-    /// Choices that are given; behind them everything has landed.
+    /// Choices that are given; after them everything has landed.
     given: Vec<bool>,
     made: Vec<(A, bool)>,
 }

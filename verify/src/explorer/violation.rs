@@ -36,8 +36,8 @@ pub enum Violation {
         /// The place as the machine gave it.
         at: Place,
     },
-    /// An output differs from the oracle's.
-    #[error("rank {rank} writes to {at} what the oracle does not expect")]
+    /// An output differs from the reference's.
+    #[error("rank {rank} writes to {at} what the reference does not expect")]
     Diverged {
         /// Whose output.
         rank: RankId,

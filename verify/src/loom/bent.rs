@@ -1,5 +1,5 @@
 //! Defects of memory, fabrics and agents: a layer around the fabric of a core of A3, and what is bent beneath all fabrics. The machines stay as they are, and a model must fail. What a defect needs
-//! to be seen, traffic, rounds or cores, stands at the test that catches it.
+//! to be seen, traffic, rounds or cores, is at the test that catches it.
 
 use super::cells::{LoomCells, LoomFabric, RankView, forget, renew, unfenced};
 use super::domain::Seated;

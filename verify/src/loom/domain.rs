@@ -1,8 +1,8 @@
 //! The part of a loom group that A2 and A3 share: its rounds and operators, its cores as loom threads, and the check of their
 //! outputs.
 //!
-//! Combine returns what the oracle says that the experts make of dispatch's outputs; those are compared with
-//! the same oracle, so a schedule may also begin with a combine.
+//! Combine returns what the reference says that the experts make of dispatch's outputs; those are compared with
+//! the same reference, so a schedule may also begin with a combine.
 
 use super::join::Joins;
 use super::memory::{Member, Outputs};
@@ -106,14 +106,14 @@ impl Domain {
         }
     }
 
-    /// Compares what `rank` put out with the oracle.
+    /// Compares what `rank` put out with the reference.
     fn check(&self, rank: RankId, outputs: &[Rc<Outputs>]) {
         for planned in &self.schedules[rank.index()] {
             for tensor in outputs_of(planned.operator) {
                 if tensor == Tensor::ExpandX && self.choices.receive.keeps_rows() {
                     continue;
                 }
-                // Empty for what the oracle does not tell.
+                // Empty for what the reference does not tell.
                 let expected = self.rounds[planned.round].expected(rank, tensor);
                 let seen = outputs[planned.round].read(tensor, expected.len() as u64);
                 let name = tensor.name();

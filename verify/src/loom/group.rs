@@ -1,5 +1,5 @@
 //! A group of A3 whose cores are loom threads: every rank runs its operators in order, and when all have ended, what
-//! they put out is compared with the oracle.
+//! they put out is compared with the reference.
 
 use super::bent::Bent;
 use super::cells::{LoomCells, RankView};

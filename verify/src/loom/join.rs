@@ -95,7 +95,7 @@ struct Place {
     rows: Vec<Rows>,
 }
 
-/// The body of a model: so many meet so often. Before each meeting each writes a row, which the others read behind it; behind the
+/// The body of a model: so many meet so often. Before each meeting each writes a row, which the others read after it; after the
 /// next one it may be written again.
 pub fn meetings(
     meet: Meet,

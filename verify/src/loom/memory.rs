@@ -17,7 +17,7 @@ use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
 /// A rank, by its number in the memory, and its ranks in the domains: without a TP domain all ranks are of one EP domain. The
-/// oracle numbers ranks in the same way.
+/// reference numbers ranks in the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub number: RankId,
@@ -128,7 +128,7 @@ impl Piece {
     }
 }
 
-/// What lies between the pieces of a memory.
+/// What is between the pieces of a memory.
 #[derive(Clone, Copy, Debug)]
 enum Between {
     /// Nothing: an access there is a failure, and so is one to a word as if it were bytes.

@@ -12,7 +12,7 @@
 //! join     the joins of a rank's cores, meetings of processes: as drivers run them, over loom's words
 //! domain   ranks and cores as loom threads, a schedule of operators, the check of what they put out
 //! group    a domain of A3
-//! round    who sends what in a round, and what the oracle makes of it
+//! round    who sends what in a round, and what the reference makes of it
 //! places   which words and stretches of memory are modelled
 //! memory   those, as objects of loom
 //! cells    what a core or an agent reaches of them

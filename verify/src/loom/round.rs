@@ -1,4 +1,4 @@
-//! One round: who sends what, and what the oracle says that dispatch and combine must put out.
+//! One round: who sends what, and what the reference says that dispatch and combine must put out.
 
 use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::layout::record::Triple;
@@ -72,7 +72,7 @@ impl Round {
         self.ask_the_oracle(shape);
     }
 
-    /// What must stand at the start of an output of `rank` when its operator has ended.
+    /// What must be at the start of an output of `rank` when its operator has ended.
     pub fn expected(&self, rank: RankId, tensor: Tensor) -> &[u8] {
         &self.ranks[rank.index()].expected[tensor as usize]
     }

@@ -1,6 +1,6 @@
 //! The model: state, steps, invariant and safety, each said once, as SMT-LIB text.
 //!
-//! `@` behind the name of a state function stands for the state that is meant: nothing for the one before a
+//! `@` after the name of a state function stands for the state that is meant: nothing for the one before a
 //! step, `_1` for the one after it. Every step has the same parameters: a rank `S`, one of its slots `J`, an
 //! operator `N`; steps of a whole rank do not look at `J`.
 //!

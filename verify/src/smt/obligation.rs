@@ -276,8 +276,8 @@ pub fn wait_all_is_a_gate() -> Obligation {
 }
 
 /// The hierarchy's slots keep the premise: namesakes hear from each other by end flags in every operator, and their slots have
-/// two partitions; near ranks write behind the word that their owner has entered. Its twins have fewer partitions, or a write
-/// that is not behind that word.
+/// two partitions; near ranks write after the word that their owner has entered. Its twins have fewer partitions, or a write
+/// that is not after that word.
 pub fn hierarchy_has_gates(partitions: u32, is_behind: bool) -> Obligation {
     let theory = Theory { no_premise: true, clears: Clears::Epochs, ..Theory::default() };
     let premise = theory

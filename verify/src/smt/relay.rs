@@ -11,7 +11,7 @@
 //! | of a returned row, by its place in the near area | the row | every operator | entered of all |
 //!
 //! A record's flag is what tells that it is complete: the front flag of the next one or the end flag, in stage 2 the end flag.
-//! Rows leave before the end flag has come and lie in the near area, which has no partitions. No flag is cleared. Rows done are behind a
+//! Rows leave before the end flag has come and are in the near area, which has no partitions. No flag is cleared. Rows done are behind a
 //! quiet of their core alone, which the model, where the cores of a rank are one, does not know: it has what follows from it.
 
 use super::trace::{Expected, Reuse};

@@ -19,7 +19,7 @@
 //!
 //! On A2 a window has two slots, and all are behind a quiet: FLAG1 with the counts, and the last flag with the rows. Both are
 //! clear when no word of the window is a flag to anybody. What a rank writes into its window to itself lands as a whole, when
-//! the rank is quiet: its cores look at it behind the barrier only.
+//! the rank is quiet: its cores look at it after the barrier only.
 
 use super::model::Step;
 use super::trace::Expected;

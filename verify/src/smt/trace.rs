@@ -125,7 +125,7 @@ impl Instance {
         Some(Event { step: Step::Write, rank, slot, n })
     }
 
-    /// What progress needs: what a flag is behind is expected, and is not behind that flag in turn. Returns a flag that can never
+    /// What progress needs: what a flag is behind is expected, and is not after that flag in turn. Returns a flag that can never
     /// be sent.
     pub fn unsent(&self) -> Option<Event> {
         let mut left: Vec<_> = self.flags().collect();

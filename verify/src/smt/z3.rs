@@ -77,7 +77,7 @@ pub fn run_by(solver: Solver, script: &str) -> Result<Answer, String> {
     let output = child.wait_with_output().map_err(|error| format!("{name}: {error}"))?;
     writer.join().map_err(|_| "writer panicked")?.map_err(|error| format!("{name}: {error}"))?;
     let all = String::from_utf8_lossy(&output.stdout);
-    // A `get-value` behind an unsat has nothing to say.
+    // A `get-value` after an unsat has nothing to say.
     let complains = |line: &&str| line.contains("(error") && !line.contains("model is not available");
     if let Some(error) = all.lines().find(complains) {
         return Err(format!("{name}: {error}"));

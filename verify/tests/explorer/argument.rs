@@ -55,11 +55,11 @@ fn a_gap_is_named() {
     let said = |rules, text| argued(rules, text, [2, 2]).gap.unwrap().to_string();
     assert_eq!(
         said(A3, "DDDCCC"),
-        "no gate stands between combine 0 of rank 1 and combine 2 of rank 0, which use one partition of combine"
+        "no gate is between combine 0 of rank 1 and combine 2 of rank 0, which use one partition of combine"
     );
     assert_eq!(
         said(A3, "Ds0 Ds1 Dr0 Dr1 C0 C1"),
-        "no gate stands between dispatch 0 of rank 1 and dispatch 2 of rank 0, which use one partition of dispatch"
+        "no gate is between dispatch 0 of rank 1 and dispatch 2 of rank 0, which use one partition of dispatch"
     );
     assert_eq!(
         said(Rules::a2(true), "Ds1 Cs0 Dr1 Cr0"),

@@ -172,7 +172,7 @@ fn assert_rows(rows: &[Row]) {
             if expected == Deadlock { !waits.is_empty() } else { expected != Safe || waits.is_empty() },
             "{order}: {waits:?}"
         );
-        // A counterexample stands beside each bad answer of a search.
+        // A counterexample is beside each bad answer of a search.
         assert_eq!(found.counterexample.is_empty(), found.safe || !found.searched, "{order}");
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

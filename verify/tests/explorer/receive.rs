@@ -179,7 +179,7 @@ fn experts_that_overwrite_on_two_cores_with_two_batches_in_flight() {
 
 #[test]
 fn catches_grants_that_do_not_wait_for_all_counts() {
-    // A row comes over a result that another rank has still to read. Where results lie apart only experts read rows of
+    // A row comes over a result that another rank has still to read. Where results are apart only experts read rows of
     // the rank that grants them, which have run.
     safe(
         "direct, EarlyGrants, three rounds, weak",

@@ -1,4 +1,4 @@
-//! A2's machines and agents, and the seam between them. Every execution compares the outputs with the oracle; the
+//! A2's machines and agents, and the seam between them. Every execution compares the outputs with the reference; the
 //! payload differs in every round.
 
 use core::ops::RangeInclusive;
@@ -294,7 +294,7 @@ fn catches_the_seeds_clears() {
     model("A2 C C C, falling, rows of flags", Bound::Preemptions(2), 944..=1_154, group().body());
 }
 
-/// Two tokens, whose rows are so long that the second lies where FLAG2 is looked for behind the first.
+/// Two tokens, whose rows are so long that the second is where FLAG2 is looked for after the first.
 const LONG: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 2, h: 512 };
 const BOTH: Traffic<'_> = &[&[&[1], &[1]], &[&[0], &[0]]];
 const ONE: Traffic<'_> = &[&[&[1], &[]], &[&[0], &[]]];

@@ -86,7 +86,7 @@ fn catches_relaxed_core_words() {
     assert!(how.contains("Causality violation"), "{how}");
 }
 
-/// Behind the join the last core runs the experts, who read all that the rank has put out, and a combine reads triples and
+/// After the join the last core runs the experts, who read all that the rank has put out, and a combine reads triples and
 /// counts that other cores wrote.
 #[test]
 fn cores_join_after_an_operator() {
@@ -123,7 +123,7 @@ fn catches_a_relaxed_arrival_at_the_join() {
     }
 }
 
-/// Needs a memory weaker than total store order, and a combine behind a dispatch, which reads what the other core has put
+/// Needs a memory weaker than total store order, and a combine after a dispatch, which reads what the other core has put
 /// out; after one operator no test asks.
 #[test]
 fn catches_a_join_that_opens_relaxed() {
@@ -133,7 +133,7 @@ fn catches_a_join_that_opens_relaxed() {
     model("D, join opens relaxed", Bound::Complete, 9_300..=11_400, group("D"));
 }
 
-/// Needs loads that overtake loads; a combine behind a dispatch.
+/// Needs loads that overtake loads; a combine after a dispatch.
 #[test]
 fn catches_a_relaxed_look_at_the_join() {
     let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(Defect::RelaxedLook).body();

@@ -5,7 +5,7 @@ use veriep_verify::defects::Defect;
 use veriep_verify::loom::join::{Meet, announcements, meetings};
 use veriep_verify::loom::search::{Bound, failure, model};
 
-/// What is written before the third meeting was read behind the first.
+/// What is written before the third meeting was read after the first.
 #[test]
 fn who_has_met_all_others_sees_what_they_did() {
     let body = |meet, times| meetings(meet, 2, times, Defect::None);

@@ -1,5 +1,5 @@
 //! Two ranks of one core: partitions in use over several operators. Every execution compares `expand_x`,
-//! counts, triples and `x_out` with the oracle; the payload differs in every round.
+//! counts, triples and `x_out` with the reference; the payload differs in every round.
 
 use veriep_verify::defects::Defect;
 use veriep_verify::loom::group::{Group, Size};
@@ -155,7 +155,7 @@ fn catches_a_publish_before_its_put() {
     }
 }
 
-/// No race and no lost flag here: only the oracle sees it. Rank 0 sends, so that a triple of zeros looks right.
+/// No race and no lost flag here: only the reference sees it. Rank 0 sends, so that a triple of zeros looks right.
 #[test]
 fn catches_a_put_that_never_lands() {
     for (operator, output) in [("D", "expand_x of rank 1"), ("C", "x_out of rank 0")] {

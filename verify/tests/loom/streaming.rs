@@ -72,7 +72,7 @@ fn catches_a_publish_without_a_fence() {
 }
 
 /// One dispatch, with one core or with two, where another core's flag speaks for the row. Of the fences in quiet and before
-/// the words behind it, the barrier's among them, one is enough.
+/// the words after it, the barrier's among them, one is enough.
 #[test]
 fn catches_a_quiet_without_a_fence_unless_the_next_publish_has_one() {
     for (name, group) in
@@ -84,7 +84,7 @@ fn catches_a_quiet_without_a_fence_unless_the_next_publish_has_one() {
     holds("D, two cores", 510..=630, two_cores(), Defect::NoFenceInQuiet);
 }
 
-/// One dispatch: rows that were copied out past the caches, and no word comes behind them.
+/// One dispatch: rows that were copied out past the caches, and no word comes after them.
 #[test]
 fn catches_a_fabric_that_is_gone_without_a_fence() {
     let group = cross("D").bent(Defect::NoFenceAtTheEnd);

@@ -135,7 +135,7 @@ fn catches_a_slot_without_a_fence() {
     }
 }
 
-/// No race and no lost slot: only the oracle sees it.
+/// No race and no lost slot: only the reference sees it.
 #[test]
 fn catches_rows_that_are_never_lent() {
     for (operator, output) in [("D", "expand_x of rank 0"), ("C", "x_out of rank 0")] {

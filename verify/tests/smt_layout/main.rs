@@ -572,7 +572,7 @@ fn no_row_with_a_planted_mistake_is_proved() {
     assert!(seen > 300, "{seen}");
 }
 
-/// Claims about fields that have a mistake: behind the slot, on the field before it, a word one byte further.
+/// Claims about fields that have a mistake: after the slot, on the field before it, a word one byte further.
 fn planted_in_fields(claim: &Claim) -> Option<(String, Claim)> {
     let moved = |field: &FieldRow, offset| FieldRow { offset, ..*field };
     let (name, planted) = match claim {

@@ -59,7 +59,7 @@ pub(crate) struct Outcome {
 const BS: u32 = 2;
 
 impl Case {
-    /// Elements of a row. On A2 a flag behind no row must lie in none.
+    /// Elements of a row. On A2 a flag behind no row must be in none.
     const fn h(&self) -> u32 {
         if self.a2 { 24 } else { 2 }
     }

@@ -13,7 +13,7 @@ use veriep_core::units::{RankId, Token};
 
 const KINDS: [state::Operator; 2] = [state::Operator::Dispatch, state::Operator::Combine];
 
-/// The areas of a rank lie one behind the other, inside their regions.
+/// The areas of a rank are one behind the other, inside their regions.
 pub(super) fn disjoint(shape: &Shape, rank: RankId, choices: Choices) {
     let areas = map::areas(shape, choices.mode(), rank);
     let mut areas: Vec<Area> = areas.filter(|area| area.count > 0).collect();
@@ -32,7 +32,7 @@ pub(super) fn disjoint(shape: &Shape, rank: RankId, choices: Choices) {
         let align = if matches!(area.start.region, Region::Window | Region::TpWindow) { 512 } else { 8 };
         // Model shapes of A2 have rows of any multiple of 8.
         let align = if shape.product() == Product::A2 { 8 } else { align };
-        // With direct placement rows lie side by side.
+        // With direct placement rows are side by side.
         let is_dense =
             matches!(area.named, Named::Rows | Named::OverwrittenRows | Named::Infos | Named::Results);
         let is_aligned = is_dense || area.stride.is_multiple_of(align);
@@ -139,7 +139,7 @@ pub(super) fn relays(shape: &Shape) {
         assert_eq!(relay::returned_at(shape, at), None);
     }
     assert!(row.offset + shape.row_bytes() + relay::WEIGHT_BYTES <= slots, "the last weight leaves its slot");
-    // Relay areas lie behind the words, the second one behind the first, the near area behind both.
+    // Relay areas are after the words, the second one behind the first, the near area after both.
     let mut before = end_of(Named::Counts, Some(Partition::P1));
     for p in [Partition::P0, Partition::P1] {
         let behind = end_of(Named::RelayRecords, Some(p));
@@ -177,11 +177,11 @@ pub(super) fn windows(shape: &Shape) {
     assert_eq!(a2_window::next_flag_place(shape, a2_window::FLAG1), a2_window::FLAG1);
 }
 
-/// The fields of records and rows lie one behind the other, inside them.
+/// The fields of records and rows are one behind the other, inside them.
 pub(super) fn fields(shape: &Shape) {
     let (records, len): (Vec<_>, _) = match shape.protocol() {
         Protocol::FullmeshV1 => (map::record_fields(shape).collect(), record::sent_bytes(shape)),
-        // The data goes on behind the flag of each block.
+        // The data goes on after the flag of each block.
         Protocol::FullmeshV2 => (map::record_fields(shape).skip(1).take(2).collect(), shape.record_pitch()),
         Protocol::Fullmesh => (map::record_fields(shape).collect(), shape.window_record()),
         Protocol::Hierarchy => (map::record_fields(shape).collect(), relay::token_bytes(shape)),

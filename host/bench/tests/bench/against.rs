@@ -94,7 +94,7 @@ fn a_line_without_an_end_is_read_in_pieces() {
     assert_eq!(status, Some(2));
 }
 
-/// A script that puts out what the oracle says, and answers orders so.
+/// A script that puts out what the reference says, and answers orders so.
 fn right(folder: &Path, check: &str, single: &str, chain: &str) -> String {
     let (config, routing) = preset("tiny").unwrap();
     let options = Options { routing, seed: 1, ..Options::default() };

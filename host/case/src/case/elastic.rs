@@ -1,6 +1,6 @@
 //! `elastic_info` of a case: who is left, and under which names.
 //!
-//! In memory everything goes by new ids: [`Case::shape`](super::Case) is the survivors' and its tensors stand in
+//! In memory everything goes by new ids: [`Case::shape`](super::Case) is the survivors' and its tensors are in
 //! their order. Files, options and reports name physical ranks.
 
 use veriep_core::shape::{Elastic as Left, Shape, Violation};

@@ -1,6 +1,6 @@
 //! `expert_map` of a case: redundant experts.
 //!
-//! Files and the oracle speak of logical experts, everything that runs of physical ones.
+//! Files and the reference speak of logical experts, everything that runs of physical ones.
 
 use super::RankTensors;
 use crate::global_rank;

@@ -28,13 +28,13 @@ use veriep_core::units::RankId;
 /// Name of the tensors' file inside a case.
 pub const TENSORS_NAME: &str = "inputs.safetensors";
 
-/// Name of the oracle's result beside a case.
+/// Name of the reference's result beside a case.
 pub const EXPECTED_NAME: &str = "expected.safetensors";
 
 /// Name of what experts returned, in a case of combine alone.
 pub const RETURNED_NAME: &str = "returned.safetensors";
 
-/// A file of a case that NumPy wrote stands in the place of the one of this name.
+/// A file of a case that NumPy wrote is in the place of the one of this name.
 pub fn npz_of(file: &Path) -> PathBuf {
     file.with_extension("npz")
 }
@@ -88,7 +88,7 @@ pub enum OwnedMask {
 pub const NO_EXPERT: i32 = -1;
 
 impl OwnedMask {
-    /// A mask that leaves out the pairs of no expert as well as those of `mask`, and all behind the ids of `bs` tokens with `k`
+    /// A mask that leaves out the pairs of no expert as well as those of `mask`, and all after the ids of `bs` tokens with `k`
     /// pairs each.
     pub fn without_no_expert(mask: Mask<'_>, ids: &[i32], bs: usize, k: usize) -> Self {
         let mut active = match mask {
@@ -209,7 +209,7 @@ pub struct Case {
     /// `[S + E, h]` smooth scales, shared experts first.
     pub scales: Option<Vec<f32>>,
     pub weights: Weights,
-    /// `[S + E]` factors of the stand-in experts, shared experts first; 1 behind the end.
+    /// `[S + E]` factors of the stand-in experts, shared experts first; 1 after the end.
     pub expert_gain: Vec<f32>,
     /// How the domain became smaller, if it did.
     pub elastic: Option<Elastic>,

@@ -28,7 +28,7 @@ impl Case {
         self.save_with(folder, None)
     }
 
-    /// Writes the case into `folder`, made if it is not there, and beside it the oracle's result, if it is given; the one of
+    /// Writes the case into `folder`, made if it is not there, and beside it the reference's result, if it is given; the one of
     /// an older case goes, and what experts returned of it. An older case stays as it is until all of the new one is written. While files change places there
     /// is no configuration: a process that reads it then, or after a kill at that time, is refused.
     ///

@@ -1,4 +1,4 @@
-//! A call of a function of `torch_npu`, as it stands in Python, and the pieces between its commas.
+//! A call of a function of `torch_npu`, as it is in Python, and the pieces between its commas.
 
 use veriep_core::shape::Given;
 
@@ -57,7 +57,7 @@ pub(super) fn tensor(word: &str) -> Given {
 /// The first call in a text.
 pub(super) struct Call<'t> {
     pub(super) function: &'t str,
-    /// Place of the first byte behind the parenthesis.
+    /// Place of the first byte after the parenthesis.
     pub(super) start: usize,
 }
 
@@ -82,12 +82,12 @@ impl<'t> Call<'t> {
     }
 }
 
-/// Returns what stands between commas from `start` up to the bracket that closes, without blanks and comments around, with the
+/// Returns what is between commas from `start` up to the bracket that closes, without blanks and comments around, with the
 /// number of its line; `None` if no bracket closes it.
 pub fn pieces(text: &str, start: usize) -> Option<Vec<(usize, &str)>> {
     let (mut all, mut depth, mut quote, mut from) = (Vec::new(), 0, None, start);
     let lines_in = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
-    // Behind the last letter that is neither blank nor in a comment.
+    // After the last letter that is neither blank nor in a comment.
     let mut end = start;
     let (mut line, mut counted) = (1 + lines_in(&text[..start]), start);
     let mut piece = |from: usize, to: usize| {
@@ -133,7 +133,7 @@ pub fn pieces(text: &str, start: usize) -> Option<Vec<(usize, &str)>> {
     None
 }
 
-/// A text from behind the blanks and comments that it begins with.
+/// A text from after the blanks and comments that it begins with.
 fn without_comments(text: &str) -> &str {
     let mut left = text.trim_start();
     while left.starts_with('#') {
@@ -142,7 +142,7 @@ fn without_comments(text: &str) -> &str {
     left
 }
 
-/// Splits `name=value`; `None` for what has no name. A comment behind the value is no part of it.
+/// Splits `name=value`; `None` for what has no name. A comment after the value is no part of it.
 pub(super) fn keyword(piece: &str) -> Option<(&str, &str)> {
     let (name, value) = piece.split_once('=')?;
     let name = name.trim();
@@ -301,7 +301,7 @@ output = torch_npu.npu_moe_distribute_dispatch_v2(
         };
         let agreeing = two("ep_world_size=8, moe_expert_num=64, quant_mode=0").unwrap();
         assert_eq!((agreeing.ep_world_size, agreeing.quant_mode), (8, 2));
-        assert!(agreeing.notes().iter().any(|note| note.starts_with("not read: the calls behind the first")));
+        assert!(agreeing.notes().iter().any(|note| note.starts_with("not read: the calls after the first")));
         let told = two("x, ep_world_size=4").unwrap_err();
         assert_eq!(told.all[0].line, 2);
         let line = "`ep_world_size=4`: the first call, in line 1, has `ep_world_size=8`: must agree";

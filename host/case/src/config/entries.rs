@@ -193,8 +193,7 @@ fn of_call<'t>(call: &Call<'t>, text: &'t str) -> Result<Entries<'t>, Faults> {
         return Err(Faults { all: contradicted, rest: None });
     }
     if Call::find(&text[call.start..]).is_some() {
-        notes
-            .push("not read: the calls behind the first, but for what they say of the same group".to_owned());
+        notes.push("not read: the calls after the first, but for what they say of the same group".to_owned());
     }
     Ok(Entries { all, notes, lacks, given })
 }

@@ -62,7 +62,7 @@ impl Origin {
         notes
     }
 
-    /// Adds a key that stands in a line, unless it is there.
+    /// Adds a key that is in a line, unless it is there.
     pub(super) fn add(&mut self, key: &'static str, line: usize) {
         if !self.has(key) {
             self.keys.push((key, line));

@@ -24,13 +24,13 @@ macro_rules! copy {
 }
 
 /// Makes all that follows from the rows. Kinds are `number`, which the core has under the same name; `derived`, a number of the
-/// core that does not stand here as it is there; and `other`.
+/// core that does not are here as it is there; and `other`.
 macro_rules! table {
     (
         keys { $($(#[$meta:meta])* $kind:ident $key:ident: $type:ty = $default:expr, [$($spelling:literal),*];)* }
         besides { $($(#[$besides_meta:meta])* $besides_kind:ident $besides:ident: $besides_type:ty = $besides_default:expr;)* }
     ) => {
-        /// The keys of `config.toml`, as given. Meanings stand at [`veriep_core::shape::Config`].
+        /// The keys of `config.toml`, as given. Meanings are at [`veriep_core::shape::Config`].
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Config {

@@ -16,7 +16,7 @@ impl Config {
 
 /// Chips of A2, as their system reports them behind the maker's name.
 const CHIPS_OF_A2: [&str; 7] = ["910b", "910b1", "910b2", "910b2c", "910b3", "910b4", "910b4-1"];
-/// Chips of A3 have this name, alone or with two digits behind it.
+/// Chips of A3 have this name, alone or with two digits after it.
 const CHIP_OF_A3: &str = "910_93";
 
 /// Returns the product with this name or with this chip.

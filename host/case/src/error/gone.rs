@@ -15,7 +15,7 @@ pub struct Gone {
     pub ranks: Vec<u32>,
     /// `signal N`, `exit N` or `silent`; of processes that joined also `left` or, where no process saw its status, `ended`.
     pub how: String,
-    /// The round that it was in; none before the first one and behind the last.
+    /// The round that it was in; none before the first one and after the last.
     pub round: Option<usize>,
     /// `dispatch`, `experts`, `combine` or `check`; none between two of them.
     pub operator: Option<&'static str>,

@@ -4,7 +4,7 @@ use super::{shuffle, stream};
 use crate::error::Error;
 use veriep_core::shape::{Elastic, Shape};
 
-/// The stream of the generator that orders survivors; behind those of all ranks.
+/// The stream of the generator that orders survivors; after those of all ranks.
 const STREAM: u64 = u64::MAX;
 
 /// Which ranks of a domain a case is made for.

@@ -1,15 +1,15 @@
-//! Values of a case on which implementations that are nearly right part from the oracle.
+//! Values of a case on which implementations that are nearly right part from the reference.
 //!
 //! Gains are powers of two, so that everything before the sum is exact. Tokens take turns:
 //!
 //! - of the even ones weights make the terms of a sum cancel down to about 2^-18 of their size. What is lost when a
 //!   product or a partial sum is rounded is then seen in the result: another order of additions, a fused
 //!   multiply-add, and sums kept in fewer bits come out differently.
-//! - of the odd ones rows are powers of two and weights have few bits, so that a sum is exact in any order, and lies in
+//! - of the odd ones rows are powers of two and weights have few bits, so that a sum is exact in any order, and is in
 //!   the middle between two neighbours of `dtype`, above an even one and above an odd one alternately: it must be rounded to
 //!   the even one.
 //!
-//! Where rows are quantised the odd ones are numbers of which every other one lies in the middle between two int8.
+//! Where rows are quantised the odd ones are numbers of which every other one is in the middle between two int8.
 
 use super::{below, unit};
 use core::iter;

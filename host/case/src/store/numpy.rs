@@ -128,7 +128,7 @@ fn members_listed(mut file: &File) -> std::io::Result<Option<usize>> {
     Ok(count.map(u16::from_le_bytes).filter(|count| *count < u16::MAX).map(usize::from))
 }
 
-/// What stands before the data of an array: a text of Python's.
+/// What is before the data of an array: a text of Python's.
 struct Header {
     dtype: Dtype,
     shape: Vec<usize>,

@@ -47,7 +47,7 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "run",
         [
-            ("run tiny", "four rounds on threads, each compared with the oracle"),
+            ("run tiny", "four rounds on threads, each compared with the reference"),
             ("run tiny --backend weak --seed 7 --events e.jsonl", "late memory, every event recorded"),
         ],
     ),
@@ -96,7 +96,7 @@ const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
     (
         "compare",
         [
-            ("compare case result.safetensors", "a result against the oracle, bit for bit"),
+            ("compare case result.safetensors", "a result against the reference, bit for bit"),
             ("compare case x_out.npy --rank 0 --tensors x_out --ulp 1", "one tensor of one rank"),
         ],
     ),

@@ -41,7 +41,7 @@ pub struct RunArgs {
     /// Give up when nothing has moved for this time; 60 by default (threads, processes, mpi).
     #[arg(long, value_name = "SECONDS", value_parser = number(0.001..=1e6), allow_negative_numbers = true, help_heading = BACKEND)]
     pub deadline: Option<f64>,
-    /// Do not compare with the oracle.
+    /// Do not compare with the reference.
     #[arg(long, help_heading = OUTPUT)]
     pub no_check: bool,
     /// Order in which a core sends its items.

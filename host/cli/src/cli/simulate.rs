@@ -10,10 +10,10 @@ use veriep_core::plan::shared::SharedSplit;
 /// Rows of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RowsArg {
-    /// Rows are kept, and outputs are compared with the oracle.
+    /// Rows are kept, and outputs are compared with the reference.
     Real,
     /// Rows take their time on links and cores but are not kept, and outputs are not compared.
-    Weightless,
+    Timing,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -70,8 +70,8 @@ pub struct SimulateArgs {
     /// Repeat with each of these values of a key of the links, the costs or the configuration. Several sweeps are combined.
     #[arg(long, value_name = "KEY=A,B,C", help_heading = SIMULATION)]
     pub sweep: Vec<String>,
-    /// Repeat on another cluster, with bandwidth only, or as it was done before (old-way), and compare the times.
-    #[arg(long, value_name = "a2|a3|FILE|free|old-way", help_heading = SIMULATION)]
+    /// Repeat on another cluster, with bandwidth only, or with the AllGather and AllToAllV that the operators replace (baseline), and compare the times.
+    #[arg(long, value_name = "a2|a3|FILE|free|baseline", help_heading = SIMULATION)]
     pub against: Option<String>,
     /// Rows: real ones are kept and compared, the others only take time; by default real if they fit 1 GiB.
     #[arg(long, value_enum, help_heading = SIMULATION)]

@@ -1,4 +1,4 @@
-//! `veriep compare`: a result against the oracle, or against another result.
+//! `veriep compare`: a result against the reference, or against another result.
 
 use crate::cli::CompareArgs;
 use crate::report::{Report, columns, pairs};

@@ -228,7 +228,7 @@ fn asked_of_schedule(order: &str, shape: &Shape, choices: &Choices) -> String {
     command
 }
 
-/// What stands in front of a memory in every run.
+/// What is in front of a memory in every run.
 fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>> {
     let case = &job.case;
     let Faults { silent, twice, killed, slow, late, .. } = job.faults;

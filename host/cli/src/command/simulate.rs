@@ -18,7 +18,7 @@ use veriep_core::sim::storage::group_sizes;
 use veriep_group::interrupt;
 use veriep_sim::prices::{Cluster, Ps};
 use veriep_sim::timed::{Paces, WHOLE};
-use veriep_sim::{Outcome, Plan, Wakes, old_way};
+use veriep_sim::{Outcome, Plan, Wakes, baseline};
 use veriep_trace::events::Unit;
 
 mod grid;
@@ -93,7 +93,7 @@ impl Request {
     }
 }
 
-/// What a run is held against: another cluster, or else the old way.
+/// What a run is held against: another cluster, or else the baseline.
 struct Other(Option<Cluster>);
 
 impl Other {
@@ -101,7 +101,7 @@ impl Other {
     fn read(args: &SimulateArgs, name: &str) -> Result<Self, Error> {
         let own = || Cluster::read(&args.cluster, &args.link, &args.cost);
         Ok(Self(match name {
-            "old-way" => None,
+            "baseline" => None,
             "free" => Some(own()?.free()),
             _ => Some(Cluster::read(name, &[], &[])?),
         }))
@@ -112,7 +112,7 @@ impl Other {
         Ok(match &self.0 {
             Some(other) => against(name, here, &request.times_on(other)?.took, &Default::default()),
             None => {
-                let old = old_way::run(&request.plan.case, &request.cluster, &request.plan.paces);
+                let old = baseline::run(&request.plan.case, &request.cluster, &request.plan.paces);
                 against(name, here, &old.took, &old.parts)
             }
         })
@@ -128,18 +128,18 @@ pub(super) fn run(args: &SimulateArgs, out: &mut Report) -> Result<(), Error> {
     let against = args.against.as_deref().map(|name| Other::read(args, name)).transpose()?;
     let real_max = match args.rows {
         Some(RowsArg::Real) => memory_bytes("MemAvailable").unwrap_or(u64::MAX),
-        Some(RowsArg::Weightless) => 0,
+        Some(RowsArg::Timing) => 0,
         None => REAL_MAX,
     };
     let request = Request::new(&points[0].args, args.seed, real_max)?;
     if args.rows == Some(RowsArg::Real) && !request.rows {
         let rows = BinaryBytes(round_bytes(&request.plan.case.shape));
-        let must = "must fit the memory that is free; hint: --rows weightless";
+        let must = "must fit the memory that is free; hint: --rows timing";
         return Err(Error::Request(format!("--rows real: {rows} of {}: {must}", BinaryBytes(real_max))));
     }
     let mut csv = grid::Csv::create(args.csv.as_deref())?;
     if !request.rows {
-        note("note: rows weigh but are not kept: no output was compared with the oracle");
+        note("note: timing only: rows are not kept, so no output was compared with the reference");
     }
     let outcome = request.recorded(args)?;
     csv.add(&points[0], args.seed, &outcome);

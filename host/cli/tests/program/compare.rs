@@ -81,7 +81,7 @@ fn spoil(path: &Path, name: &str, change: impl FnOnce(&mut Vec<u8>, &mut Vec<usi
     write_tensors(path, tensors).unwrap();
 }
 
-/// Elements of `x_out` that `sum` has otherwise than the oracle, with these options.
+/// Elements of `x_out` that `sum` has otherwise than the reference, with these options.
 fn wrong(case: &Path, sum: Sum, status: i32, options: &[&str]) -> u64 {
     let result = case.with_extension("mine");
     x_out(&case::load(case).unwrap(), &result, sum);
@@ -331,7 +331,7 @@ fn tensors_are_read_as_the_operators_return_them() {
     // Assist information of one dimension is the operator's own, whatever is asked for.
     let alone = [&compare[..], &["--tensors", "assist_info_for_combine"]].concat();
     assert_eq!(json(0, &alone)["verdict"], "yes");
-    // The triples stand one behind the other.
+    // The triples are one behind the other.
     let good = fs::read(&result).unwrap();
     spoil(&result, "rank1.assist_info_for_combine", |data, _| data[4 * 3 * 2 + 4] ^= 1);
     assert!(fails(1, &padded).contains("rank1.assist_info_for_combine[2, 1] = "));
@@ -535,7 +535,7 @@ fn what_combine_takes_from_dispatch_must_be_right() {
     assert!(!returned.exists());
 }
 
-/// Rows that a rank receives by the oracle.
+/// Rows that a rank receives by the reference.
 fn case_rows(case: &Path, rank: u32) -> usize {
     let file = TensorFile::open(&case.join("expected.safetensors")).unwrap();
     file.info(&format!("rank{rank}.expand_x")).unwrap().shape[0]
@@ -596,7 +596,7 @@ fn minus_one_among_ids_is_a_masked_pair_on_request() {
         spoil(&inputs, &format!("rank{rank}.expert_ids"), |data, _| {
             left_out.iter().for_each(|&pair| data[place(pair)].fill(0xFF));
         });
-        // What stands beside no expert is no number.
+        // What is beside no expert is no number.
         spoil(&inputs, &format!("rank{rank}.expert_scales"), |data, _| {
             left_out.iter().for_each(|&pair| data[place(pair)].fill(0xFF));
         });

@@ -1025,7 +1025,7 @@ fn a_record_that_is_no_whole_run_is_unknown() {
     let mut all_but_one = lines.clone();
     all_but_one.remove(last);
     unknown(&(all_but_one.join("\n") + "\n"), "no core reads what line ");
-    // What is broken stays so, whatever is missing behind it.
+    // What is broken stays so, whatever is missing after it.
     let broken: Vec<_> = lines.iter().filter(|line| !line.contains("\"kind\":\"put\"")).copied().collect();
     std::fs::write(&file, &broken.join("\n")[..broken.join("\n").len() - 9]).unwrap();
     assert_eq!(json(1, &["conform", text(&file)])["verdict"], "no");

@@ -136,7 +136,10 @@ fn a_rank_that_never_began_is_named_by_both_releases() {
             assert_eq!(culprits(3, places, folder.path(), &[]), [u64::from(silent)]);
             let line =
                 fails(3, &["diagnose", text(folder.path()), "--from", places.from, "--format", "table"]);
-            assert_eq!(line, format!("error: rank {silent} owes 6 words, has not begun dispatch 1"));
+            assert_eq!(
+                line,
+                format!("error: rank {silent} has not sent 6 words and has not begun dispatch 1")
+            );
         }
     }
 }
@@ -314,7 +317,7 @@ fn dumps_that_contradict_each_other_name_no_culprit() {
         };
         let what = "rank 2 has not begun dispatch 4, although rank 0 has words of it in dispatch 4";
         says(&(0..RANKS).map(in_dispatch).collect::<Vec<_>>(), what);
-        // A word behind the last slot of dispatch.
+        // A word after the last slot of dispatch.
         let mut dumps: Vec<_> = (0..RANKS).map(|rank| waits(rank, 1)).collect();
         dumps[3].put(32 * (EXPERTS * RANKS) as usize, 1.0f32.to_bits());
         says(&dumps, "rank 3: 0x3f800000 at byte 256, where this configuration has nothing");

@@ -255,7 +255,7 @@ fn what_a_culprit_may_wait_for_is_no_more_than_a_suspicion() {
     // What it may lack is marked.
     assert_eq!((&said["ranks"][5]["sure"], &said["ranks"][4]["sure"]), (&false.into(), &true.into()));
     let line = fails(3, &["diagnose", text(folder.path())]);
-    assert_eq!(line, "error: rank 5 owes 240 words, has begun dispatch");
+    assert_eq!(line, "error: rank 5 has not sent 240 words, but has begun dispatch");
 }
 
 #[test]
@@ -516,7 +516,7 @@ fn a_rank_in_another_call_is_named_with_both_numbers() {
         assert!(is_subject || of(&said).is_empty() && is_one_of_two, "{:?}: {line}", group.set);
         let suspected = said["suspects"].as_array().unwrap().iter().any(|one| one["rank"] == 2);
         assert!(of(&said) == [2] || of(&said).is_empty() && suspected, "{:?}: {said}", group.set);
-        assert!(!line.contains("owes"), "{line}");
+        assert!(!line.contains("has not sent"), "{line}");
     }
     let mut named = 0;
     // The subject is the rank that differs from all others, not one whose word it was first to refuse.

@@ -1,4 +1,4 @@
-//! The record of events, as lines and as a trace: its fields, what lies in what, and in which order.
+//! The record of events, as lines and as a trace: its fields, what is in what, and in which order.
 
 use crate::common::{fails, json, text};
 use serde_json::Value;

@@ -75,7 +75,7 @@ fn each_number(value: &Value, act: &mut dyn FnMut(f64, &Value)) {
     }
 }
 
-/// The second half of a window begins at 8 GiB, so a place of 32 bits would lie in the first.
+/// The second half of a window begins at 8 GiB, so a place of 32 bits would be in the first.
 #[test]
 fn places_beyond_4_gib_are_whole_in_json_and_in_c() {
     let folder = tempdir().unwrap();

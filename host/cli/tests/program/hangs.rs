@@ -22,7 +22,7 @@ const EVER: Duration = Duration::from_secs(20);
 enum When {
     /// At its deadline.
     Deadline(Duration),
-    /// Behind a SIGTERM that comes so long behind its start.
+    /// After a SIGTERM that comes so long after its start.
     Term(Duration),
 }
 

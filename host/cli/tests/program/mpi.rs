@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::tempdir;
 
-/// Runs with the variables of a launcher and no shim but in `home`: none lies beside this copy of the program.
+/// Runs with the variables of a launcher and no shim but in `home`: none is beside this copy of the program.
 fn launched(variables: &[(&str, &str)], home: &Path) -> Output {
     let program = home.join("veriep");
     if !program.exists() {
@@ -18,7 +18,7 @@ fn launched(variables: &[(&str, &str)], home: &Path) -> Output {
     run.envs(variables.iter().copied()).output().unwrap()
 }
 
-/// The status and what stands on stderr.
+/// The status and what is on stderr.
 fn said(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
@@ -77,7 +77,7 @@ fn a_shim_is_made_by_a_compiler_that_makes_one() {
     assert!(made(&compiler("fails", "echo no mpi.h >&2; exit 1")).ends_with("exit status: 1: no mpi.h"));
     let wordy = compiler("wordy", "printf 'In file:\\nx.c:1: error: no mpi.h\\nstopped.\\n' >&2; exit 1");
     assert!(made(&wordy).ends_with("wordy: exit status: 1: x.c:1: error: no mpi.h"));
-    // `-o` and the file's name stand before that of the source.
+    // `-o` and the file's name are before that of the source.
     let other = compiler("other", "echo something >$5");
     assert!(made(&other).ends_with("other: has made no library for an MPI"));
     let marked = compiler("marked", "echo veriep-mpi-shim:1:cray: >$5");

@@ -311,7 +311,7 @@ fn blocks_at_2_mib_crowd_on_one_port_and_the_offset_spreads_them_over_seven() {
     assert_eq!(numbers(&ports["without_offset"], "block_starts"), [14 * 14, 0, 0, 0, 0, 0, 0]);
     assert_eq!(numbers(&ports["with_offset"], "block_starts"), [28; 7]);
     for list in [&ports["without_offset"], &ports["with_offset"]] {
-        // Flags lie at the same place of every state region, which no offset moves.
+        // Flags are at the same place of every state region, which no offset moves.
         assert_eq!(numbers(list, "flags"), [14 * 14, 0, 0, 0, 0, 0, 0]);
         let all = list.as_array().unwrap().iter().map(|port| &port["all_steps"]);
         // 4032 B of data, 32 of scale, 12 of triple are 8 packets.

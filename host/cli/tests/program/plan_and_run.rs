@@ -59,7 +59,7 @@ impl Backend for Recorder {
 
 impl<F> RecordingFabric<'_, F> {
     fn record(&self, to: RankId, at: Place, effect: impl FnOnce(u64) -> Effect) {
-        // Behind the status slots are the core's own words, of which a plan says nothing.
+        // After the status slots are the core's own words, of which a plan says nothing.
         if at.region != Region::State || at.offset < 768 << 10 {
             let to = global_rank::reached(self.recorder.tp_world_size, self.rank, to, at);
             let mut log = self.recorder.log.lock().unwrap();

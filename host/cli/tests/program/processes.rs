@@ -195,7 +195,7 @@ impl Long {
     }
 }
 
-/// Files in a folder, and what of ours lies where all programs leave such.
+/// Files in a folder, and what of ours is where all programs leave such.
 pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
     let all =
         |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();

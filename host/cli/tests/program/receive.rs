@@ -1,4 +1,4 @@
-//! `run --receive`: every way gives the oracle's bytes on every backend, and says what it moved; what has no such way is
+//! `run --receive`: every way gives the reference's bytes on every backend, and says what it moved; what has no such way is
 //! refused by name; a hang names what is missing.
 
 use crate::common::{fails, fails_with_lines, json};

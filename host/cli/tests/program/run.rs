@@ -403,7 +403,7 @@ fn how_rows_are_copied_is_measured_where_it_pays_and_else_as_is_asked() {
     for backend in ["threads", "processes"] {
         let receive =
             |rounds, more: &[&str]| with(&[&["--backend", backend, "--rounds", rounds], more].concat());
-        // Each round is compared with the oracle: what was measured has left nothing behind.
+        // Each round is compared with the reference: what was measured has left nothing behind.
         for more in [&[][..], &["--receive", "direct"], &["--receive", "direct", "--experts", "overwrite"]] {
             let way = receive("20", more);
             assert!(["ahead", "plain", "streaming"].contains(&way.as_str()), "{backend} {more:?}");
@@ -541,7 +541,7 @@ fn a_rank_that_leaves_out_a_round_is_named_by_number_and_without_numbers_only_at
             || line.contains("is in dispatch 3") && line.contains("this rank in dispatch 4");
         assert!(names && line.contains("left out a call"), "{more:?}: {line}");
         // Its peers take its fifth dispatch for its fourth, and miss one only when it has no more. A process of its own may
-        // compare its results with the oracle's before that.
+        // compare its results with the reference's before that.
         let (status, line) = skipping(&[&args[..], &["--unchecked"]].concat());
         let is_late = status == 3 && line.contains("dispatch of round 5");
         assert!(is_late || status == 1 && line.contains("round 3: rank1."), "{more:?}: {status} {line}");

@@ -128,7 +128,7 @@ fn the_record_of_a_counterexample_is_refused_in_its_last_step() {
         verdict(1, &[args, &["--events", text(&file)]].concat());
         assert_eq!(conform(1)["guard"], guard, "{args:?}");
     }
-    // Events of agents stand in the record.
+    // Events of agents are in the record.
     verdict(1, &["DC", "--product", "a2", "--partitions", "1", "--events", text(&file)]);
     assert!(std::fs::read_to_string(&file).unwrap().contains("\"core\":null,\"kind\":\"post\""));
     std::fs::remove_file(&file).unwrap();

@@ -61,7 +61,7 @@ impl Row {
         let Self { ranks, tokens, .. } = self;
         let said = simulate(&format!(
             "--preset {preset} --cluster {cluster} --set ep_world_size={ranks} --set bs={tokens} --set moe_expert_num=256 \
-             --set h=7168 --set k=8 --set quant_mode=2 --set aiv_num=48 --set hccl_buffsize_mb=8000 --rows weightless"
+             --set h=7168 --set k=8 --set quant_mode=2 --set aiv_num=48 --set hccl_buffsize_mb=8000 --rows timing"
         ));
         let predicted = slowest_of(&said);
         [0, 1].map(|operator| Time { row: self, operator, predicted: predicted[operator] })
@@ -90,7 +90,7 @@ impl Time<'_> {
     }
 }
 
-/// The part of the page between the marks, and what stands before and behind it.
+/// The part of the page between the marks, and what is before and after it.
 fn parts(page: &str) -> [String; 3] {
     let (before, rest) = page.split_once(FROM).expect("the first mark");
     let (table, behind) = rest.split_once(TO).expect("the second mark");
@@ -147,7 +147,7 @@ fn a_page_has_all_predictions_and_reports_their_bias() {
     }
     // What was predicted for A3, two digits.
     let of_a3 = times.iter().filter(|time| time.fitted().is_none() && time.row.product == Product::A3);
-    let bias = &simulate("--preset tiny --cluster a3 --rows weightless")["bias"]["measured_over_predicted"];
+    let bias = &simulate("--preset tiny --cluster a3 --rows timing")["bias"]["measured_over_predicted"];
     for (operator, name) in ["dispatch", "combine"].into_iter().enumerate() {
         let ratios = of_a3.clone().filter(|time| time.operator == operator).map(Time::ratio);
         let (least, most) =

@@ -85,7 +85,7 @@ impl Mapped {
     }
 }
 
-/// The pages that a range of bytes lies in.
+/// The pages that a range of bytes is in.
 fn pages(range: &Range<u64>) -> impl Iterator<Item = usize> {
     let end = range.end.div_ceil(PAGE);
     (range.start / PAGE..end).map(|page| page as usize)
@@ -135,7 +135,7 @@ impl Lockstep {
         Ok(Self { inner: Mutex::new(inner), batches })
     }
 
-    /// The same with rules of the contract broken, to see what stands on them. For tests.
+    /// The same with rules of the contract broken, to see what is on them. For tests.
     #[must_use]
     pub fn breaking(mut self, broken: Broken) -> Self {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).broken = broken;
@@ -230,7 +230,7 @@ mod tests {
             for _ in 0..100 {
                 let mut part = || {
                     let offset = dice.below(SIZE);
-                    // The end of the first region and the start of the second lie in the same page.
+                    // The end of the first region and the start of the second are in the same page.
                     let at = [Place::window, Place::window_out][dice.below(2)](offset as u64);
                     let spot = Spot { member: RankId(0), batch: 0, at };
                     (spot, dice.below(SIZE - offset + 1).min(dice.below(10_000)))

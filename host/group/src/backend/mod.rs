@@ -95,7 +95,7 @@ impl Told {
     }
 }
 
-/// What stands in front of a memory: a fabric in front of each core's, an interface in front of each agent's.
+/// What is in front of a memory: a fabric in front of each core's, an interface in front of each agent's.
 pub trait Layer: Sync + Sized {
     /// Whether machines are compiled for its fabric, if they are for the one behind it.
     const INLINED: bool = true;

@@ -22,7 +22,7 @@ pub struct NoPayload<'m> {
 
 /// The fabric of [`NoPayload`].
 #[derive(Debug)]
-pub struct WeightlessFabric<'m, F> {
+pub struct NoPayloadFabric<'m, F> {
     inner: F,
     piece_max: usize,
     rank: RankId,
@@ -32,11 +32,11 @@ pub struct WeightlessFabric<'m, F> {
 impl Layer for NoPayload<'_> {
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> impl Fabric {
-        WeightlessFabric { inner, piece_max: self.piece_max, rank, crossing: self.crossing }
+        NoPayloadFabric { inner, piece_max: self.piece_max, rank, crossing: self.crossing }
     }
 }
 
-impl<F: Fabric> Middleware for WeightlessFabric<'_, F> {
+impl<F: Fabric> Middleware for NoPayloadFabric<'_, F> {
     veriep_core::around! { inner: F }
 
     /// Nothing is lent: what is written there would have weight.

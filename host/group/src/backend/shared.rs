@@ -250,7 +250,7 @@ impl SharedMemory {
     }
 }
 
-/// A state region, the window behind it and behind that WindowsOut.
+/// A state region, the window after it and after that WindowsOut.
 fn regions(
     take: &mut impl FnMut(u64) -> io::Result<*mut u8>,
     [state, window, window_out]: [u64; 3],

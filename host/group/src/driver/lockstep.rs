@@ -24,7 +24,7 @@ use veriep_core::units::{CoreId, RankId};
 
 /// A memory that one thread steps: the simulated one, perhaps with layers in front of it.
 pub trait Clockwork: Backend {
-    /// The memory behind all layers.
+    /// The memory beneath all layers.
     fn simulated(&self) -> &Lockstep;
 
     /// The name that it has for a rank.

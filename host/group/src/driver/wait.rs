@@ -12,7 +12,7 @@ const YIELDS: u32 = 2048;
 /// How long it sleeps then. Nothing can wake it: a flag is a plain store.
 const PARK: Duration = Duration::from_micros(200);
 
-/// What a worker does behind so many passes in vain.
+/// What a worker does after so many passes in vain.
 pub(crate) fn idle(passes: u32) {
     if passes == 0 {
     } else if passes < SPINS {

@@ -20,7 +20,7 @@ use veriep_core::sim::cluster::Half;
 const ASKS: Duration = Duration::from_millis(20);
 /// Between two looks at ranks that are far behind.
 const TICK: Duration = Duration::from_millis(1);
-/// Behind a death, until others that came with it have been seen, too.
+/// After a death, until others that came with it have been seen, too.
 const SETTLES: Duration = Duration::from_millis(20);
 
 /// An operator of a batch or a half of one, and what it reads.

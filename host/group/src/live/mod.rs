@@ -411,7 +411,7 @@ impl Member {
         self.give_back(slot, &inputs, &y, x_out, goes_on)
     }
 
-    /// The tensors of a batch that may be combined now, with inactive tokens behind those of the caller.
+    /// The tensors of a batch that may be combined now, with inactive tokens after those of the caller.
     fn padded(&self, of: &Handle, results: &Results<'_>) -> Result<Padded, Error> {
         self.is_open()?;
         self.is_between()?;

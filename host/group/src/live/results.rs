@@ -36,7 +36,7 @@ pub(super) struct Padded {
 }
 
 impl Results<'_> {
-    /// The tensors of a batch with its inactive tokens behind those of the caller.
+    /// The tensors of a batch with its inactive tokens after those of the caller.
     pub(super) fn padded(&self, shape: &Shape, rank: RankId, route: &Route) -> Result<Padded, Error> {
         let (k, n) = (shape.k() as usize, route.tokens);
         let must_be = |name: &str, seen: usize, what: &str, rule: usize| {

@@ -35,7 +35,7 @@ pub(super) fn refused(parameter: &str, seen: &str, rule: impl Into<String>) -> E
 }
 
 impl Tokens<'_> {
-    /// The tensors of a rank with these tokens and inactive ones behind them; without `x` where that is of the right length
+    /// The tensors of a rank with these tokens and inactive ones after them; without `x` where that is of the right length
     /// already, and combine does not read it.
     pub(super) fn padded(
         &self,

@@ -73,7 +73,7 @@ impl Copied {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     rank: RankId,
-    /// A core, or the agent behind the last one.
+    /// A core, or the agent after the last one.
     actor: u32,
     /// Between operators what the experts do.
     during: During,

@@ -50,7 +50,7 @@ pub(super) enum OfProcess {
     Phase,
     /// The number of the unit that it is in.
     Unit,
-    /// Ranks that it has compared with the oracle.
+    /// Ranks that it has compared with the reference.
     Checked,
     /// The batch of the unit that it compares.
     Batch,
@@ -106,7 +106,7 @@ impl OfWorker {
 /// Words of a call that a process is about to carry out.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OfCall {
-    /// Its number, from 1 on, written behind the other words.
+    /// Its number, from 1 on, written after the other words.
     Number,
     Operator,
     Group,

@@ -31,7 +31,7 @@ pub enum Phase {
     Meets,
     /// Polls its cores.
     Drives,
-    /// Compares results with the oracle.
+    /// Compares results with the reference.
     Checks,
     /// Has done all that it was asked for, and may be asked for more.
     Idle,
@@ -324,7 +324,7 @@ impl World {
         self.own(OfProcess::Unit).store(units, Ordering::Release);
     }
 
-    /// Comes to the next meeting of all processes, and returns its number. What was written before is seen behind it.
+    /// Comes to the next meeting of all processes, and returns its number. What was written before is seen after it.
     pub fn arrive(&self) -> u64 {
         let nth = self.meetings.fetch_add(1, Ordering::Relaxed) + 1;
         come(self.own(OfProcess::Met), nth);
@@ -349,7 +349,7 @@ impl World {
         }
     }
 
-    /// Behind it: whether all go on with another unit.
+    /// After it: whether all go on with another unit.
     #[must_use]
     pub fn goes_on(&self) -> bool {
         let units = self.units.load(Ordering::Relaxed);

@@ -81,7 +81,7 @@ impl Patience {
         now - self.since
     }
 
-    /// The processes that have not run at all for so long, nor has anybody moved: to be asked behind each look.
+    /// The processes that have not run at all for so long, nor has anybody moved: to be asked after each look.
     #[cfg(target_os = "linux")]
     pub(super) fn silent(&mut self, world: &World, least: Duration) -> Vec<usize> {
         let mut silent = Vec::new();

@@ -1,4 +1,4 @@
-//! The A2 full mesh: every backend gives the bytes of the oracle, agents included.
+//! The A2 full mesh: every backend gives the bytes of the reference, agents included.
 
 use crate::audit::{self, Redundant};
 use core::sync::atomic::{AtomicU32, Ordering};

@@ -100,7 +100,7 @@ enum Bend {
     Parts(u64),
     /// Its last word never.
     NoEnd,
-    /// The last word of a message comes behind the message after it.
+    /// The last word of a message comes after the message after it.
     LateEnd,
     /// A message word by word, each of them whole before the next.
     WordByWord,

@@ -132,7 +132,7 @@ impl<F: Fabric> Middleware for RelaxedFabric<'_, F> {
     }
 }
 
-/// Shared memory whose cores read a returned row once more, behind the flags of a dispatch in the same partition.
+/// Shared memory whose cores read a returned row once more, after the flags of a dispatch in the same partition.
 struct LateReader<'a> {
     memory: SharedMemory,
     shape: &'a Shape,

@@ -1,4 +1,4 @@
-//! Operators in two halves: every backend gives the bytes of the oracle in every order that the gates of a rank allow.
+//! Operators in two halves: every backend gives the bytes of the reference in every order that the gates of a rank allow.
 
 use veriep_case::case::Case;
 use veriep_case::config::Config;

@@ -1,4 +1,4 @@
-//! The A2 hierarchy: every backend gives the bytes of the oracle.
+//! The A2 hierarchy: every backend gives the bytes of the reference.
 
 use crate::audit::{self, Astray, Redundant};
 use veriep_case::case::Case;
@@ -55,7 +55,7 @@ fn trials(mut try_one: impl FnMut(&Trial<'_>, &str)) {
     }
 }
 
-// A trial's outputs are compared with the oracle's as it runs; what it gives is all of them.
+// A trial's outputs are compared with the reference's as it runs; what it gives is all of them.
 #[test]
 fn weak_memory_gives_the_bytes_of_the_oracle() {
     trials(|trial, name| {

@@ -41,7 +41,7 @@ fn groups() -> Vec<(Config, Choices)> {
     ]
 }
 
-/// On every backend the bytes are the oracle's.
+/// On every backend the bytes are the reference's.
 fn assert_agrees(case: &Case, choices: Choices) {
     for schedule in ["DC", "DDCC"] {
         let options = Options { choices, ..Options::default() };

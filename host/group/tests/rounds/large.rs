@@ -153,7 +153,7 @@ fn tasks_of_a2_reach_beyond_4_gib() {
     goes_beyond(a2, Choices::default());
 }
 
-/// What goes to other servers lies in the first 103 MiB; what ranks of a server put to each other, in the place of its expert.
+/// What goes to other servers is in the first 103 MiB; what ranks of a server put to each other, in the place of its expert.
 #[test]
 fn near_areas_beyond_4_gib_hold_rows_and_results() {
     let servers = Config {

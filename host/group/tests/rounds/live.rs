@@ -1,4 +1,4 @@
-//! Members of a live group receive and sum what the oracle says. A call that breaks a rule returns an error that names the rule.
+//! Members of a live group receive and sum what the reference says. A call that breaks a rule returns an error that names the rule.
 
 mod halves;
 
@@ -104,7 +104,7 @@ fn results<'a>(inputs: &Inputs<'a>, y: &'a [u8]) -> Results<'a> {
     }
 }
 
-/// Compares what a member has received with the oracle, then combines, and compares the sums.
+/// Compares what a member has received with the reference, then combines, and compares the sums.
 fn has_received_and_summed(member: &mut Member, batch: &Batch<'_>, of: &Handle) {
     has_received(member, batch, of);
     let inputs = batch.inputs(member.rank());
@@ -124,7 +124,7 @@ fn has_received(member: &Member, batch: &Batch<'_>, of: &Handle) {
         Tensor::TpRecvCounts,
     ] {
         let seen = read(member, of, tensor);
-        // Behind the counts A2 has entries for a step that these operators do not take.
+        // After the counts A2 has entries for a step that these operators do not take.
         assert!(of_oracle[tensor as usize].starts_with(seen), "{tensor:?}");
         assert!(!seen.is_empty() || of_oracle[tensor as usize].is_empty() || of.rows == 0, "{tensor:?}");
     }
@@ -375,7 +375,7 @@ fn layers_of_other_sizes_share_one_memory() {
             let (case, batch) = (&cases[layer], Batch::varied(&cases[layer], n));
             let given = tokens(&batch.inputs(member.rank()), &case.shape);
             let of = member.dispatch(&Tokens { layer, ..given }, &mut go_on).unwrap();
-            // Their areas have other sizes: a second batch in flight would lie on the first one's.
+            // Their areas have other sizes: a second batch in flight would be on the first one's.
             let second = member.dispatch(&Tokens { layer, ..given }, &mut go_on).unwrap_err();
             assert!(second.to_string().starts_with("1 batch in flight: a second must not"), "{second}");
             has_received_and_summed(&mut member, &batch, &of);

@@ -1,4 +1,4 @@
-//! Whole rounds on every backend, most of them inside the test: the bytes of the oracle, or the words of a failure.
+//! Whole rounds on every backend, most of them inside the test: the bytes of the reference, or the words of a failure.
 
 #[path = "../../../../kernel-core/src/tests/random.rs"]
 mod random;

@@ -1,4 +1,4 @@
-//! Random shapes and traffic, shrunk when they fail: every backend gives the same bytes, and the oracle's.
+//! Random shapes and traffic, shrunk when they fail: every backend gives the same bytes, and the reference's.
 
 use crate::random;
 use proptest::prelude::*;

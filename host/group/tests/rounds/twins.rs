@@ -182,7 +182,7 @@ fn a_missing_join_is_caught_with_separate_flags_and_with_blocks_on_weak_memory()
 /// Weak memory, two dispatches in a row, two cores: a core begins the second while its own word of the last
 /// barrier has not landed, reads the epoch before from it, and arrives at the wrong barrier. With the join every
 /// other core has observed that word. Strong memory cannot show it: every dispatch has two full core barriers, so
-/// no core is more than an operator ahead of another, and what it touches early lies in the other partition. Nor
+/// no core is more than an operator ahead of another, and what it touches early is in the other partition. Nor
 /// can DC: a combine begins only when its rows are there, so that all cores have ended the dispatch, join or not.
 #[test]
 fn a_missing_join_is_caught_on_weak_memory() {
@@ -220,7 +220,7 @@ fn a_tp_slot_that_overtakes_its_rows_is_caught_on_weak_memory() {
 }
 
 /// Strong memory, `DDCC` once: a peer that is ahead puts its second rows over the first. In strict order the peers'
-/// other operator stands between.
+/// other operator is between.
 #[test]
 fn one_tp_partition_is_caught_with_two_batches_in_flight() {
     Trial::new(&tp(1), "DDCC", 1).must_catch(&Duty::Second(Double::TpPartition), Strong, SEEDS);

@@ -77,7 +77,7 @@ fn of_a2_are_read_by_nothing() {
     assert_unread(&a2, Options::default(), Receive::Copy);
 }
 
-/// Files, and so the oracle, have logical ids.
+/// Files, and so the reference, have logical ids.
 #[test]
 fn of_logical_experts_are_read_by_nothing() {
     let options = Options { logical_experts: Some(5), ..Options::default() };

@@ -107,7 +107,7 @@ fn ranks_are_idle_by_turns_where_some_rank_of_the_case_is_and_never_where_none_i
     assert!(idle_rounds(&case).iter().all(|rounds| (1..20).contains(rounds)), "{:?}", idle_rounds(&case));
 }
 
-/// A token that quantisation refuses may be behind a mask, or far from the expert whose scale it cannot bear.
+/// A token that quantisation refuses may be after a mask, or far from the expert whose scale it cannot bear.
 #[test]
 fn what_quantisation_would_refuse_is_never_sent() {
     for mask in [MaskKind::Tokens, MaskKind::Pairs] {

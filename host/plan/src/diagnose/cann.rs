@@ -195,7 +195,7 @@ impl Dump<'_> {
         Ok(seen)
     }
 
-    /// The first word behind the slots that this configuration has, of dispatch or of combine.
+    /// The first word after the slots that this configuration has, of dispatch or of combine.
     fn unexplained(&self) -> Option<String> {
         let shape = self.shape;
         let flags = u64::from(shape.local_experts(self.rank) * shape.ep_world_size()) * STATUS_SLOT;

@@ -52,7 +52,7 @@ impl Memory {
         }
     }
 
-    /// Fills `bytes` with what lies at `at`; whether that is known.
+    /// Fills `bytes` with what is at `at`; whether that is known.
     pub(super) fn read(&self, at: Place, bytes: &mut [u8]) -> bool {
         let (start, len) = (at.offset, bytes.len());
         match self.of(at.region) {

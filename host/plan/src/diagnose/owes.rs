@@ -115,7 +115,7 @@ impl Missing {
 }
 
 impl Lack {
-    /// The word comes behind all that are less: by operator, and within one by level. So many batches are in flight.
+    /// The word comes after all that are less: by operator, and within one by level. So many batches are in flight.
     pub(super) fn order(self, in_flight: u64) -> (u64, u32) {
         (position(self.what.operator(), self.number, in_flight), self.what.level())
     }

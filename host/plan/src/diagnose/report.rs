@@ -264,7 +264,7 @@ impl Of<'_> {
             let operators = assumed.iter().filter_map(|member| self.ranks[*member as usize].as_ref()?.last);
             let operators: BTreeSet<_> = operators.map(|(operator, _)| operator.name()).collect();
             add.push(format!(
-                "has the last {} of ranks {:?} returned? memory is the same before its first word and behind its last",
+                "has the last {} of ranks {:?} returned? memory is the same before its first word and after its last",
                 operators.into_iter().collect::<Vec<_>>().join(" or "),
                 self.numbers(assumed.iter().copied())
             ));
@@ -484,8 +484,8 @@ impl Of<'_> {
             return Judgement::unknown(format!("no rank surely lacks a word; by dumps of {dumps}"), decides);
         }
         let who = match suspects.as_slice() {
-            [] => "cannot tell who owes".to_owned(),
-            suspects => format!("no rank surely owes, ranks {suspects:?} may"),
+            [] => "cannot tell which rank holds the others up".to_owned(),
+            suspects => format!("no rank surely holds the others up, ranks {suspects:?} may"),
         };
         Judgement::unknown(format!("{who}; words that are missing: {words}; by dumps of {dumps}"), decides)
     }
@@ -548,16 +548,25 @@ impl Of<'_> {
             || self.ranks.iter().flatten().flat_map(|seen| seen.waits.iter().map(move |lack| (seen, lack)));
         let own: Vec<_> = lacks().filter(|(_, lack)| lack.what.source() == Some(member)).collect();
         let first = own.first().copied().or_else(|| lacks().find(|(_, lack)| lack.what.source().is_none()));
-        let begun = first.zip(self.ranks[member as usize].as_ref());
-        let begun = begun.map_or_else(String::new, |((waiting, lack), seen)| {
+        let begun = first.zip(self.ranks[member as usize].as_ref()).map(|((waiting, lack), seen)| {
             let operator = lack.what.operator();
-            let has = if seen.has_begun(operator, lack.number) { "has begun" } else { "has not begun" };
-            format!(", {has} {}", Self::operator(waiting, operator, lack.number))
+            let name = Self::operator(waiting, operator, lack.number);
+            (seen.has_begun(operator, lack.number), name)
         });
-        match own.len() {
-            0 => format!("rank {rank}{begun}"),
-            1 => format!("rank {rank} owes 1 word{begun}"),
-            words => format!("rank {rank} owes {words} words{begun}"),
+        let words = match own.len() {
+            0 => None,
+            1 => Some("has not sent 1 word".to_owned()),
+            words => Some(format!("has not sent {words} words")),
+        };
+        match (words, begun) {
+            (None, None) => format!("rank {rank}"),
+            (None, Some((true, operator))) => format!("rank {rank} has begun {operator}"),
+            (None, Some((false, operator))) => format!("rank {rank} has not begun {operator}"),
+            (Some(words), None) => format!("rank {rank} {words}"),
+            (Some(words), Some((true, operator))) => format!("rank {rank} {words}, but has begun {operator}"),
+            (Some(words), Some((false, operator))) => {
+                format!("rank {rank} {words} and has not begun {operator}")
+            }
         }
     }
 }

@@ -112,7 +112,7 @@ pub struct Publish {
     /// Of the word with the count, in the state region of `to`.
     pub offset: u64,
     pub count: Option<u32>,
-    /// Of the word behind the records, there.
+    /// Of the word after the records, there.
     pub token_flag_offset: Option<u64>,
 }
 
@@ -300,7 +300,7 @@ fn blocks(shape: &Shape) -> Blocks {
     }
 }
 
-/// What a core does in dispatch, in order: the names of the lists, and what stands between them.
+/// What a core does in dispatch, in order: the names of the lists, and what is between them.
 fn phases(shape: &Shape, choices: Choices, work: &Work) -> Vec<&'static str> {
     let Choices { flags, receive, .. } = choices;
     let barrier = BARRIER;

@@ -71,7 +71,7 @@ fn ports(
     step: u32,
     sources: impl Iterator<Item = RankId>,
 ) -> Vec<Port> {
-    // Windows stand in the order of names: who is gone has left a gap.
+    // Windows are in the order of names: who is gone has left a gap.
     let base = |rank| RankId(traffic.name(rank));
     let (mut blocks, mut flags) = ([Load::default(); PORTS], [Load::default(); PORTS]);
     let slots = traffic.choices.slots;

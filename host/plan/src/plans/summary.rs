@@ -58,7 +58,7 @@ pub struct CoreOutstanding {
     /// From the beginning of dispatch to its quiet.
     pub before_quiet: u64,
     /// From there to the end of combine.
-    pub behind_quiet: u64,
+    pub after_quiet: u64,
     pub most: u64,
 }
 
@@ -133,8 +133,8 @@ fn outstanding(traffic: &Traffic) -> Option<CoreOutstanding> {
             let rows = CoreRows::of(shape, ep, core, &inputs, received);
             let seen = Outstanding::of(shape, choices, ep, core, rows)?;
             let Outstanding { before, behind } = seen;
-            let (before_quiet, behind_quiet, most) = (before, behind, seen.most());
-            Some(CoreOutstanding { rank: traffic.name(rank), core: core.0, before_quiet, behind_quiet, most })
+            let (before_quiet, after_quiet, most) = (before, behind, seen.most());
+            Some(CoreOutstanding { rank: traffic.name(rank), core: core.0, before_quiet, after_quiet, most })
         })
     };
     // Of several that have the same, the first.

@@ -1,4 +1,4 @@
-"""Layouts, checks, the oracle and live groups of Mixture-of-Experts dispatch and combine of Ascend A2/A3.
+"""Layouts, checks, the reference and live groups of Mixture-of-Experts dispatch and combine of Ascend A2/A3.
 
 A configuration is given by keywords, those of ``config.toml`` or as the sources write them, over a ``preset`` if there
 is one:
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ._errors import Gone, Mismatch, Timeout, Violation
 from ._group import Group, Handle, Received, Sent
-from ._oracle import Comparison, check, compare, oracle, oracle_combine, oracle_dispatch
+from ._reference import Comparison, check, compare, reference, reference_combine, reference_dispatch
 from ._shape import Dim, Event, Field, Map, Shape
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "Violation",
     "check",
     "compare",
-    "oracle",
-    "oracle_combine",
-    "oracle_dispatch",
+    "reference",
+    "reference_combine",
+    "reference_dispatch",
 ]

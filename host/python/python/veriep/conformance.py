@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ._oracle import oracle_combine, oracle_dispatch
+from ._reference import reference_combine, reference_dispatch
 from ._tensors import _array, _torch, type_named
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Case:
     def expected(self, tensors: dict[str, Array]) -> dict[str, Array]:
         """What dispatch and combine put out on all ranks of these tensors, by the names of result files (``rank0.expand_x``, ...)."""
         shape = self.keywords()
-        dispatched = oracle_dispatch(tensors, **shape)
+        dispatched = reference_dispatch(tensors, **shape)
         returned = {}
         for rank in range(self.world_size):
             of = f"rank{rank}."
@@ -132,7 +132,7 @@ class Case:
                 counts = _differences(counts)
             rows = _values(dispatched[of + "expand_x"], dispatched.get(of + "dynamic_scales"))
             returned[of + "y"] = self.experts(rank, rows, counts).astype(tensors[of + "x"].dtype)
-        return {**dispatched, **oracle_combine(tensors, returned, **shape)}
+        return {**dispatched, **reference_combine(tensors, returned, **shape)}
 
     def _is_quantised(self) -> bool:
         return bool(self.config.get("quant_mode", 0)) and not self._smooth

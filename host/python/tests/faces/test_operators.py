@@ -1,4 +1,4 @@
-"""The operators in ``torch.ops.npu``: schemas, fake tensors, ``torch.compile``, and the oracle."""
+"""The operators in ``torch.ops.npu``: schemas, fake tensors, ``torch.compile``, and the reference."""
 
 import inspect
 
@@ -72,7 +72,7 @@ def held(config, how, pair=double.SECOND_PAIR, name=None, **ranks):
     case = double.case_of(config, **how)
     outs = Ranks(config["ep_world_size"], **ranks).run(layer, case, config, pair, name)
     seen = double.as_result(outs, reference.Group(veriep.Shape(**config).config))
-    same(veriep.oracle(case, **config), seen, seen)
+    same(veriep.reference(case, **config), seen, seen)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,11 +26,11 @@ pub(super) struct Piece {
     pub(super) extent: (u64, u64),
 }
 
-/// The bytes between a row and what stands beside it are fewer: they fill the row up, with room for a scale.
+/// The bytes between a row and what is beside it are fewer: they fill the row up, with room for a scale.
 const GAP: u64 = 64;
 
 impl Piece {
-    /// Whether it has been read, of rows that cores put but for the gap behind them: what stands beside a row is not the row. Of
+    /// Whether it has been read, of rows that cores put but for the gap after them: what is beside a row is not the row. Of
     /// what agents carry, and of heads of windows, words alone may be read.
     pub(super) fn is_read(&self, protocol: Protocol) -> bool {
         if self.kind != "put" || protocol == Protocol::Fullmesh {

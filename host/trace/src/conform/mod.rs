@@ -42,7 +42,7 @@ pub enum Guard {
     Sent,
     /// A core has effects, and observes words of an operator, between its begin and its end.
     Inside,
-    /// The bytes that an event reads or writes lie within their region.
+    /// The bytes that an event reads or writes are within their region.
     Place,
     /// A byte of an output has one writer in an operator.
     Writer,
@@ -100,7 +100,7 @@ pub struct Broken {
     /// The number of its line in the file; the header is line 1.
     pub line: usize,
     pub guard: Guard,
-    /// The event as it stands in the file.
+    /// The event as it is in the file.
     pub event: String,
     /// The event that it clashes with, if there is one.
     pub against: Option<usize>,
@@ -386,7 +386,7 @@ impl Reader<'_> {
         is_far && event.is_effect() || self.shape.product() == Product::A2 && (is_rung || is_carried)
     }
 
-    /// Whether a place lies within its region. Outputs are not asked for: only their rank reaches them.
+    /// Whether a place is within its region. Outputs are not asked for: only their rank reaches them.
     fn is_in_region(&self, rank: u32, event: &Line) -> bool {
         let region = REGIONS.iter().position(|region| region.name() == event.region);
         let region = region.filter(|_| !self.trace.has_more_partitions);
@@ -511,7 +511,7 @@ impl Reader<'_> {
             if event.kind == "write" && old.actor == actor && old.doing == piece.doing {
                 continue;
             }
-            // Cores read what stands beside a row, and experts the row.
+            // Cores read what is beside a row, and experts the row.
             let stays = self.trace.receive.keeps_rows()
                 && event.region == "window"
                 && old.doing.as_ref().is_some_and(|(_, operator)| operator == "dispatch");
@@ -546,7 +546,7 @@ impl Reader<'_> {
     fn read_source(&mut self, event: &Line, actor: usize) -> Result<Option<Doing>, Refused> {
         let Some(source) = event.source() else { return Ok(None) };
         let clock = &self.states[actor].clock;
-        // Words that no operator writes lie before the last flag of the full mesh, not in streams of the hierarchy.
+        // Words that no operator writes are before the last flag of the full mesh, not in streams of the hierarchy.
         let length = event.length.unwrap_or(8);
         let skipped = if self.protocol == Protocol::Fullmesh { length.saturating_sub(8) } else { 0 };
         let new = Line { offset: source.offset + skipped, length: Some(length - skipped), ..source.clone() };

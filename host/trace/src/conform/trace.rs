@@ -210,11 +210,11 @@ pub struct Trace {
     pub config: Config,
     /// Where experts find rows.
     pub receive: Receive,
-    /// Whether the record is of a model with more than two partitions, some of which lie beyond the end of their region.
+    /// Whether the record is of a model with more than two partitions, some of which are beyond the end of their region.
     pub has_more_partitions: bool,
     /// Events in the order in which they happened.
     pub events: Vec<Line>,
-    /// As they stand in the file.
+    /// As they are in the file.
     pub texts: Vec<String>,
     /// Operators that each core runs, if the header says so.
     pub operators: Option<usize>,

@@ -1,5 +1,5 @@
 //! A timeline as one page that needs nothing else: the critical path on top, then a lane for each core and agent of some ranks,
-//! their ports, how busy all ports are, who waited for whom, and what lies in windows.
+//! their ports, how busy all ports are, who waited for whom, and what is in windows.
 
 use super::chrome::Part;
 use super::core_of;
@@ -15,7 +15,7 @@ use veriep_core::sim::Actor;
 
 /// The page around the data.
 const PAGE: &str = include_str!("page.html");
-/// What stands in it where the data belong.
+/// What is in it where the data belong.
 const PLACE: &str = "/*DATA*/null";
 /// Ranks that have lanes at most.
 const RANKS_MAX: usize = 16;
@@ -25,7 +25,7 @@ const PIECES: u64 = 400;
 const MATRIX_MAX: usize = 64;
 const POINTS_MAX: usize = 400;
 
-/// What stands above the drawing.
+/// What is above the drawing.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     pub title: String,

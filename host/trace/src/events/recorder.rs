@@ -40,7 +40,7 @@ pub trait Book: Sync {
     fn hears(&self, _actor: Actor, _told: Told) {}
 }
 
-/// What stands in front of `inner`, of one core or agent; it records if there is a book.
+/// What is in front of `inner`, of one core or agent; it records if there is a book.
 #[derive(Debug)]
 pub struct Recorder<'l, F, B> {
     pub inner: F,

@@ -32,9 +32,9 @@ pub struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     pub operators: Vec<Span>,
-    /// Their phases: each lies in an operator.
+    /// Their phases: each is in an operator.
     pub phases: Vec<Span>,
-    /// Waits: each lies in a phase, but for an agent's.
+    /// Waits: each is in a phase, but for an agent's.
     pub waits: Vec<Waiting>,
     awaits: bool,
     runs: bool,
@@ -135,7 +135,7 @@ impl Timeline {
         }
     }
 
-    /// Bytes that lie in the window of a rank for operators that have not ended there, whenever that has changed.
+    /// Bytes that are in the window of a rank for operators that have not ended there, whenever that has changed.
     pub fn window(&self, rank: u32) -> &[(u64, u64)] {
         self.windows.get(&rank).map_or(&[], |window| &window.over_time)
     }

@@ -60,7 +60,7 @@ pub(super) enum Which {
     /// Of puts longer than this.
     Above(usize),
     Below(usize),
-    /// Those pieces of a put that lie behind so many bytes.
+    /// Those pieces of a put that are after so many bytes.
     Behind(usize),
     /// Pieces of the row, or of the tail.
     Row,
@@ -77,7 +77,7 @@ pub(super) enum Which {
     Crossing(u64),
     OwnRank,
     OtherRanks,
-    /// The first behind a quiet.
+    /// The first after a quiet.
     FirstAfterQuiet,
     /// Every core but the first of its rank.
     OtherCores,
@@ -115,11 +115,11 @@ pub(super) enum Fault {
     LostPut(Which),
     /// The whole line is written back, as it was when the effect was issued.
     Line(&'static [Kind], u64),
-    /// A put writes whole blocks: zeros behind its end.
+    /// A put writes whole blocks: zeros after its end.
     Padded(u64),
     /// A put is cut at a multiple of so many bytes.
     Cut(u64),
-    /// A core keeps lines of so many bytes, and those behind them, for so many reads.
+    /// A core keeps lines of so many bytes, and those after them, for so many reads.
     Stale {
         line: u64,
         ahead: u64,
@@ -177,7 +177,7 @@ pub(super) enum Fault {
     Incast(usize),
     /// Quiet waits for effects on the rank that came last.
     QuietOfLast,
-    /// A put is read when it lands: the next one of its core may lie there then.
+    /// A put is read when it lands: the next one of its core may be there then.
     LateSource,
     /// Every so many publishes of a core one lands at the next rank, too.
     Multicast(u64),
@@ -200,7 +200,7 @@ pub(super) struct Animal {
     pub(super) name: &'static str,
     pub(super) pace: Pace,
     pub(super) fault: Option<Fault>,
-    /// Whether cores publish behind completions.
+    /// Whether cores publish after completions.
     pub(super) completions: bool,
     /// The line that it states, in bytes.
     pub(super) line: u64,

@@ -49,7 +49,7 @@ const fn until_quiet(name: &'static str, which: Which) -> Animal {
     wrong(name, QUICK, Loose(which, When::Quiet))
 }
 
-/// A network without order, over which cores publish behind completions.
+/// A network without order, over which cores publish after completions.
 const fn behind_completions(name: &'static str, pace: Pace, which: Which, when: When) -> Animal {
     Animal { completions: true, ..wrong(name, pace, Loose(which, when)) }
 }

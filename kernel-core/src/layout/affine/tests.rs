@@ -38,7 +38,7 @@ fn prove(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
     }
 }
 
-/// Looks up the first and the last byte of a slot by what lies there, and by the place alone.
+/// Looks up the first and the last byte of a slot by what is there, and by the place alone.
 fn come_back(memory: &Memory<'_>, map: &Map, indices: [u32; INDICES_MAX], place: Place) {
     let is_own = map
         .dims()

@@ -4,7 +4,7 @@
 //! Select -> Reorder* -> Send* -> Rows* -> Barrier -> Sum* -> Summed -> Clear* -> Done
 //! ```
 //!
-//! A core awaits windows by rank and sums tokens whose rows lie in all of them. Hence a barrier before the sums, and one
+//! A core awaits windows by rank and sums tokens whose rows are in all of them. Hence a barrier before the sums, and one
 //! after them: a word that is cleared may be another core's payload.
 
 use super::part::{Clear, Round, Send};

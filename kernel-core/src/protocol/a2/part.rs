@@ -4,7 +4,7 @@
 //! Send   (Tail -> Task*)* -> Quiet -> Barrier -> [core 0: Flip -> Settle -> Ring] -> Rung
 //! ```
 //!
-//! One quiet and one barrier stand between all writes of a rank's cores and the doorbell: they cover rows, counts, flags
+//! One quiet and one barrier are between all writes of a rank's cores and the doorbell: they cover rows, counts, flags
 //! and task records at once, since each core computes all counts itself. The quiet also covers the clears of the previous
 //! operator. Core 0 waits for quiet again after its flip, since the cores read `bufferChosen` when they begin their next
 //! operator, and the join covers outputs only.

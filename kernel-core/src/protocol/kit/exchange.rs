@@ -19,7 +19,7 @@ use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
 
-/// The exchange of one core. What it finds out stands in the core's [`Round`].
+/// The exchange of one core. What it finds out is in the core's [`Round`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Exchange {
     sum: ShareSum,

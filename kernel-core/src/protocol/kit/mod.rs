@@ -14,8 +14,8 @@
 
 /// Lets a machine, or a part of one, step to another phase.
 ///
-/// A phase carries where its step begins, and what only the phases after it need; the rest stands beside it. A part with
-/// phases of its own stands in the phase of the machine, and its `step` returns [`Done`](crate::fabric::Progress::Done) in
+/// A phase carries where its step begins, and what only the phases after it need; the rest is beside it. A part with
+/// phases of its own is in the phase of the machine, and its `step` returns [`Done`](crate::fabric::Progress::Done) in
 /// the step in which it ends.
 macro_rules! go {
     ($of:ident) => {

@@ -152,7 +152,7 @@ impl World<Dense, Seeded> for Scene {
     }
 }
 
-/// Lets a group dispatch and combine twice. Unless it has a TP domain, the oracle judges it.
+/// Lets a group dispatch and combine twice. Unless it has a TP domain, the reference judges it.
 pub(super) fn run(shape: &Shape, choices: Choices, every: u64) -> Seen {
     let (seed, tp) = (11 + every, shape.tp_world_size());
     let mut dice = Dice(5);

@@ -34,7 +34,7 @@ pub(super) enum Area {
 /// An area of one rank, of one half, for one peer, by its number.
 pub(super) type Spot = (Area, usize);
 
-/// A model, and where flags could lie in it.
+/// A model, and where flags could be in it.
 pub(in super::super) struct Scene<'a> {
     pub(super) setup: &'a Setup<'a>,
     /// Every word of a window at which a flag could be looked for, and whether this group could.
@@ -257,7 +257,7 @@ impl Memory {
         self.flying.iter().find(|flying| source(flying) == spot && meets(flying))
     }
 
-    /// The transfer whose task an agent has perhaps not read yet, if it lies where a core is about to write.
+    /// The transfer whose task an agent has perhaps not read yet, if it is where a core is about to write.
     pub(super) fn unposted(&self, scene: &Scene<'_>, spot: Spot) -> Option<&Flying> {
         let task = |flying: &Flying| scene.spot(Area::Task, flying.from, flying.op, flying.to);
         self.flying.iter().find(|&flying| flying.done == 0 && task(flying) == spot)

@@ -59,7 +59,7 @@ impl View<'_, '_> {
         self.scene.told(at, size, self.step.at.op)
     }
 
-    /// Which of the virtual halves a place lies in, and where. The machines' half must be that of the operator.
+    /// Which of the virtual halves a place is in, and where. The machines' half must be that of the operator.
     pub(super) fn spot(&self, at: Place, len: usize) -> Result<(Spot, usize), Fault> {
         let shape = self.scene.setup.shape;
         let (area, size, each) = match at.region {

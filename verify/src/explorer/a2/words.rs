@@ -35,7 +35,7 @@ impl View<'_, '_> {
         Ok(word.newest())
     }
 
-    /// Whose barrier word lies at a place, and which of the two.
+    /// Whose barrier word is at a place, and which of the two.
     pub(super) fn core_word_at(&self, at: Place) -> Result<(CoreId, usize), Fault> {
         let offset = at.offset.wrapping_sub(CORE_WORDS);
         let core = offset / CORE_RECORD;

@@ -352,7 +352,7 @@ fn result_place(Setup { model, shape, .. }: &Setup<'_>, rank: RankId, at: Place)
     Place { offset: if is_one { at.offset - area(1) + area(0) } else { at.offset }, ..at }
 }
 
-/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines of the shipped protocol give it.
+/// The dispatch slot whose `TokenFlag` is at `at`, a place as machines of the shipped protocol give it.
 fn token_slot(at: Place) -> Option<u32> {
     let inside = at.offset % PARTITION;
     let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;

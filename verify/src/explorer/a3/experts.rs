@@ -69,7 +69,7 @@ impl View<'_, '_> {
         Some((*own.rows_at.get(i)?, of(&own.expand_x)?, of(&own.y)?))
     }
 
-    /// An expert reads a row, or its result for the row sets out for the same place. Behind the last one combine may begin when
+    /// An expert reads a row, or its result for the row sets out for the same place. After the last one combine may begin when
     /// all results have landed.
     fn overwrite(&mut self, moves: u32) -> Result<Progress, Fault> {
         if self.step.at.expected().is_none() {
@@ -99,7 +99,7 @@ impl View<'_, '_> {
             if self.is_on_its_way(rank, at) {
                 self.step.found.blame(Violation::NotLanded { rank, at });
             }
-            // Nothing there: what comes of it differs from the oracle's.
+            // Nothing there: what comes of it differs from the reference's.
             return Ok(&NOTHING[..len as usize]);
         };
         self.read(number);

@@ -30,7 +30,7 @@ pub(super) fn is_shared(at: Place) -> bool {
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
-/// Whether the word of a core for a barrier lies there.
+/// Whether the word of a core for a barrier is there.
 pub(super) fn is_core_word(at: Place) -> bool {
     at.region == Region::State && (CORE_WORDS..VIRTUAL).contains(&at.offset)
 }
@@ -180,7 +180,7 @@ impl<'v, 'a> View<'v, 'a> {
         {
             return Ok(false);
         }
-        // Asked by who is quiet, and by experts behind their results.
+        // Asked by who is quiet, and by experts after their results.
         let order = |_, effect: &Effect| which(effect).then(|| Order::by_quiet(effect.issued.kind));
         let landed = self.memory.get_mut().flight.land(self.scene.setup, order);
         self.have_come(landed);
@@ -290,7 +290,7 @@ impl View<'_, '_> {
         model.choices.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
     }
 
-    /// The rank whose word or table of direct placement lies there.
+    /// The rank whose word or table of direct placement is there.
     pub(super) fn source_of(&self, at: Place) -> RankId {
         RankId((at.offset % PARTITION / Direct::pitch(self.scene.setup.shape)) as u32)
     }

@@ -65,7 +65,7 @@ impl<'v, 'a> Bent<'v, 'a> {
         self.view.scene.setup.model.defect
     }
 
-    /// What lies at a place that cores of this operator share, and how far behind its beginning.
+    /// What is at a place that cores of this operator share, and how far behind its beginning.
     fn spot(&self, at: Place) -> Option<(Spot, u64)> {
         let is_own = at == relay::epoch(self.view.step.at.core) || at == a2_message::doorbell();
         if is_own { None } else { self.view.scene.spot(at, self.view.step.at.op) }

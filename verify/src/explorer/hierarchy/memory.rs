@@ -21,7 +21,7 @@ use veriep_core::units::{CoreId, RankId};
 /// By rank: the operator that it is known to have begun, so that it has ended those before.
 pub(super) type Heard = [u32; RANKS];
 
-/// What lies at a place.
+/// What is at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in super::super) enum Area {
     Entered,
@@ -42,7 +42,7 @@ pub(in super::super) enum Area {
     Barrier,
 }
 
-/// A place of some rank: what lies there, in which partition of the model's, and which of its kind.
+/// A place of some rank: what is there, in which partition of the model's, and which of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in super::super) struct Spot {
     pub(super) area: Area,
@@ -50,7 +50,7 @@ pub(in super::super) struct Spot {
     pub(super) number: u16,
 }
 
-/// A model, and where things lie in it.
+/// A model, and where things are in it.
 pub(in super::super) struct Scene<'a> {
     pub(super) setup: &'a Setup<'a>,
     words: HashMap<Place, (Area, u16, Option<Partition>)>,
@@ -99,7 +99,7 @@ impl<'a> Scene<'a> {
         self.setup.shape
     }
 
-    /// What lies at a place as machines give it, and how far behind its beginning; the machines' partition must be that
+    /// What is at a place as machines give it, and how far behind its beginning; the machines' partition must be that
     /// of the operator.
     pub(super) fn spot(&self, at: Place, op: u32) -> Option<(Spot, u64)> {
         let shape = self.shape();
@@ -151,7 +151,7 @@ impl<'a> Scene<'a> {
         exists.then_some((server, number as u32, number * len - before))
     }
 
-    /// Who must have ended an operator before what lies there may be written anew. What an agent sends, and its task, are read
+    /// Who must have ended an operator before what is there may be written anew. What an agent sends, and its task, are read
     /// until they are delivered, for which the rank waits to which they go.
     fn reader(&self, rank: RankId, spot: Spot) -> RankId {
         let (shape, number) = (self.shape(), u32::from(spot.number));
@@ -162,7 +162,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Where a place of operator `op` would lie in the machines' first partition.
+    /// Where a place of operator `op` would be in the machines' first partition.
     pub(super) fn first_place(&self, at: Place, spot: Spot, op: u32) -> Place {
         let first = (spot.area, spot.number, Some(Partition::P0));
         let word = self.words.iter().find(|(_, word)| **word == first).map(|(&at, _)| at);

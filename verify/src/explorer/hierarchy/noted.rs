@@ -78,7 +78,7 @@ impl View<'_, '_> {
         self.note(effect, true, At::Slot);
     }
 
-    /// What lies at a spot is read.
+    /// What is at a spot is read.
     pub(super) fn note_read(&self, spot: Spot) {
         if self.scene.setup.model.refined {
             let (rank, by) = (self.step.at.rank, (self.step.at.rank, self.step.at.core));

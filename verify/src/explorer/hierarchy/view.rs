@@ -13,7 +13,7 @@ use veriep_core::layout::{a2_message, relay};
 use veriep_core::place::{Place, Region};
 use veriep_core::units::{CoreId, RankId};
 
-/// The machines' epochs stand at the far end of what a flag has room for, where the model's operators are counted from 0:
+/// The machines' epochs are at the far end of what a flag has room for, where the model's operators are counted from 0:
 /// even, so that partitions are the same.
 const EPOCHS: u64 = (1 << 48) - 16;
 

@@ -16,7 +16,7 @@ use veriep_core::protocol::{Agent, AgentEnv};
 pub struct AgentNic {
     view: RankView,
     inner: CoherentNic<LoomCells>,
-    /// Transfers wait for the next one and are delivered behind it.
+    /// Transfers wait for the next one and are delivered after it.
     pub late: bool,
     agent: Agent,
     /// Transfers that it has still to post.

@@ -23,7 +23,7 @@ pub struct Bent {
     /// By operator: the flags that it waits for.
     awaited: Vec<BTreeSet<Place>>,
     operator: usize,
-    /// Words that land behind the doorbell.
+    /// Words that land after the doorbell.
     late: Vec<(Place, u64)>,
     /// The interface of an agent that goes on whenever this core waits.
     agent: Option<AgentNic>,

@@ -1,5 +1,5 @@
 //! A group of A2 whose cores and agents are loom threads. Every rank runs the same operators; what comes out is compared
-//! with the oracle.
+//! with the reference.
 
 use super::agent::AgentNic;
 use super::bent::Bent;

@@ -61,14 +61,14 @@ pub enum Claim {
     /// No two slots of these rows have a byte in common; of a row with itself, no two different ones. Slots that other ranks
     /// write share no word of eight bytes.
     Apart(Row, Row),
-    /// Every slot lies within its region, or the slot that it is inside.
+    /// Every slot is within its region, or the slot that it is inside.
     Within(Row),
     /// The bytes of a slot and all that the inner indices add are at most the stride of the index at this position among the
     /// row's [axes](Row::axes): so a division finds it.
     Found(Row, usize),
     /// This divides every offset.
     Aligned(Row, u64),
-    /// The field lies within each slot, if results have scales or not.
+    /// The field is within each slot, if results have scales or not.
     Inside(Row, FieldRow, Results),
     /// The fields have no byte of a slot in common.
     Beside(Row, [FieldRow; 2]),
@@ -76,7 +76,7 @@ pub enum Claim {
     Clear(Row, FieldRow, Row),
     /// The field is whole words: its offset and its length are multiples of 8.
     Words(Row, FieldRow),
-    /// The flag after any number of rows lies after each of them: the second row is that of the flags.
+    /// The flag after any number of rows is after each of them: the second row is that of the flags.
     After(Row, Row),
     /// It is below this power of two.
     Fits(Expr<Quantity>, u32),

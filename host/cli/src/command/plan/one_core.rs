@@ -62,7 +62,7 @@ fn of_dispatch(dispatch: &Dispatch) -> Vec<String> {
             "step" => step, "token" => token, "k" => k, "expert" => expert, "to" => to, "slot" => slot,
             "offset" => offset, "bytes" => bytes,
         ];
-        // Only separate flags have words of their own behind the records.
+        // Only separate flags have words of their own after the records.
         let are_separate = dispatch.flags == "separate";
         let publishes = columns_of![Publish;
             "destination" => destination, "rank" => to, "local expert" => local_expert, "offset" => offset,

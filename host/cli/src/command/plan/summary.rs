@@ -15,10 +15,10 @@ pub(super) fn table(head: &Head, of: &OfAll, summary: &Summary) -> String {
         ("port offset", summary.port_offset.to_string()),
     ]);
     let mut parts = vec![about];
-    if let Some(CoreOutstanding { rank, core, before_quiet, behind_quiet, most }) = &summary.outstanding {
+    if let Some(CoreOutstanding { rank, core, before_quiet, after_quiet, most }) = &summary.outstanding {
         parts.push(format!(
             "outstanding: at most {most} puts and publishes of a core (rank {rank} core {core}): {before_quiet} before dispatch \
-             is quiet, {behind_quiet} behind it"
+             is quiet, {after_quiet} after it"
         ));
     }
     let both = [

@@ -35,7 +35,7 @@ pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), 
     report.judge(&judgement(job, run, all), &summary(job, ran), table)
 }
 
-/// Whether all outputs of `run` rounds, of `all` that were asked for, are those of the oracle: a run that saw another one has
+/// Whether all outputs of `run` rounds, of `all` that were asked for, are those of the reference: a run that saw another one has
 /// failed.
 fn judgement(job: &Job<'_>, run: usize, all: usize) -> Judgement {
     let shape = &job.case.shape;
@@ -50,9 +50,12 @@ fn judgement(job: &Job<'_>, run: usize, all: usize) -> Judgement {
         return Judgement::unknown(bound, ["a run to its end".to_owned()]);
     }
     match job.plan.check {
-        Some(_) => Judgement::yes(format!("{run} round{plural} of {group}: outputs agree with the oracle")),
+        Some(_) => {
+            Judgement::yes(format!("{run} round{plural} of {group}: outputs agree with the reference"))
+        }
         None => {
-            let bound = format!("{run} round{plural} of {group} ended and were not compared with the oracle");
+            let bound =
+                format!("{run} round{plural} of {group} ended and were not compared with the reference");
             Judgement::unknown(bound, ["a run without --no-check, or compare on the result".to_owned()])
         }
     }
@@ -189,9 +192,9 @@ fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
 
 fn table(summary: &Summary) -> String {
     let Summary { tokens, rows, schedule, rounds, .. } = summary;
-    let oracle = summary.compared.map_or_else(|| "not judged".to_owned(), |how| format!("agrees {how}"));
+    let reference = summary.compared.map_or_else(|| "not judged".to_owned(), |how| format!("agrees {how}"));
     let about = pairs(&[
-        ("oracle", oracle),
+        ("reference", reference),
         ("group", group(summary)),
         ("backend", with_threads(summary)),
         ("round", format!("{tokens} tokens, {rows} rows")),

@@ -33,7 +33,7 @@ pub(super) struct Simulated {
     /// When the last rank has ended.
     end_us: f64,
     bias: Bias,
-    /// Whether every output was compared with the oracle.
+    /// Whether every output was compared with the reference.
     checked: bool,
     /// Else rows weigh, and no output is judged.
     rows_kept: bool,
@@ -170,7 +170,7 @@ struct Root {
     core: Option<u32>,
 }
 
-/// How another cluster compares, or the old way.
+/// How another cluster compares, or the baseline.
 #[derive(Debug, Serialize)]
 pub(super) struct Against {
     cluster: String,
@@ -183,7 +183,7 @@ struct AgainstOperator {
     slowest_us: f64,
     /// How many times as long it takes there.
     ratio: f64,
-    /// What its slowest rank did, of the old way.
+    /// What its slowest rank did, of the baseline.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     parts: Vec<What>,
 }
@@ -338,7 +338,7 @@ fn path_part(part: &chrome::Part) -> PathPart {
     PathPart { rank: part.rank, core: part.core, us: us(part.to - part.from), what: part.what }
 }
 
-/// Compares with the times of another cluster, or of the old way, which also tells its parts.
+/// Compares with the times of another cluster, or of the baseline, which also tells its parts.
 pub(super) fn against(
     cluster: &str,
     here: &[Vec<Ps>; 2],
@@ -376,15 +376,15 @@ pub(super) fn grid_rows(point: &Point, outcomes: &[[Ps; 2]]) -> Vec<GridRow> {
 }
 
 /// What is known of the outputs.
-const fn oracle(rows_kept: bool, cut: bool) -> &'static str {
+const fn reference(rows_kept: bool, cut: bool) -> &'static str {
     match (rows_kept, cut) {
         (true, false) => "agrees bit for bit",
         (true, true) => "not judged: the simulation was cut off",
-        (false, _) => "not judged: rows weigh but are not kept",
+        (false, _) => "not judged: timing only, rows are not kept",
     }
 }
 
-/// What stands above a page.
+/// What is above a page.
 pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -> About {
     let mut facts: Vec<(String, String)> = Vec::new();
     for (name, slowest) in OPERATORS.into_iter().zip(slowest(&outcome.took)) {
@@ -394,7 +394,7 @@ pub(super) fn about(args: &SimulateArgs, request: &Request, outcome: &Outcome) -
     if let Some(part) = outcome.path.last() {
         facts.push(("critical path begins at".to_owned(), format!("rank {}", part.rank)));
     }
-    facts.push(("oracle".to_owned(), oracle(request.rows, outcome.cut).to_owned()));
+    facts.push(("reference".to_owned(), reference(request.rows, outcome.cut).to_owned()));
     let title = format!("{} on cluster {}, seed {}", request.source, args.cluster, request.plan.paces.seed);
     About { title, facts, matrix: outcome.matrix.clone() }
 }
@@ -434,7 +434,7 @@ fn head(simulated: &Simulated) -> String {
         ("fitted", marked("fitted")),
         ("assumed", marked("assumed")),
         ("given", marked("given")),
-        ("oracle", oracle(simulated.rows_kept, simulated.cut_off).to_owned()),
+        ("reference", reference(simulated.rows_kept, simulated.cut_off).to_owned()),
         ("end", format!("{} us, {} events{cut}", simulated.end_us.cell(), simulated.events)),
         ("bias", simulated.bias.line()),
     ])

@@ -59,7 +59,7 @@ fn page() -> Vec<Row> {
 const FILES: [&[&str]; 5] =
     [headers::ROWS, tensors::ROWS, configurations::ROWS, arguments::ROWS, results::ROWS];
 
-/// Writes the row of a test, in place of the old one or behind the last one of its file.
+/// Writes the row of a test, in place of the old one or after the last one of its file.
 fn write(name: &str, line: String) {
     let _guard = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     let text = fs::read_to_string(PAGE).unwrap();
@@ -115,7 +115,7 @@ const RULES: [&str; 3] = [
     include_str!("../../../../../kernel-core/src/inputs/expert_map.rs"),
 ];
 
-/// What stands in quotes there and not on the page, and why.
+/// What is in quotes there and not on the page, and why.
 const NOT_ON_THE_PAGE: [(&str, &str); 3] = [
     (
         "must leave a combine status slot per (token, k or shared expert)",

@@ -11,10 +11,11 @@ mod predicted;
 mod reuse;
 mod sheet;
 mod token;
+mod waits;
 
 use crate::common::{json, text, veriep};
 use serde_json::Value;
-use sheet::{Line, Sheet, sequence};
+use sheet::{Anchor, Line, Sheet, sequence};
 use snapbox::Data;
 use snapbox::data::DataFormat;
 use std::fs;
@@ -168,7 +169,7 @@ fn of_agent(event: &Value, window: u64) -> Option<Line> {
     match (rank, event["kind"].as_str()?) {
         (0, "write") if out && mine && phase == "Reorder" => line(lane, 3, "a", "rows for rank 1"),
         (0, "write") if out && mine && phase == "Head" => line(lane, 3, "a", "counts, FLAG1"),
-        (0, "write") if out && mine && phase == "Send.Tail" => line(lane, 3, "f", "FLAG2 behind the rows"),
+        (0, "write") if out && mine && phase == "Send.Tail" => line(lane, 3, "f", "FLAG2 after the rows"),
         (0, "store") if is_task && offset == 56 => line(lane, 2, "f", "task record for rank 1"),
         (0, "quiet") => line(lane, lane, "", "quiet"),
         (0, "publish") if state && offset >= CORE_WORDS && phase.starts_with("Send") => {
@@ -269,9 +270,6 @@ const MIB: (u64, &str) = (1 << 20, "MiB");
 /// The offsets in bytes that the labels of a drawing name, as `+1.75 MiB: ...`.
 fn drawn_offsets(picture: &str) -> Vec<u64> {
     let label = |line: &str| {
-        if line.contains("aria-hidden") {
-            return None;
-        }
         let (offset, _) = line.split_once(">+")?.1.split_once(':')?;
         let (count, unit) = offset.split_once(' ')?;
         let (bytes, _) = [KIB, MIB].into_iter().find(|(_, name)| *name == unit)?;
@@ -287,7 +285,7 @@ fn a_partition_is_drawn_as_the_layout_has_it() {
     let mut sheet = Sheet::new();
     for (left, region, size) in [(20, "state", 1 << 20), (440, "window", 200 << 20)] {
         let unit = if region == "state" { KIB } else { MIB };
-        sheet.text(left + 190, 24, "h", format!("{region}, {} {}", size / unit.0, unit.1));
+        sheet.words([left + 190, 24], Anchor::Middle, "h", format!("{region}, {} {}", size / unit.0, unit.1));
         sheet.rect([left, 40], [380, 480], "m");
         let mut free = 40;
         for area in areas.iter().filter(|area| is(area, "region", region)) {
@@ -301,10 +299,11 @@ fn a_partition_is_drawn_as_the_layout_has_it() {
                 area["partition"].as_u64().map_or(String::new(), |p| format!(" of partition {p}"));
             let (name, start) = (area["name"].as_str().unwrap(), offset as f64 / unit.0 as f64);
             let slots = format!("{} x {} B", area["count"], area["stride"]);
-            sheet.text(left + 190, top + 14, "", format!("+{start} {}: {name}{partition}, {slots}", unit.1));
+            let words = format!("+{start} {}: {name}{partition}, {slots}", unit.1);
+            sheet.words([left + 190, top + 14], Anchor::Middle, "", words);
         }
     }
-    let label = "State region and window of a rank; areas that are too small to see are enlarged";
+    let label = "State region and window of a rank to scale; areas that are too small to see are enlarged";
     let picture = sheet.finish([840, 540], label);
     let offsets: Vec<_> = areas.iter().map(|area| number(area, "offset")).collect();
     assert_eq!(drawn_offsets(&picture), offsets, "bytes");

@@ -1,6 +1,6 @@
 //! The transitions between the phases of a state machine, as seen in runs.
 
-use super::sheet::Sheet;
+use super::sheet::{Anchor, Sheet};
 use super::{events, is, keep, number};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,11 +57,11 @@ fn the_graphs_of_phases_are_those_that_runs_show() {
         let top = if band == 0 { 10 } else { bottom[0] + 20 };
         let (phases, edges) = graph(operator, arguments);
         assert_eq!(phases.last().map(String::as_str), Some("end"), "{title}: {phases:?}");
-        sheet.text(left + 75, top + 16, "h", title);
+        sheet.words([left + 75, top + 16], Anchor::Middle, "h", title);
         let y = |node: usize| top + 32 + node * 34;
         for (node, phase) in phases.iter().enumerate() {
             sheet.rect([left, y(node)], [150, 22], "d");
-            sheet.text(left + 75, y(node) + 15, "", phase);
+            sheet.words([left + 75, y(node) + 15], Anchor::Middle, "", phase);
         }
         for (from, to) in edges {
             let (start, end) = (y(from) + 11, y(to) + 11);

@@ -87,7 +87,7 @@ fn shown(events: &[Value], what: &Use, gate: Option<u64>) -> Vec<Shown> {
     panic!("no place is written twice");
 }
 
-/// What lies at a place and has not been read.
+/// What is at a place and has not been read.
 struct Unread {
     since: usize,
     by: String,
@@ -100,7 +100,7 @@ impl Unread {
     }
 }
 
-/// A part of a partition with what lies there, from one time to another; classes are those of ground and letters.
+/// A part of a partition with what is there, from one time to another; classes are those of ground and letters.
 struct Filled {
     top: usize,
     x: [usize; 2],
@@ -185,7 +185,7 @@ fn panel(sheet: &mut Sheet, top: usize, title: &str, events: &[Shown], what: &Us
         sheet.rect([from, lanes.of(rank)], [to - from, BOX], "o");
         sheet.plain([from.midpoint(to), lanes.of(rank) + 16], Anchor::Middle, "", name);
     };
-    // What lies in memory is drawn over the arrows that pass behind it.
+    // What is in memory is drawn over the arrows that pass after it.
     let mut filled = Vec::new();
     for event in events {
         x += step(event);

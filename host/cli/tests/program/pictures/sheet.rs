@@ -2,7 +2,7 @@
 
 use core::fmt::{Display, Write};
 
-const STYLE: &str = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold;font-size:13px}.q{fill:#777}.e{stroke:#fff;stroke-width:4px;stroke-linejoin:round}\
+const STYLE: &str = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold;font-size:13px}.q{fill:#777}\
 .m{fill:#f4f4f4;stroke:#bbb}.d{fill:#cfe3f7;stroke:#4a86c0}.g{fill:#fbe2b8;stroke:#c98a1b}path{fill:none}\
 .l{stroke:#ccc;stroke-width:2}.a{stroke:#4a86c0;stroke-width:1.6;marker-end:url(#a)}\
 .f{stroke:#c98a1b;stroke-width:1.6;marker-end:url(#f)}.c{stroke:#999;stroke-width:1.6;marker-end:url(#c)}\
@@ -29,18 +29,6 @@ pub(super) struct Sheet {
 impl Sheet {
     pub(super) const fn new() -> Self {
         Self { body: String::new(), words: 0 }
-    }
-
-    pub(super) fn text(&mut self, x: usize, y: usize, class: &str, words: impl Display) {
-        let words = words.to_string().replace('&', "&amp;").replace('<', "&lt;");
-        // The white edge is a text of its own: not every program draws an edge below the letters when it is asked to.
-        for (edge, hidden) in [(" e", " aria-hidden=\"true\""), ("", "")] {
-            writeln!(
-                self.body,
-                "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\" class=\"{class}{edge}\"{hidden}>{words}</text>"
-            )
-            .unwrap();
-        }
     }
 
     /// A text on a plain ground.
@@ -127,7 +115,7 @@ pub(super) fn sequence(label: &str, lanes: &[(&str, bool)], lines: &[Line]) -> S
     let x = |lane: usize| WIDTH / 2 + lane * WIDTH;
     let bottom = 60 + lines.len() * 30;
     for (lane, (name, is_memory)) in lanes.iter().enumerate() {
-        sheet.text(x(lane), 24, "h", name);
+        sheet.words([x(lane), 24], Anchor::Middle, "h", name);
         if *is_memory {
             sheet.rect([x(lane) - 40, 40], [80, bottom - 40], "m");
         } else {
@@ -137,14 +125,14 @@ pub(super) fn sequence(label: &str, lanes: &[(&str, bool)], lines: &[Line]) -> S
     for (row, line) in lines.iter().enumerate() {
         let y = 70 + row * 30;
         if line.from == line.to {
-            sheet.text(x(line.from), y + 4, "", &line.words);
+            sheet.label([x(line.from), y + 4], Anchor::Middle, "", &line.words);
             continue;
         }
         sheet.path(format!("M{} {y}L{} {y}", x(line.from), x(line.to)), line.class);
         // Over the first gap on the way, where no other lane crosses the words.
         let next = if line.from < line.to { line.from + 1 } else { line.from - 1 };
         let middle = x(line.from).midpoint(x(next));
-        sheet.text(middle, y - 5, "", &line.words);
+        sheet.words([middle, y - 5], Anchor::Middle, "", &line.words);
     }
     sheet.finish([lanes.len() * WIDTH, bottom + 20], label)
 }

@@ -180,7 +180,7 @@ impl<B, W: Wire> FarMemory<B, W> {
         out.add(entry, self.chunk, &mut ship)
     }
 
-    /// Sends a note to a process, behind all that went there before.
+    /// Sends a note to a process, after all that went there before.
     pub fn note(&self, process: usize, tag: u32, note: &[u8]) {
         let mut engine = self.engine();
         if engine.closed || self.failed().is_some() {

@@ -22,7 +22,7 @@ pub(super) enum Kind {
     Row,
     /// As words, one after the other, each of which speaks for all before it.
     Words,
-    /// For the driver of the group, not into memory. Its tag stands in place of a member.
+    /// For the driver of the group, not into memory. Its tag is in place of a member.
     Note,
     /// Nothing: the sender sends no more.
     End,

@@ -190,7 +190,7 @@ fn far_memory_keeps_the_contract_wherever_entries_are_cut() {
     }
 }
 
-/// Rounds of a group whose ranks all are processes, or two by two, compared with the oracle.
+/// Rounds of a group whose ranks all are processes, or two by two, compared with the reference.
 fn rounds(config: Config, choices: Choices, ranks: u32, chunk: usize) {
     let options = generate::Options { limits: Limits::None, seed: 7, ..generate::Options::default() };
     let case = generate_left(config, options, Left::All, "test").unwrap();
@@ -364,7 +364,7 @@ fn changed(at: usize, len: usize, change: Change) -> Option<Option<String>> {
     (lie != truth).then(|| says(next))
 }
 
-/// Every number in the head of a chunk and of its entry, behind some progress: whatever cannot be is refused. What is not is
+/// Every number in the head of a chunk and of its entry, after some progress: whatever cannot be is refused. What is not is
 /// listed: it could be true.
 #[test]
 fn a_number_on_a_wire_that_cannot_follow_from_those_before_is_refused() {
@@ -469,7 +469,7 @@ fn notes_come_in_their_order_until_all_have_left() {
     let leave = |far: &Far<MemoryWire>| far.close(Duration::from_secs(20)).unwrap();
     std::thread::scope(|scope| all.iter().for_each(|far| drop(scope.spawn(move || leave(far)))));
     assert_eq!(*heard.lock().unwrap(), [(0, 7, 100), (0, 8, 0), (0, 9, 14)]);
-    // Behind that nothing goes out.
+    // After that nothing goes out.
     all[0].note(1, 10, &[]);
     assert!(!all[0].poll() && !all[1].poll() && all[1].failed().is_none());
 }

@@ -30,7 +30,7 @@ impl Eventcount<'_> {
     }
 
     /// Sleeps until there are more notifications than those, but for no longer than `limit`. Returns how many there are: the
-    /// caller looks behind that for what it waits for.
+    /// caller then looks for what it waits for.
     pub(super) fn wait(self, seen: u32, limit: Duration) -> u32 {
         let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: limit.subsec_nanos().into() };
         // Whatever ends it, the caller looks again.
@@ -43,7 +43,7 @@ impl Eventcount<'_> {
         self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes all waiters, behind a fence.
+    /// Wakes all waiters, after a fence.
     fn notify(self) {
         if self.waiters.load(Ordering::Relaxed) > 0 {
             self.notifications.fetch_add(1, Ordering::Release);

@@ -72,7 +72,7 @@ impl World {
         Arc::new(Self::of(memory.board(), processes, ranks))
     }
 
-    /// Ranks that have been compared with the oracle.
+    /// Ranks that have been compared with the reference.
     #[must_use]
     pub fn checked(&self) -> u64 {
         self.sum(OfProcess::Checked)

@@ -22,7 +22,7 @@ pub(super) fn is_known(pid: u64) -> bool {
 
 pub(super) fn state(pid: u64) -> Option<State> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // A name may have brackets of its own. Behind it are numbers, of which the manual counts the first as the third.
+    // A name may have brackets of its own. After it are numbers, of which the manual counts the first as the third.
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     Some(State {

@@ -172,7 +172,7 @@ impl<F> CountedFabric<'_, F> {
     }
 }
 
-/// Tokens stand at the same place of every record.
+/// Tokens are at the same place of every record.
 fn record(message: &[u8]) -> Load {
     let word = message.get(relay::TOKEN as usize..).and_then(|rest| rest.first_chunk());
     word.map_or(Load::Unknown, |&token| Load::Record { token: u32::from_le_bytes(token) })

@@ -1,4 +1,4 @@
-//! Members take operators in two halves: what they receive and sum is what the oracle says, and what may not begin is refused.
+//! Members take operators in two halves: what they receive and sum is what the reference says, and what may not begin is refused.
 
 use super::{
     LONG, case, each, go_on, has_received, has_received_and_summed, members, results, stand_ins, terms,

@@ -83,7 +83,7 @@ impl Windows<'_> {
         word.filter(|word| flag::is_window_flag(*word))
     }
 
-    /// The last flag of the window of `source`, behind one of these numbers of rows.
+    /// The last flag of the window of `source`, after one of these numbers of rows.
     fn end(&self, source: RankId, operator: Operator, mut rows: RangeInclusive<u32>) -> Option<u64> {
         rows.find_map(|rows| self.flag(source, tail_flag(self.last.group.shape, operator, rows)))
     }

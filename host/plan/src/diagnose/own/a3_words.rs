@@ -108,7 +108,7 @@ impl Own<'_, '_> {
         let Group { shape, choices, .. } = self.last.group;
         let is_separate = choices.flags == Flags::Separate;
         let slots = split::slots(shape, self.last.group.ep(self.last.member), CoreId(self.core));
-        // Joint flags are awaited behind the first barrier, counts alone in front of it.
+        // Joint flags are awaited after the first barrier, counts alone in front of it.
         let counts = match (self.barriers, is_separate) {
             (None, _) => Taken::Perhaps,
             (Some(0), true) | (Some(1), false) => Taken::Some,

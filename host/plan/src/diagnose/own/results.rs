@@ -171,7 +171,7 @@ fn lost_rows(group: &Group<'_>, member: u32, number: u64, cores: &[Core]) -> Opt
     })
 }
 
-/// The triples of the rows that a core of a member has received in dispatch `number`, and perhaps of older ones behind them. Pairs
+/// The triples of the rows that a core of a member has received in dispatch `number`, and perhaps of older ones after them. Pairs
 /// rise within a slot, so rows that do not are older.
 fn rows(group: &Group<'_>, member: u32, number: u64, core: u32) -> Vec<Triple> {
     let (shape, rank) = (group.shape, group.ep(member));

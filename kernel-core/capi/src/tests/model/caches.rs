@@ -29,7 +29,7 @@ impl Tells {
     pub(super) const BOTH: Self = Self { writes: true, reads: true };
 }
 
-/// A fabric that notes each range that is written, behind the write, and each that is read, ahead of it.
+/// A fabric that notes each range that is written, after the write, and each that is read, ahead of it.
 pub(super) struct Noted<'n, F> {
     pub(super) inner: F,
     pub(super) memory: &'n Memory,

@@ -12,7 +12,7 @@ use std::vec::Vec;
 
 use crate::codes::VERIEP_STATE_BYTES;
 
-/// No window is longer here; what would lie beyond is refused by both.
+/// No window is longer here; what would be beyond is refused by both.
 const WINDOW_MAX: u64 = 1 << 22;
 
 /// The memory that a core reaches.
@@ -40,7 +40,7 @@ impl Reach {
     }
 }
 
-/// The regions of all ranks, each an allocation of its own with a word behind it that nothing may touch.
+/// The regions of all ranks, each an allocation of its own with a word after it that nothing may touch.
 pub(super) struct Memory {
     regions: Vec<Vec<u64>>,
     pub(super) peers: Vec<Peer>,
@@ -102,7 +102,7 @@ impl Memory {
     pub(super) fn set(&mut self, rank: usize, offset: u64, word: u64) {
         let segment = self.peers[rank].state;
         if offset + 8 <= segment.len() {
-            // SAFETY: it lies inside, and is aligned as places of words are.
+            // SAFETY: it is inside, and is aligned as places of words are.
             unsafe { segment.base().wrapping_add(offset as usize).cast::<u64>().write(word) };
         }
     }

@@ -51,7 +51,7 @@ fn place(at: veriep_place) -> Place {
     Place { region, offset: at.offset }
 }
 
-/// The fabric behind a table, or the code of a memory that refuses everything.
+/// The fabric behind a table of functions, or the code of a memory that refuses everything.
 unsafe fn of<'m>(context: *mut c_void) -> Result<&'m mut Moody<RawFabric<'m>>, i32> {
     // SAFETY: the context of a table of this file.
     unsafe { context.cast::<Moody<RawFabric<'m>>>().as_mut() }.ok_or(77)

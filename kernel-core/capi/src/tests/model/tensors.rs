@@ -17,7 +17,7 @@ use kernel_core::shape::{Given, Op, Shape};
 use kernel_core::units::RankId;
 use std::vec::Vec;
 
-/// A tensor with an element of room behind it.
+/// A tensor with an element of room after it.
 pub(super) struct Data {
     words: Vec<u64>,
     pub(super) bytes: usize,
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// CombineInputs of a rank, of which outputs lie in one of both memories.
+    /// CombineInputs of a rank, of which outputs are in one of both memories.
     pub(super) fn operands(&self, memory: usize, rank: u32, args: &mut Args) -> veriep_operands {
         let rank_index = rank as usize;
         let y = args.tensor("operands.y", &self.y[rank_index]);

@@ -362,7 +362,7 @@ impl World {
         self.dice.pick(&[Tells::NEITHER, Tells::NEITHER, Tells::BOTH, Tells::WRITES, Tells::READS])
     }
 
-    /// Objects may lie elsewhere at the next call.
+    /// Objects may be elsewhere at the next call.
     pub(super) fn move_objects(&mut self) {
         fn to_elsewhere<T>(object: &mut Box<T>) {
             let mut there = opaque::<T>();

@@ -61,7 +61,7 @@ fn specials(ids: [i32; 6], mask: OwnedMask, change: impl FnOnce(&mut Tensors)) -
     let mut group = Group::of(&shape, vec![vec![tensors]], |shape: &Shape, _, _, _, _| {
         row(shape.dtype(), shape.h(), |_| 7.0)
     });
-    // The oracle agrees.
+    // The reference agrees.
     assert_eq!(run(&mut group, Delivery::Weak, 1), Ok(()));
     let x_out = group.output(RankId(0), Tensor::XOut).as_chunks().0.iter();
     x_out.map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect()

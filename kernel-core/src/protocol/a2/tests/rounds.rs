@@ -1,4 +1,4 @@
-//! Rounds on reused windows against the oracle.
+//! Rounds on reused windows against the reference.
 
 use super::{Delivery, TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
 use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Protocol, Shape};
@@ -10,7 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Runs rounds of random traffic: all bytes equal the oracle's and no flag is left.
+/// Runs rounds of random traffic: all bytes equal the reference's and no flag is left.
 pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, seed: u64) {
     let mut dice = Dice(seed);
     let tensors = random_rounds(shape, rounds, flags, &mut dice);

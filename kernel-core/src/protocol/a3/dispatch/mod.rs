@@ -61,7 +61,7 @@ phases! {
 enum Field {
     Triple,
     Data,
-    /// The data of the rows behind the first `done` of a batch, for which the fabric had no room before.
+    /// The data of the rows after the first `done` of a batch, for which the fabric had no room before.
     Rest {
         done: u8,
     },

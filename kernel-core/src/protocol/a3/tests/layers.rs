@@ -56,7 +56,7 @@ impl World<Dense, Seeded> for Layers {
         self.tensors[round][member.index()].inputs()
     }
 
-    /// Compares a rank's outputs with the oracle, and runs its experts.
+    /// Compares a rank's outputs with the reference, and runs its experts.
     fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         let Planned { operator, round, .. } = planned;
         let inputs: Vec<_> = self.tensors[round].iter().map(Tensors::inputs).collect();

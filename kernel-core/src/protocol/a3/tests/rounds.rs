@@ -1,4 +1,4 @@
-//! Whole rounds of many shapes against the oracle. The group examines each step: it has one effect at most, or a run of one
+//! Whole rounds of many shapes against the reference. The group examines each step: it has one effect at most, or a run of one
 //! kind, and a pending machine is unchanged.
 
 use super::super::{Combine, Dispatch, scratch_bytes, scratch_words};

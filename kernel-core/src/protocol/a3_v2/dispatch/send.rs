@@ -60,7 +60,7 @@ impl Dispatch {
     }
 }
 
-/// Returns the part of `bytes`, which begin at byte `at` of a stream, that lies in the range `stream`.
+/// Returns the part of `bytes`, which begin at byte `at` of a stream, that is in the range `stream`.
 fn part<'b>(bytes: &'b [u8], at: usize, stream: &Range<u64>) -> &'b [u8] {
     let clamp = |i: u64| (i as usize).saturating_sub(at).min(bytes.len());
     bytes.get(clamp(stream.start)..clamp(stream.end)).unwrap_or(&[])

@@ -1,4 +1,4 @@
-//! Whole rounds of many shapes against the oracle.
+//! Whole rounds of many shapes against the reference.
 
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;

@@ -1,4 +1,4 @@
-//! Whole rounds against the oracle. The test of the plain layout covers random shapes in every receive mode.
+//! Whole rounds against the reference. The test of the plain layout covers random shapes in every receive mode.
 
 use crate::layout::state::Slots;
 use crate::plan::order::SendOrder;

@@ -1,4 +1,4 @@
-//! Tests against the oracle, over messages that arrive late, in pieces, and in any order within a message.
+//! Tests against the reference, over messages that arrive late, in pieces, and in any order within a message.
 
 mod corrupt;
 mod slow;

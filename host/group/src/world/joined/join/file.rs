@@ -51,7 +51,7 @@ impl RendezvousFile<'_> {
         }
     }
 
-    /// What stands there; nothing in a new file.
+    /// What is there; nothing in a new file.
     pub(super) fn invitation(&self, lock: &mut Lock) -> Result<Option<Invitation>, JoinError> {
         let mut text = String::new();
         let read = lock.0.rewind().and_then(|()| lock.0.read_to_string(&mut text));

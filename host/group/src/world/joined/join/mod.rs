@@ -31,7 +31,7 @@ use veriep_core::sync::join::{come, has_come};
 
 /// Of the words below; counts up when processes of two builds would not understand each other.
 const SCHEMA: &str = "veriep.group/3";
-/// Where they stand in a store.
+/// Where they are in a store.
 const KEY: &str = "veriep/group";
 /// Between two looks at the table of members, and between two looks at a file or store.
 const TICK: Duration = Duration::from_millis(2);
@@ -139,7 +139,7 @@ pub enum JoinError {
     /// The store.
     #[error("rendezvous: {0}")]
     Store(String),
-    /// What stands there, or who is there, cannot be joined.
+    /// What is there, or who is there, cannot be joined.
     #[error("{0}")]
     Refused(String),
     /// Some have not come.

@@ -57,7 +57,7 @@ const TASKS: [&[(&str, Task)]; 2] = [
 
 /// How long it takes.
 #[derive(Debug)]
-pub struct OldWay {
+pub struct Baseline {
     /// From its begin to its end on each rank, by operator (dispatch, combine), then rank.
     pub took: [Vec<Ps>; 2],
     /// What the slowest rank did, by operator, and for how long.
@@ -116,7 +116,7 @@ struct Run<'r> {
 }
 
 /// Runs a dispatch and a combine of a case.
-pub fn run(case: &Case, cluster: &Cluster, paces: &Paces) -> OldWay {
+pub fn run(case: &Case, cluster: &Cluster, paces: &Paces) -> Baseline {
     let shape = &case.shape;
     let ranks = shape.ep_world_size();
     let server = if shape.product() == Product::A2 { shape.server_ranks() } else { 0 };
@@ -269,7 +269,7 @@ impl Run<'_> {
         }
     }
 
-    fn told(self) -> OldWay {
+    fn told(self) -> Baseline {
         let first = [0, TASKS[0].len()];
         // When a rank began the operator.
         let begin = |rank: usize, operator: usize| match operator {
@@ -292,6 +292,6 @@ impl Run<'_> {
             };
             TASKS[operator].iter().zip(ends).map(part).collect()
         });
-        OldWay { took, parts }
+        Baseline { took, parts }
     }
 }

@@ -44,10 +44,10 @@ def check(
 
 def _ask(case: Case, preset: str | None, config: Any, half: str, returned: Tensors) -> dict[str, Any]:
     as_torch = not isinstance(case, str) and any(map(is_torch, getattr(case, "values", list)()))
-    return taken(_native.oracle(subject(case, preset, config), half, given(returned)), as_torch)
+    return taken(_native.reference(subject(case, preset, config), half, given(returned)), as_torch)
 
 
-def oracle(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
+def reference(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
     """The result of dispatch, stand-in experts and combine on every rank.
 
     A case is a dictionary of arrays with the names and shapes of case files (``rank0.x``, ``rank0.expert_ids``, ...),
@@ -61,18 +61,18 @@ def oracle(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[s
     return _ask(case, preset, config, "both", {})
 
 
-def oracle_dispatch(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
-    """What dispatch puts out on every rank; otherwise as `oracle`."""
+def reference_dispatch(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
+    """What dispatch puts out on every rank; otherwise as `reference`."""
     return _ask(case, preset, config, "dispatch", {})
 
 
-def oracle_combine(
+def reference_combine(
     case: Case, returned: Tensors, /, *, preset: str | None = None, **config: Any
 ) -> dict[str, Any]:
-    """What combine puts out on every rank; otherwise as `oracle`.
+    """What combine puts out on every rank; otherwise as `reference`.
 
     ``returned`` are the rows that experts return, ``rank{r}.y`` or ``rank{r}.expand_x``: one for each row that
-    `oracle_dispatch` puts out, in the same order, ``[n, h]`` in ``dtype``; with ``rank{r}.assist_info_for_combine`` in
+    `reference_dispatch` puts out, in the same order, ``[n, h]`` in ``dtype``; with ``rank{r}.assist_info_for_combine`` in
     the order of its triples. With a TP domain combine adds what both peers return.
     """
     return _ask(case, preset, config, "combine", returned)

@@ -6,7 +6,7 @@ use veriep_case::generate::{Options, generate};
 use veriep_case::presets::preset;
 
 /// Two ranks with eight rows of 2048 bytes, four for either; a port of 1 GB/s, 700 ns away.
-fn takes(costs: &[&str]) -> OldWay {
+fn takes(costs: &[&str]) -> Baseline {
     let (mut config, routing) = preset("tiny").unwrap();
     for set in ["moe_expert_num=2", "k=2", "bs=4", "h=1024", "aiv_num=2"] {
         config.set(set).unwrap();
@@ -31,7 +31,7 @@ const FREE: [&str; 4] = ["launch_ns=0", "peer_ns=0", "sync_ns=0", "copy_gbs=1e9"
 
 #[test]
 fn bytes_go_between_words() {
-    let OldWay { took, parts } = takes(&FREE);
+    let Baseline { took, parts } = takes(&FREE);
     let ns = |took: Ps| took / 1000;
     // Four bytes for each token and expert; then four rows.
     assert_eq!(took[0].iter().map(|&took| ns(took)).max(), Some(exchange(4 * 8) + exchange(8192)));
@@ -42,7 +42,7 @@ fn bytes_go_between_words() {
 
 #[test]
 fn the_host_launches_ahead_but_for_what_it_waits_for() {
-    let OldWay { took, .. } = takes(&["launch_ns=100", "peer_ns=1000", "sync_ns=5000", "copy_gbs=1.0"]);
+    let Baseline { took, .. } = takes(&["launch_ns=100", "peer_ns=1000", "sync_ns=5000", "copy_gbs=1.0"]);
     // Two cores copy 8 rows of 2048 bytes, sent and received; the launch of an exchange takes 1100.
     let copied = 8 * 2048 / 2;
     let dispatch = 1100 + exchange(32) + 5000 + 100 + copied + exchange(8192) + copied;
