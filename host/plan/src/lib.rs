@@ -6,7 +6,7 @@
 //! | the memory of a rank | [`layout::layout`] |
 //! | maps of memory, events and shares of work for a generator of kernels | [`export::Exported`] |
 //! | who sends what, where and in which order | [`plans`] |
-//! | who owes words in a group that hangs, from dumps of its memory | [`diagnose::diagnose`] |
+//! | the rank that holds up a group that hangs, from dumps of its memory | [`diagnose::diagnose`] |
 //! | the choices that a request makes for a group | [`mode::Mode`] |
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]

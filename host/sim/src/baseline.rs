@@ -4,8 +4,8 @@
 //! same way. The host launches each of these; an exchange has one task for each peer, and begins and ends with a word to and
 //! from each peer. The simulation has times only and keeps no bytes.
 
+use super::costs::{Cluster, Links, PortBy, Ps, mbs, ps, transfer};
 use super::network::{Event, Flow, Load, Network};
-use super::prices::{Cluster, Links, PortBy, Ps, mbs, ps, transfer};
 use super::timed::{Paces, WHOLE};
 use veriep_case::case::Case;
 use veriep_core::place::Place;

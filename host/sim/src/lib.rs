@@ -1,22 +1,22 @@
 //! Virtual time: the machines of a group, whose effects land when the links of a cluster have carried them, and whose steps take
 //! as long as the costs of the cluster say. Every output is compared with the reference.
 //!
-//! [`run`] runs a [`Plan`]; [`prices`] has clusters and their costs, [`network`] the links, [`timed`] the clock of each core,
+//! [`run`] runs a [`Plan`]; [`costs`] has clusters and their costs, [`network`] the links, [`timed`] the clock of each core,
 //! [`path`] the longest path through a round, [`baseline`] the exchange of counts before the rows, to compare with.
 //! `docs/operate/simulate.md` says where the numbers come from.
 
 #![allow(missing_docs, reason = "a name that says it all needs no line beside it")]
 
 pub mod baseline;
+pub mod costs;
 pub mod network;
 pub mod path;
-pub mod prices;
 pub mod timed;
 
 use core::cell::RefCell;
+use costs::{Cluster, Costs, PortBy, Ps, ps};
 use network::{Carried, Network};
 use path::ByActor;
-use prices::{Cluster, Costs, PortBy, Ps, ps};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;

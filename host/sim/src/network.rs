@@ -2,7 +2,7 @@
 //! they are one link at the rate of all. Between two ranks of a server there is a link for each direction, and groups of ranks
 //! may share links to the others ([`Tier`]). A link carries one chunk at a time.
 
-use super::prices::{Egress, Links, PortBy, Ps, Tier, mbs, ps, transfer};
+use super::costs::{Egress, Links, PortBy, Ps, Tier, mbs, ps, transfer};
 use std::collections::{HashMap, VecDeque};
 use veriep_core::place::Place;
 use veriep_core::plan::port::{self, Bits20To9};

@@ -1,7 +1,7 @@
 //! Why a run ended when it did: each step remembers what made it possible, and the critical path is walked backwards from the
 //! last one.
 
-use super::prices::Ps;
+use super::costs::Ps;
 use core::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use veriep_core::sim::{Actor, FlightId};

@@ -1,8 +1,8 @@
 //! A chooser ordered by virtual time: a step is taken when its core is ready, an effect lands when the network has carried it.
 
+use super::costs::{Cluster, Costs, PortBy, Ps, mbs, ps, transfer};
 use super::network::{Event, Flow, Load, Network};
 use super::path::{ByActor, History};
-use super::prices::{Cluster, Costs, PortBy, Ps, mbs, ps, transfer};
 use core::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;

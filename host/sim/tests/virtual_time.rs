@@ -4,7 +4,7 @@ use veriep_case::error::Error;
 use veriep_case::generate::{Options, generate};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Stage};
-use veriep_sim::prices::Cluster;
+use veriep_sim::costs::Cluster;
 use veriep_sim::timed::{Paces, WHOLE};
 use veriep_sim::{Outcome, Plan, Wakes, run};
 use veriep_testing::trial::preset_with;

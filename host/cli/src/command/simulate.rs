@@ -16,7 +16,7 @@ use veriep_core::sim::chooser::Dice;
 use veriep_core::sim::order::Order;
 use veriep_core::sim::storage::group_sizes;
 use veriep_group::interrupt;
-use veriep_sim::prices::{Cluster, Ps};
+use veriep_sim::costs::{Cluster, Ps};
 use veriep_sim::timed::{Paces, WHOLE};
 use veriep_sim::{Outcome, Plan, Wakes, baseline};
 use veriep_trace::events::Unit;

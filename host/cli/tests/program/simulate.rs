@@ -411,7 +411,7 @@ fn a_slow_rank_is_waited_for_and_stopped_senders_take_longer() {
 fn what_cannot_be_simulated_is_one_line() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("cluster.toml");
-    let preset = veriep_sim::prices::PRESETS[1].1;
+    let preset = veriep_sim::costs::PRESETS[1].1;
     let says = |cluster: &str, line: &str, words: &str| {
         std::fs::write(&file, cluster).unwrap();
         let line = line.replace("FILE", text(&file));
@@ -543,11 +543,7 @@ fn the_known_bias_is_in_both_reports() {
             "product=a3",
             "bias on A3 real dispatch took 0.73 to 1.14 times as long as predicted, combine 0.77 to 1.06",
         ),
-        (
-            "a2",
-            "product=a2",
-            "bias not known on A2; on A3 real dispatch took 0.73 to 1.14 times as long",
-        ),
+        ("a2", "product=a2", "bias not known on A2; on A3 real dispatch took 0.73 to 1.14 times as long"),
     ] {
         let sizes = ["--set", "ep_world_size=16", "--set", "moe_expert_num=16", "--set", set];
         let arguments = [&arguments.split(' ').collect::<Vec<_>>()[..], &[cluster], &sizes].concat();

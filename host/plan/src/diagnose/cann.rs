@@ -5,7 +5,7 @@
 //! given, and how many operators of that kind it has begun. A dispatch slot is `local_expert * R + source`; a core clears its
 //! slots after all of them have come. A combine slot is `token * (K + S) + k`; the slots of a token are cleared together.
 
-use super::owes::{Lack, Missing, Seen};
+use super::evidence::{Lack, Missing, Seen};
 use veriep_case::case::Case;
 use veriep_core::layout::state::{
     COMBINE_SELECTORS, CORE_RECORD, DISPATCH_SELECTORS, DISPATCH_STATUS, Operator, PARTITION, STATUS_SLOT,

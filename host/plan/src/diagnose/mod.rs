@@ -1,9 +1,9 @@
-//! Diagnoses: how far the ranks of a group that hangs are, what they lack, and who owes it, from dumps of their memory.
+//! Diagnoses: how far the ranks of a group that hangs are, what they lack, and which rank has not sent it, from dumps of their memory.
 
 mod cann;
+mod evidence;
 mod memory;
 mod options;
-mod owes;
 mod own;
 mod report;
 
@@ -11,8 +11,8 @@ pub use report::{Diagnosis, Rank, Suspect};
 
 use crate::mode::Mode;
 use cann::Release;
+use evidence::{Evidence, Seen};
 use memory::Memory;
-use owes::{Evidence, Seen};
 use std::fs;
 use std::path::{Path, PathBuf};
 use veriep_case::case::{self, Case};
@@ -172,7 +172,7 @@ fn reading(request: &Request, group: &Group, options: &dump::Options) -> Result<
     };
     let evidence = match group.takes_halves {
         true => Evidence::of_halves(&ranks),
-        false => owes::weigh(&mut ranks, group.in_flight, group.shape.combine_columns() > 1),
+        false => evidence::weigh(&mut ranks, group.in_flight, group.shape.combine_columns() > 1),
     };
     Ok(Reading { options: options.clone(), ranks, evidence })
 }

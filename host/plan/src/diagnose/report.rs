@@ -1,7 +1,7 @@
 //! The diagnosis of the ranks as data.
 
+use super::evidence::{Contradiction, Evidence, Lack, Missing, OtherCall, Seen, Suspicion};
 use super::options::{EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
-use super::owes::{Contradiction, Evidence, Lack, Missing, OtherCall, Seen, Suspicion};
 use super::{Group, OperatorSource, Reading};
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Times of the baseline, compared with numbers computed by hand.
 
 use super::*;
-use crate::prices::Costs;
+use crate::costs::Costs;
 use veriep_case::generate::{Options, generate};
 use veriep_case::presets::preset;
 

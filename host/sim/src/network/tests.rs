@@ -1,7 +1,7 @@
 //! Times of links, compared with numbers computed by hand.
 
 use super::*;
-use crate::prices::Cluster;
+use crate::costs::Cluster;
 use veriep_core::place::Place;
 use veriep_core::shape::{Config, Limits, Shape};
 use veriep_trace::queue::Queue;

@@ -5,7 +5,7 @@ use crate::command::source::resolve;
 use std::path::Path;
 use veriep_case::error::Error;
 use veriep_sim::Outcome;
-use veriep_sim::prices::Cluster;
+use veriep_sim::costs::Cluster;
 use veriep_trace::events::lines::Lines;
 use veriep_trace::events::timeline::Direction;
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_sim::Outcome;
+use veriep_sim::costs::{Cluster, Ps};
 use veriep_sim::path::longest_first;
-use veriep_sim::prices::{Cluster, Ps};
 use veriep_trace::events::chrome;
 use veriep_trace::events::page::About;
 

@@ -1,8 +1,8 @@
 //! The full mesh of A2: the doorbell has the number of the last operator whose windows a rank has handed to its agent. Flags of a
 //! window are cleared once all windows have come, so a rank that still has those of its window to itself waits.
 
+use super::super::evidence::Seen;
 use super::super::memory::Memory;
-use super::super::owes::Seen;
 use super::{Group, LastOperator, Refused, partition};
 use core::ops::RangeInclusive;
 use veriep_core::fabric::{Flag, Wait};

@@ -2,8 +2,8 @@
 //! there are several cores, how far it is in dispatch. How ranks stand to each other follows: nobody ends a dispatch before all
 //! have begun it.
 
+use super::super::evidence::{Seen, at_position, position};
 use super::super::memory::Memory;
-use super::super::owes::{Seen, at_position, position};
 use super::{Group, LastOperator, Refused, a3_words, batch, direct, results};
 use std::collections::BTreeSet;
 use veriep_core::layout::state::{Operator, core_word, selector};

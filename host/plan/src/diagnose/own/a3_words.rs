@@ -1,6 +1,6 @@
 //! Dispatch of A3 with records: which flags a rank lacks.
 
-use super::super::owes::Seen;
+use super::super::evidence::Seen;
 use super::a3::Core;
 use super::{Group, LastOperator, Taken, lacking, partition};
 use core::ops::Range;

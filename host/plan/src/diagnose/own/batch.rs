@@ -1,7 +1,7 @@
 //! Decides whether a case is the batch of the rows that ranks have received: each row is at the place to which the case sends
 //! it.
 
-use super::super::owes::Seen;
+use super::super::evidence::Seen;
 use super::results::counted_rows;
 use super::{Group, Refused, partition};
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! A3 with direct placement. Words of a dispatch stay until the next one, those of a combine until its cores have met.
 
-use super::super::owes::Seen;
+use super::super::evidence::Seen;
 use super::{LastOperator, Taken, lacking};
 use std::collections::BTreeSet;
 use veriep_core::fabric::{Flag, Wait};

@@ -1,7 +1,7 @@
 //! A3 with operators in halves: which words of its last dispatch and of its last combine a rank does not have. In which half a
 //! core stopped, no word of its memory shows, so that none of them is surely awaited.
 
-use super::super::owes::Seen;
+use super::super::evidence::Seen;
 use super::a3::Core;
 use super::{Group, LastOperator, Refused, a3, a3_words, direct, results};
 use veriep_core::layout::state::{Operator, selector};

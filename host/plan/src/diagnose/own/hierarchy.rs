@@ -1,6 +1,6 @@
 //! The hierarchy of A2: its words grow with the number of the operator, and none is cleared.
 
-use super::super::owes::{Seen, at_position};
+use super::super::evidence::{Seen, at_position};
 use super::{Group, LastOperator, Refused, partition};
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::layout::affine::{INDICES_MAX, Named};

@@ -10,8 +10,8 @@ mod halves;
 mod hierarchy;
 mod results;
 
+use super::evidence::{Lack, Missing, OtherCall, Seen};
 use super::memory::Memory;
-use super::owes::{Lack, Missing, OtherCall, Seen};
 use crate::export::indices;
 use veriep_case::case::Case;
 use veriep_case::global_rank;

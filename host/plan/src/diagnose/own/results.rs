@@ -1,7 +1,7 @@
 //! Combine of A3 with rows that return: which results a rank lacks, and whose they are. The batch says that, or, in the ranks'
 //! windows, the triples of the rows that they have received.
 
-use super::super::owes::{Lack, Missing, Seen};
+use super::super::evidence::{Lack, Missing, Seen};
 use super::a3::Core;
 use super::{Group, LastOperator, partition};
 use std::collections::HashMap;
