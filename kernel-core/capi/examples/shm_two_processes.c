@@ -56,6 +56,7 @@ static int rank_process(const veriep_shape *shape, uint32_t rank, int file) {
   for (uint32_t round = 0; round < ROUNDS; round++) {
     for (uint32_t i = 0; i < BS * H; i++) x[i] = (uint16_t)(0x3F80 + (round * 5 + rank * 3 + i) % 128);
     for (uint32_t i = 0; i < BS * K; i++) ids[i] = (int32_t)((round + rank + i / K + i % K * 3) % EXPERTS), weights[i] = 0.5f;
+    inputs.call = round;
     if (veriep_inputs_check(shape, rank, VERIEP_DISPATCH, &inputs, text, sizeof text)) return 2;
     if (veriep_inputs_check(shape, rank, VERIEP_COMBINE, &inputs, text, sizeof text)) return 2;
     drive(&core, &cx, VERIEP_DISPATCH);

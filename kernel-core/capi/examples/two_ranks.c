@@ -205,6 +205,7 @@ static void prepare(struct batch *batch, uint32_t rank, uint32_t number, char *t
 
 static void fill(struct batch *batch, int round) {
   int rank = (int)batch->view.rank;
+  batch->inputs.call = (uint32_t)round; /* the same on all ranks: a rank that leaves out a call is refused */
   for (int i = 0; i < BS * H; i++) batch->x[i] = bf16(token(round, rank, i / H, i % H));
   for (int i = 0; i < BS * K; i++) batch->ids[i] = expert_of(round, rank, i / K, i % K), batch->weights[i] = WEIGHTS[i % K];
   for (uint32_t operator = VERIEP_DISPATCH; operator <= VERIEP_COMBINE; operator++)

@@ -110,6 +110,7 @@ int main() {
         inputs.x = {x.data(), 2 * x.size()};
         inputs.expert_ids = {ids.data(), 4 * ids.size()};
         inputs.expert_scales = {weights.data(), 4 * weights.size()};
+        inputs.call = round;
         veriep_context cx{};
         cx.fabric = &fabric, cx.inputs = &inputs;
         if (round % 2) {
