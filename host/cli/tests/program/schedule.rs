@@ -164,13 +164,13 @@ fn a_search_that_stops_early_is_unknown() {
     let seen = verdict(4, &["DDCC", "--ep", "3", "--states", "1000"]);
     assert_eq!((&seen["verdict"], &seen["complete"]), (&"unknown".into(), &false.into()));
     assert_eq!(seen["safe"], Value::Null);
-    assert_eq!(seen["decides"][0], "--states 10000; about 10 MiB");
+    assert_eq!(seen["decides"][0], "--states 10000, if that is enough; about 10 MiB");
     // The documented unsafe order, whose counterexample comes later.
     let unsafe_order = ["DDDCCC", "--states", "500"];
     assert_eq!(verdict(4, &unsafe_order)["verdict"], "unknown");
     let line = fails(4, &[&["schedule"], &unsafe_order[..]].concat());
     assert!(line.starts_with("error: unknown: DDDCCC for 2 ranks x 1 core"), "{line}");
-    assert!(line.ends_with("decided by: --states 5000; about 5 MiB"), "{line}");
+    assert!(line.ends_with("decided by: --states 5000, if that is enough; about 5 MiB"), "{line}");
     let output = veriep(&["schedule", "DC", "--states", "1"]);
     let text = String::from_utf8(output.stdout).unwrap();
     let bound = "DC for 2 ranks x 1 core, 1 token a rank, any number of rounds, 2 partitions";
