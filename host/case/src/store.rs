@@ -282,8 +282,25 @@ pub fn type_named(name: &str) -> Option<Dtype> {
     TYPES.into_iter().find(|&(of, _)| of == name).map(|(_, dtype)| dtype)
 }
 
-/// What makes a tensor of such values out of another one, where PyTorch wrote it.
-pub fn convert_to(dtype: Dtype) -> Option<String> {
+/// Refuses a name under which a reader would look for an archive or an array of NumPy.
+///
+/// # Errors
+/// The name ends in `.npz` or `.npy`.
+pub fn refuse_numpy_name(path: &Path) -> Result<(), Error> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("npz" | "npy") => {
+            Err(Error::file(path, "is written as safetensors: must have another name; hint: .safetensors"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What makes a tensor of such values out of one of type `seen`, where PyTorch wrote it. Integers of two bytes are a bfloat16's bits,
+/// which NumPy keeps as uint16.
+pub fn convert_to(seen: Dtype, dtype: Dtype) -> Option<String> {
+    if (seen, dtype) == (Dtype::I16, Dtype::BF16) {
+        return Some(".view(numpy.uint16)".to_owned());
+    }
     TYPES.into_iter().find(|&(_, of)| of == dtype).map(|(name, _)| format!(".to(torch.{name})"))
 }
 

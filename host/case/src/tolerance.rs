@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// Most differences of a tensor that are listed.
-const LISTED_MAX: usize = 5;
+pub const LISTED_MAX: usize = 5;
 /// How far `rstd` may be off: its sum may be taken in any order.
 const RSTD_RTOL: f64 = 1e-4;
 /// How many steps of dtype that moves `y`, which is rounded twice.
@@ -40,6 +40,9 @@ pub struct Judged {
     pub max_rel: Option<f64>,
     /// The most steps of the type.
     pub max_ulp: Option<u64>,
+    /// The rows of a matrix that have wrong values, the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wrong_rows: Vec<usize>,
     /// The row that is expected elsewhere and is in the place of the first wrong one.
     pub stray_row: Option<usize>,
     pub first: Vec<Difference>,
@@ -127,6 +130,12 @@ impl Tolerance {
             if judged.first.len() < LISTED_MAX {
                 judged.first.push(difference((must.dtype, &must.shape), at, expected, found));
             }
+            if let Some(row) = row_of(&must.shape, at)
+                && judged.wrong_rows.last() != Some(&row)
+                && judged.wrong_rows.len() < LISTED_MAX
+            {
+                judged.wrong_rows.push(row);
+            }
         }
         if has_numbers && let Some(first) = judged.first.first() {
             judged.stray_row = stray_row(must, seen, &first.index);
@@ -135,13 +144,23 @@ impl Tolerance {
     }
 }
 
-/// Which row of a matrix is where one with the element `index` must.
+/// The row of a matrix of that shape in which its element number `at` is.
+fn row_of(shape: &[usize], at: usize) -> Option<usize> {
+    let &[_, columns] = shape else { return None };
+    at.checked_div(columns)
+}
+
+/// Which row of a matrix is where one with the element `index` must. A token that goes to two experts of a rank has two such rows:
+/// one that is wrong itself is meant.
 fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize]) -> Option<usize> {
     let &[row, _] = index else { return None };
     let len = must.data.len().checked_div(*must.shape.first()?).filter(|&len| len > 0)?;
     // Rows of zeros are all alike.
     let stray = seen.chunks(len).nth(row).filter(|stray| stray.iter().any(|&byte| byte != 0))?;
-    must.data.chunks(len).position(|row| row == stray)
+    let rows = must.data.chunks(len).zip(seen.chunks(len));
+    let alike: Vec<_> = (0..).zip(rows).filter(|(_, (must, _))| *must == stray).collect();
+    let wrong = alike.iter().find(|(_, (must, seen))| must != seen);
+    wrong.or_else(|| alike.first()).map(|(row, _)| *row)
 }
 
 /// Compares the values after the received rows of a tensor of that type and shape, from its value `from` on, with the one
@@ -265,6 +284,11 @@ mod tests {
         assert_eq!((judged.wrong, judged.other_nan), (0, 1));
         let judged = EXACT.judge(&must, &[0x80, 0x3F, 3, 4, 0x80, 0x3F, 0, 0]);
         assert_eq!((judged.wrong, judged.stray_row), (2, Some(1)));
+        assert_eq!(judged.wrong_rows, [0, 1]);
+        // Rows 0 and 2 are alike, and rows 1 and 2 are in each other's place.
+        let must = tensor("rank0.expand_x", Dtype::BF16, vec![3, 1], vec![1, 2, 3, 4, 1, 2]);
+        let judged = EXACT.judge(&must, &[1, 2, 1, 2, 3, 4]);
+        assert_eq!((judged.wrong_rows, judged.stray_row), (vec![1, 2], Some(2)));
         let judged = EXACT.judge(&tensor("rank0.x_out", Dtype::BF16, vec![2, 1], vec![0, 0, 3, 4]), &[0; 4]);
         assert_eq!((judged.wrong, judged.stray_row), (1, None));
         let must = tensor("rank0.ep_recv_counts", Dtype::I32, vec![2], vec![0, 0, 0, 0, 5, 0, 0, 0]);

@@ -9,12 +9,14 @@ use veriep_case::error::{Error, list, shown};
 use veriep_case::padding::Padding;
 use veriep_case::result::is_flat_assist_info;
 use veriep_case::store::{Tensor, TensorFile, convert_to};
-use veriep_case::tolerance::{self, Judged, Tolerance, is_zero};
+use veriep_case::tolerance::{self, Judged, LISTED_MAX, Tolerance, is_zero};
 use veriep_case::verdict::{Judgement, Verdict};
 use veriep_core::place::Tensor as Output;
 
 /// Most differing tensors named.
 const NAMED_MAX: usize = 20;
+/// The error of a tensor that the result lacks.
+const MISSING: &str = "missing";
 /// Most tensors named in the line of the verdict.
 const NAMED_IN_BOUND: usize = 4;
 
@@ -96,6 +98,10 @@ impl One {
         Self { name, rank, ..Self::default() }
     }
 
+    fn is_missing(&self) -> bool {
+        self.error.as_deref() == Some(MISSING)
+    }
+
     /// Whether nothing is wrong with it.
     pub fn is_right(&self) -> bool {
         self.wrong_values() == 0 && self.error.is_none()
@@ -111,7 +117,7 @@ impl One {
         let name = self
             .rank
             .map_or_else(|| shown(&self.name).to_owned(), |rank| format!("rank{rank}.{}", self.name));
-        let Judged { compared, wrong, first, max_abs, max_ulp, stray_row, .. } = &self.judged;
+        let Judged { compared, wrong, first, max_abs, max_ulp, wrong_rows, stray_row, .. } = &self.judged;
         match (&self.error, first.first()) {
             (Some(error), _) => format!("{name}: {error}"),
             (None, Some(first)) => {
@@ -121,9 +127,15 @@ impl One {
                     most.map_or_else(String::new, |(abs, ulp)| format!(", by at most {abs:e}, {ulp} steps"));
                 let stray = stray_row.zip(first.index.first());
                 let stray = stray.map_or_else(String::new, |(from, row)| {
-                    format!("; row {row} is the one that must be row {from}")
+                    format!("; row {row} holds what must be in row {from}")
                 });
-                format!("{name}{} ({wrong} of {compared} values differ{most}{stray})", first.words)
+                let rows: Vec<_> = wrong_rows.iter().map(usize::to_string).collect();
+                let rows = match rows.len() {
+                    0 | 1 => String::new(),
+                    LISTED_MAX.. => format!(" in rows {}, ...", rows.join(", ")),
+                    _ => format!(" in rows {}", rows.join(", ")),
+                };
+                format!("{name}{} ({wrong} of {compared} values differ{rows}{most}{stray})", first.words)
             }
             (None, None) => {
                 match self.padding.as_ref().and_then(|padding| Some((padding, padding.first.first()?))) {
@@ -183,7 +195,15 @@ fn judgement(
     let tail = asked.tail(tensors);
     let bad = tensors.iter().filter(|one| !one.is_right()).count();
     if bad > 0 {
-        let bound = format!("{bad} of {} tensors are wrong, judged were {part}{tail}", tensors.len());
+        let missing = tensors.iter().filter(|one| one.is_missing()).count();
+        let what = match missing {
+            0 => format!("{bad} of {} tensors are wrong", tensors.len()),
+            _ if missing == bad => {
+                format!("{missing} of {} tensors are missing, the others agree", tensors.len())
+            }
+            _ => format!("{bad} of {} tensors are wrong, {missing} of them missing", tensors.len()),
+        };
+        let bound = format!("{what}; judged were {part}{tail}");
         return Judgement::no(bound, wrong(result, tensors));
     }
     let absent = asked.absent_from(tensors, lacking);
@@ -337,7 +357,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
                 not_compared.push((*name).to_owned());
             }
             None => tensors.push(One {
-                error: Some("missing".to_owned()),
+                error: Some(MISSING.to_owned()),
                 hint: Some((if there.contains(&parts(name).0) { "--tensors" } else { "--ranks" }).to_owned()),
                 ..One::new(name)
             }),
@@ -373,7 +393,7 @@ fn judged(
         one.error = Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
         one.hint = match info.dtype == must.dtype {
             true => fits(&info.shape, must, true).then(|| "--padded".to_owned()),
-            false => convert_to(must.dtype),
+            false => convert_to(info.dtype, must.dtype),
         };
         return Ok(one);
     }

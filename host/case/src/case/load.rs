@@ -383,7 +383,7 @@ impl Reader {
         let mut sound = true;
         if info.dtype != dtype {
             let seen = format!(": dtype {}", info.dtype);
-            let hint = convert_to(dtype);
+            let hint = convert_to(info.dtype, dtype);
             self.problems
                 .add(name, |name| Problem { hint, ..Problem::new(name, &seen, format!("must be {dtype}")) });
             sound = false;

@@ -8,7 +8,7 @@ use std::path::Path;
 use veriep_case::atomic_file::check_writable;
 use veriep_case::case::returned_file;
 use veriep_case::error::Error;
-use veriep_case::store::write_tensors;
+use veriep_case::store::{refuse_numpy_name, write_tensors};
 use veriep_group::expected::Expected;
 
 /// The result that was written.
@@ -33,6 +33,7 @@ impl Written {
 }
 
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
+    refuse_numpy_name(&args.out)?;
     check_writable(&args.out)?;
     keep_apart(&inputs(&args.config), &[("--out", Some(&args.out))])?;
     let has_returned = |path: &Path| returned_file(path).map(|file| file.is_some());

@@ -15,6 +15,7 @@ use veriep_case::dump;
 use veriep_case::error::Error;
 use veriep_case::global_rank;
 use veriep_case::parallel::processors;
+use veriep_case::store::refuse_numpy_name;
 use veriep_core::fabric::raw::RowCopy;
 use veriep_core::protocol::{Choices, Flags};
 use veriep_core::shape::{Product, Protocol, Shape};
@@ -85,7 +86,7 @@ fn keep_files(args: &RunArgs) -> Result<(), Error> {
     let config = args.dump.as_ref().map(|folder| folder.join(FILE_NAME));
     args.dump.iter().try_for_each(|folder| dump::make(folder))?;
     // Not after an hour of running.
-    args.out.iter().try_for_each(|path| check_writable(path))?;
+    args.out.iter().try_for_each(|path| refuse_numpy_name(path).and_then(|()| check_writable(path)))?;
     keep_apart(
         &inputs(&args.config),
         &[("--out", args.out.as_deref()), events, trace, html, ("--dump", config.as_deref())],

@@ -90,9 +90,10 @@ fn judgement(question: &Question, answer: &Answer) -> Judgement {
     let states = answer.states;
     let (why, decides) = match 10 * question.states_max as u64 {
         _ if interrupt::is_asked() => ("the search was interrupted", "the same search to its end".to_owned()),
-        more if more <= STATES_MAX.into() => {
-            ("the search ended", format!("--states {more}, if that is enough; about {} MiB", more.div_ceil(1 << 10)))
-        }
+        more if more <= STATES_MAX.into() => (
+            "the search ended",
+            format!("--states {more}, if that is enough; about {} MiB", more.div_ceil(1 << 10)),
+        ),
         _ => ("the search ended", "a search of fewer ranks or, by --rounds, of fewer rounds".to_owned()),
     };
     Judgement::unknown(

@@ -222,8 +222,6 @@ pub(super) enum Suspicion {
     IfCoresAreRight,
     /// It owes words if the number of experts is right.
     IfExpertsAreRight,
-    /// It owes words if the dumps are right, which contradict each other or what they are said to be of.
-    IfDumpsAreRight,
     /// It owes words only if options that nothing states have some of their values.
     IfOptionsAreRight,
     /// It or one of these ranks is in another call than it should be.
@@ -285,13 +283,14 @@ pub(super) fn weigh(ranks: &mut [Option<Seen>], in_flight: u64, has_several: boo
         suspects.extend(culprits.iter().chain(absent.keys()).map(|rank| (*rank, Suspicion::IfCoresAreRight)));
         culprits.clear();
     }
-    let doubt = match (contradictions.is_empty(), lack_own_flags.is_empty()) {
-        (false, _) => Some(Suspicion::IfDumpsAreRight),
-        (true, false) => Some(Suspicion::IfExpertsAreRight),
-        (true, true) => None,
-    };
-    if let Some(doubt) = doubt {
-        suspects.extend(core::mem::take(&mut culprits).into_iter().map(|rank| (rank, doubt.clone())));
+    if !contradictions.is_empty() {
+        // What wrong evidence says of a rank may as well be said of an innocent one.
+        culprits.clear();
+        suspects.clear();
+    }
+    if !lack_own_flags.is_empty() {
+        let doubted = core::mem::take(&mut culprits).into_iter();
+        suspects.extend(doubted.map(|rank| (rank, Suspicion::IfExpertsAreRight)));
     }
     Evidence {
         culprits,
@@ -611,7 +610,7 @@ mod tests {
         let behind = |rank, ahead, last, dispatch| Contradiction::Behind { rank, ahead, last, dispatch };
         let weighed = |ranks: &[Option<Seen>]| {
             let evidence = weigh(&mut ranks.to_vec(), 1, true);
-            assert_eq!((evidence.culprits.len(), evidence.suspects.len()), (0, 1));
+            assert_eq!((evidence.culprits.len(), evidence.suspects.len()), (0, 0));
             evidence.contradictions
         };
         // Rank 0 is in combine 2, before which it had flags of rank 1.

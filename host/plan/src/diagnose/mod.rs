@@ -230,6 +230,7 @@ fn options(request: &Request) -> Result<(dump::Options, Vec<&'static str>), Erro
         (options::FLAGS, request.flags.is_some()),
         (options::STAGE, request.stage.is_some()),
         (options::SLOTS, request.slots.is_some()),
+        (options::CHECKED, false),
         (options::IN_FLIGHT, request.in_flight.is_some()),
     ];
     // The shipped operators leave no choice but that of batches in flight.

@@ -9,6 +9,8 @@ pub(super) const EXPERTS: &str = "experts";
 pub(super) const FLAGS: &str = "flags";
 pub(super) const STAGE: &str = "stage";
 pub(super) const SLOTS: &str = "slots";
+/// Whether words have the numbers of their calls.
+pub(super) const CHECKED: &str = "checked";
 pub(super) const IN_FLIGHT: &str = "in_flight";
 
 /// The options with each combination of values that those of the `open` names can have, the given ones first.
@@ -28,6 +30,7 @@ fn values(name: &str) -> Vec<&'static str> {
         FLAGS => vec!["joint", "separate"],
         STAGE => vec!["3", "2"],
         SLOTS => Slots::ALL.map(Slots::name).into(),
+        CHECKED => vec!["false", "true"],
         // Memory has two partitions.
         _ => vec!["1", "2"],
     }
@@ -41,6 +44,7 @@ pub(super) fn value(options: &Options, name: &str) -> String {
         FLAGS => options.flags.clone(),
         STAGE => options.stage.to_string(),
         SLOTS => options.slots.to_string(),
+        CHECKED => options.checked.to_string(),
         _ => options.in_flight.to_string(),
     }
 }
@@ -53,6 +57,7 @@ fn with(options: &Options, name: &str, value: &str) -> Options {
         FLAGS => value.clone_into(&mut options.flags),
         STAGE => options.stage = value.parse().unwrap_or(options.stage),
         SLOTS => options.slots = value.parse().unwrap_or(options.slots),
+        CHECKED => options.checked = value.parse().unwrap_or(options.checked),
         _ => options.in_flight = value.parse().unwrap_or(options.in_flight),
     }
     options

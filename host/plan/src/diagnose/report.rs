@@ -1,10 +1,11 @@
 //! The diagnosis of the ranks as data.
 
 use super::evidence::{Contradiction, Evidence, Lack, Missing, OtherCall, Seen, Suspicion};
-use super::options::{EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
+use super::options::{self, EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
 use super::{Group, OperatorSource, Reading};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use veriep_case::dump;
 use veriep_case::error::Error;
 use veriep_case::verdict::{Judgement, Verdict};
 use veriep_core::fabric::Detail;
@@ -206,15 +207,21 @@ impl Of<'_> {
         }
         let (absent, waiting) = (self.absent(), seen().filter(|(_, seen)| !seen.waits.is_empty()));
         let waiting = self.numbers(waiting.map(|(member, _)| member));
-        add.extend(
-            self.evidence
-                .contradictions
-                .first()
-                .map(|_| "dumps of one group that stands still, with the parameters of its job".to_owned()),
-        );
+        if !self.evidence.contradictions.is_empty() {
+            let case = if self.group.case.is_some() {
+                ", and a --case of the batch that hangs, or none"
+            } else {
+                ""
+            };
+            add.push(format!("dumps of one group that stands still, with the parameters of its job{case}"));
+        }
         add.extend(self.options.iter().map(|(name, values)| {
-            let name = name.replace('_', "-");
-            format!("--{name} {}: nothing states it, and the answer depends on it", values.join(" or "))
+            let values = values.join(" or ");
+            let stated = match *name == options::CHECKED {
+                true => format!("{} with {name} = {values}", dump::OPTIONS_NAME),
+                false => format!("--{} {values}", name.replace('_', "-")),
+            };
+            format!("{stated}: nothing states it, and the answer depends on it")
         }));
         let lack_own = self.numbers(self.evidence.lack_own_flags.iter().copied());
         if !lack_own.is_empty() {
@@ -304,9 +311,6 @@ impl Of<'_> {
             }
             Suspicion::IfCoresAreRight => "it holds the group up if aiv_num is right".to_owned(),
             Suspicion::IfExpertsAreRight => "it holds the group up if moe_expert_num is right".to_owned(),
-            Suspicion::IfDumpsAreRight => {
-                "it holds the group up by evidence that contradicts itself".to_owned()
-            }
             Suspicion::IfOptionsAreRight => {
                 let options: Vec<_> = self
                     .options
