@@ -1,8 +1,8 @@
 //! The litmus suite of the fabric's contract: each program on a processor of its own.
 
-use crate::memory::Free;
 use crate::{Barrier, arch, fail};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use harness::memory::Arena;
 use veriep_core::conformance::{Actor, Claim, Litmus, Run, STRIDE, SUITES, Who, Why};
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use veriep_core::place::Tensor;
@@ -22,12 +22,14 @@ type Group = [Peer; PROGRAMS];
 /// Runs what must hold on every memory, and returns how many litmus tests that were. Tells `report` of what no machine needs,
 /// and in how many repetitions it was broken.
 #[inline(never)]
-pub(crate) fn run(processor: usize, free: &mut Free, all: &Barrier, report: impl Fn(&str, usize)) -> usize {
+pub(crate) fn run(processor: usize, arena: &mut Arena, all: &Barrier, report: impl Fn(&str, usize)) -> usize {
     let mut passed = 0;
     for (suite, server_ranks) in SUITES {
         for litmus in suite.iter().filter(|litmus| litmus.claim != Claim::Open) {
             let bytes = REPETITIONS * STRIDE;
-            let group: Group = core::array::from_fn(|_| free.peer(bytes, bytes));
+            let group: Group = core::array::from_fn(|_| {
+                arena.peer(bytes, bytes).unwrap_or_else(|| fail(litmus.name, &"no memory left"))
+            });
             for repetition in 0..REPETITIONS {
                 all.wait();
                 if let Some(&program) = litmus.programs.get(processor) {

@@ -1,6 +1,6 @@
 //! The twin: a fabric that leaves out one duty. Rows land behind the flag that speaks for them.
 
-use crate::scene::ROW;
+use harness::scene::ROW;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::place::Place;

@@ -1,6 +1,6 @@
 //! Dispatch and combine of two ranks with two cores each, over raw memory and with no operating system: every core, and on A2
-//! every agent, on a processor of its own. What comes out is compared with the reference's answer, which the build script has
-//! asked for. One program for four architectures; `arch/` is what differs.
+//! every agent, on a processor of its own. What comes out is compared with the oracle's answer, which `verify/harness` knows. One
+//! program for four architectures; `arch/` is what differs.
 #![no_std]
 #![no_main]
 
@@ -12,44 +12,32 @@ mod arch;
 mod conformance;
 mod late;
 mod memory;
-mod scene;
 mod stack;
 
 use core::cell::UnsafeCell;
 use core::fmt::{self, Debug, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use harness::memory::{Arena, Ranks};
+use harness::scene::{self, CORES, Domain, MEMBERS, PROTOCOLS, ROUNDS, Scene, Tokens};
+use harness::{Buffers, GOLDEN, Group};
 use late::Late;
-use memory::{Free, Rank, bytes, bytes_mut};
-use scene::{CORES, LOCAL, RANKS, ROUNDS, ROW, Scene, WEIGHTS};
-use veriep_core::fabric::raw::{Peer, RawFabric, RawNic, Segment};
 use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
-use veriep_core::layout::outputs::ep_recv_counts_bytes;
-use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::received::expert_rows;
-use veriep_core::protocol::{
-    Agent, AgentEnv, Choices, CombineInputs, Context, Env, Machine, Operator, Scratch, scratch_bytes,
-    scratch_words,
-};
-use veriep_core::shape::{Limits, Shape};
-use veriep_core::units::{CoreId, RankId};
+use veriep_core::protocol::{Agent, AgentEnv, Context, Env, Machine, Operator};
 use veriep_core::vector::Portable;
 
-/// Processors: the cores of all ranks, then the agents.
-const CPUS: usize = RANKS * (CORES + 1);
+/// Processors: the cores of all members, then the agents.
+const CPUS: usize = MEMBERS * (CORES + 1);
 /// Bytes of stack that a processor may use, the door included.
 const STACK_MAX: usize = 32 << 10;
 
-/// What must come of every round.
-static GOLDEN: [[[u64; RANKS]; ROUNDS]; 7] = include!(concat!(env!("OUT_DIR"), "/golden.rs"));
-
 static ALL: Barrier = Barrier::new(CPUS);
-/// The join of a rank's cores.
-static JOINS: [Barrier; RANKS] = [const { Barrier::new(CORES) }; _];
+/// The join of a member's cores.
+static JOINS: [Barrier; MEMBERS] = [const { Barrier::new(CORES) }; _];
 /// Cores that have ended a scene.
 static ENDED: AtomicUsize = AtomicUsize::new(0);
-/// Results that were not the reference's.
+/// Results that were not the oracle's.
 static WRONG: AtomicUsize = AtomicUsize::new(0);
 
 /// What several processors access; the code that does says why it may.
@@ -126,17 +114,19 @@ fn run(processor: usize) {
     if processor == 0 {
         arch::start_others();
     }
-    let mut free = Free::new();
-    for (nth, (scene, golden)) in scene::all().iter().zip(&GOLDEN).enumerate() {
-        in_scene(scene, golden, nth + 1, processor, &mut free);
+    let mut arena = memory::arena();
+    let mut ranks = Ranks::NONE;
+    let scenes = scene::protocols();
+    for (nth, (scene, golden)) in scenes.iter().zip(&GOLDEN).enumerate() {
+        in_scene(scene, golden, nth + 1, processor, (&mut arena, &mut ranks));
         let wrong = WRONG.load(Ordering::Relaxed);
         if processor == 0 && wrong == 0 {
-            say!("{}: {ROUNDS} rounds as the reference says", scene.name);
+            say!("{}: {ROUNDS} rounds as the oracle says", scene.name);
         } else if processor == 0 {
             fail(scene.name, &format_args!("{wrong} wrong results"));
         }
     }
-    let passed = conformance::run(processor, &mut free, &ALL, |litmus, broken| {
+    let passed = conformance::run(processor, &mut arena, &ALL, |litmus, broken| {
         say!("{litmus}: seen otherwise {broken} times");
     });
     ALL.wait();
@@ -149,8 +139,8 @@ fn run(processor: usize) {
             fail("more stack than", &STACK_MAX);
         }
     }
-    let [first, ..] = scene::all();
-    in_scene(&first, &GOLDEN[0], GOLDEN.len() + 1, processor, &mut free);
+    let [first, ..] = scenes;
+    in_scene(&first, &GOLDEN[0], PROTOCOLS + 1, processor, (&mut arena, &mut ranks));
     if processor == 0 {
         fail("twin, rows behind their flags", &"no wrong result");
     }
@@ -158,23 +148,29 @@ fn run(processor: usize) {
 
 /// A processor's part of the rounds of scene number `nth`; the one behind the last is the twin.
 #[inline(never)]
-fn in_scene(scene: &Scene, golden: &[[u64; RANKS]], nth: usize, processor: usize, free: &mut Free) {
-    let shape = door(scene);
-    let ranks = free.ranks(&shape);
-    let peers = ranks.map(|rank| rank.peer);
-    if let Some(rank) = processor.checked_sub(RANKS * CORES) {
-        if scene.choices.has_agents(&shape) {
-            agent(&shape, &peers, RankId(rank as u32), nth);
+fn in_scene(
+    scene: &Scene,
+    golden: &[[u64; MEMBERS]],
+    nth: usize,
+    processor: usize,
+    (arena, ranks): (&mut Arena, &mut Ranks),
+) {
+    // A domain is large: it is not moved.
+    let domain = Domain::new(scene);
+    let Some(domain) = &domain else { fail(scene.name, &"refused") };
+    if !scene.again {
+        *ranks = arena.ranks(domain).unwrap_or_else(|| fail(scene.name, &"no memory left"));
+    }
+    let group = Group::new(scene, domain, ranks).unwrap_or_else(|| fail(scene.name, &"does not fit"));
+    if let Some(member) = processor.checked_sub(MEMBERS * CORES) {
+        if scene.choices.has_agents(&domain.shape) {
+            agent(&group, member, nth);
         }
     } else {
-        let (rank, core) = (processor / CORES, processor % CORES);
-        let id = RankId(rank as u32);
-        // SAFETY: segments of `Free`, which are disjoint. Cores and agents of this scene alone use them; what else does is
-        // in `Core`, between operators.
-        let fabric = unsafe { RawFabric::new(&peers, id, ranks[rank].outputs) };
-        let fabric = fabric.with_servers(shape.server_ranks());
-        let twin = nth > GOLDEN.len();
-        let core = Core { shape: &shape, choices: scene.choices, memory: &ranks[rank], id, core, twin };
+        let (member, core) = (processor / CORES, processor % CORES);
+        let fabric = group.fabric(member).unwrap_or_else(|| fail(scene.name, &"no such member"));
+        let twin = nth > PROTOCOLS;
+        let core = Core { group: &group, member, core, twin };
         if twin {
             core.rounds(&mut Late { inner: fabric, kept: None }, golden);
         } else {
@@ -185,18 +181,13 @@ fn in_scene(scene: &Scene, golden: &[[u64; RANKS]], nth: usize, processor: usize
     ALL.wait();
 }
 
-#[inline(never)]
-fn door(scene: &Scene) -> Shape {
-    Shape::new(&scene.config, Limits::None).unwrap_or_else(|why| fail(scene.name, &why))
-}
-
-/// The agent of a rank, until all cores have ended the scene.
-fn agent(shape: &Shape, peers: &[Peer], rank: RankId, nth: usize) {
-    let env = AgentEnv::new(shape, rank, SendOrder::default());
+/// The agent of a member, until all cores have ended the scene.
+fn agent(group: &Group<'_>, member: usize, nth: usize) {
+    let (scene, shape) = (group.scene, &group.domain.shape);
+    let env = AgentEnv::new(shape, group.domain.ep(member), SendOrder::default());
     let mut agent = Agent::new();
-    // SAFETY: as of the cores' fabrics; this is the one agent of the rank.
-    let mut nic = unsafe { RawNic::new(peers, rank) };
-    while ENDED.load(Ordering::Acquire) < nth * RANKS * CORES {
+    let mut nic = group.nic(member).unwrap_or_else(|| fail(scene.name, &"no such member"));
+    while ENDED.load(Ordering::Acquire) < nth * MEMBERS * CORES {
         match agent.step(shape, &env, &mut nic) {
             Ok(Progress::Stepped) => {}
             Ok(_) => arch::relax(),
@@ -207,43 +198,31 @@ fn agent(shape: &Shape, peers: &[Peer], rank: RankId, nth: usize) {
 
 /// A core and what it works on.
 struct Core<'a> {
-    shape: &'a Shape,
-    choices: Choices,
-    memory: &'a Rank,
-    id: RankId,
+    group: &'a Group<'a>,
+    member: usize,
     core: usize,
     twin: bool,
 }
 
 impl Core<'_> {
     fn join(&self) {
-        JOINS[self.id.index()].wait();
+        JOINS[self.member].wait();
     }
 
-    fn rounds(&self, fabric: &mut dyn Fabric, golden: &[[u64; RANKS]]) {
-        let core = CoreId(self.core as u32);
-        let env = Env::new(self.shape, self.id, core, self.choices, fabric.terms(), Portable);
-        let env = env.unwrap_or_else(|why| fail("env", &why));
+    fn rounds(&self, fabric: &mut dyn Fabric, golden: &[[u64; MEMBERS]]) {
+        let (group, member) = (self.group, self.member);
+        let env = group.env(member, self.core, fabric.terms()).unwrap_or_else(|why| fail("env", &why));
         for (round, golden) in golden.iter().enumerate() {
-            if self.core == 0 {
-                // SAFETY: the other core has not been told yet that the round begins.
-                unsafe { bytes_mut(self.memory.x) }.copy_from_slice(&scene::x(self.id.index(), round));
-            }
-            self.join();
-            let ids = scene::ids(self.id.index(), round);
-            // SAFETY: written again only after a join in the next round.
-            let x = unsafe { bytes(self.memory.x) };
-            let inputs = Inputs { x, expert_ids: &ids, expert_scales: &WEIGHTS, ..Inputs::default() };
+            let tokens = Tokens::new(&group.domain.shape, member, round);
+            let inputs = tokens.inputs(&group.domain.shape);
             self.operator(&env, fabric, &inputs, Operator::Dispatch);
             self.join();
-            let received = if self.core == 0 { self.experts() } else { 0 };
+            let received = if self.core == 0 { group.experts(member) } else { None };
             self.join();
             self.operator(&env, fabric, &inputs, Operator::Combine);
             self.join();
             if self.core == 0 {
-                // SAFETY: no core has begun another combine.
-                let x_out = unsafe { bytes(self.memory.output(Tensor::XOut)) };
-                let right = scene::digest(received, x_out) == golden[self.id.index()];
+                let right = received.map(|received| group.results(member, received)) == Some(golden[member]);
                 let wrong = WRONG.fetch_add(usize::from(!right), Ordering::Relaxed);
                 // What the twin is for has come, and that is the end. If both ranks see it, one of them says so.
                 if self.twin && !right && wrong == 0 {
@@ -261,20 +240,10 @@ impl Core<'_> {
         inputs: &Inputs<'_>,
         operator: Operator,
     ) {
-        // SAFETY: combine reads what its rank's dispatch and experts have left; dispatch reads nothing of it.
-        let of = |tensor| unsafe { bytes(self.memory.output(tensor)) };
-        let combine_inputs = match operator {
-            Operator::Dispatch => CombineInputs::NONE,
-            // SAFETY: as above.
-            Operator::Combine => CombineInputs::of(unsafe { bytes(self.memory.y) }, of),
-        };
-        let (mut words, mut row) = ([0; 256], [0; 6 * ROW]);
-        if scratch_words(self.shape) > words.len() || scratch_bytes(self.shape) > row.len() {
-            fail("scratch", &(scratch_words(self.shape), scratch_bytes(self.shape)));
-        }
-        let core = env.on(self.shape).unwrap_or_else(|error| fail("core", &error));
-        let scratch = Scratch { words: &mut words, row: &mut row };
-        let mut cx = Context { core, fabric, inputs, combine_inputs: &combine_inputs, scratch };
+        let combine_inputs = &self.group.combine_inputs(self.member, operator);
+        let mut buffers = Buffers::ZERO;
+        let core = env.on(&self.group.domain.shape).unwrap_or_else(|error| fail("core", &error));
+        let mut cx = Context { core, fabric, inputs, combine_inputs, scratch: buffers.scratch() };
         let mut machine = Machine::begin(operator, env);
         loop {
             match machine.step(&mut cx) {
@@ -284,41 +253,5 @@ impl Core<'_> {
                 Err(why) => fail("core", &why),
             }
         }
-    }
-
-    /// The experts of the rank, which find and leave rows where the choices say; and what was received, as a digest.
-    fn experts(&self) -> u64 {
-        // SAFETY: dispatch has ended on this rank, and no core begins combine before this core's next join. Others do not
-        // write what is read here.
-        let of = |segment| unsafe { bytes(segment) };
-        let table = of(self.memory.output(Tensor::RowTable));
-        let counts = of(self.memory.output(Tensor::EpRecvCounts));
-        let Some(counts) = counts.get(..ep_recv_counts_bytes(self.shape, self.id) as usize) else { return 0 };
-        let ends: [usize; LOCAL] = core::array::from_fn(|expert| {
-            let rows = expert_rows(self.shape, self.id, expert as u32, counts);
-            rows.map_or(0, |rows| rows.end as usize)
-        });
-        let receive = self.choices.receive;
-        let results = receive.results(table);
-        let mut digest = scene::digest(0, counts);
-        let mut row = 0;
-        for (place, len) in receive.rows(self.shape, ends[LOCAL - 1] as u32, table) {
-            let stretch = of(self.memory.at(place, len));
-            digest = scene::digest(digest, stretch);
-            for received in stretch.chunks_exact(ROW) {
-                let offset = (row * ROW) as u64;
-                let result = match results {
-                    Some(at) => self.memory.at(Place { offset: at.offset + offset, ..at }, ROW as u64),
-                    None => Segment::new(self.memory.y.base().wrapping_add(row * ROW), ROW as u64),
-                };
-                // SAFETY: results are not rows; only this core writes them now.
-                let result = unsafe { bytes_mut(result) };
-                result.copy_from_slice(received);
-                let expert = ends.iter().take_while(|&&end| end <= row).count();
-                scene::expert(self.id.index() * LOCAL + expert, result);
-                row += 1;
-            }
-        }
-        digest
     }
 }
