@@ -17,7 +17,7 @@ mod stack;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Debug, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use harness::memory::{Arena, Ranks};
+use harness::memory::Arena;
 use harness::scene::{self, CORES, Domain, MEMBERS, PROTOCOLS, ROUNDS, Scene, Tokens};
 use harness::{Buffers, GOLDEN, Group};
 use late::Late;
@@ -115,10 +115,9 @@ fn run(processor: usize) {
         arch::start_others();
     }
     let mut arena = memory::arena();
-    let mut ranks = Ranks::NONE;
     let scenes = scene::protocols();
     for (nth, (scene, golden)) in scenes.iter().zip(&GOLDEN).enumerate() {
-        in_scene(scene, golden, nth + 1, processor, (&mut arena, &mut ranks));
+        in_scene(scene, golden, nth + 1, processor, &mut arena);
         let wrong = WRONG.load(Ordering::Relaxed);
         if processor == 0 && wrong == 0 {
             say!("{}: {ROUNDS} rounds as the oracle says", scene.name);
@@ -140,7 +139,7 @@ fn run(processor: usize) {
         }
     }
     let [first, ..] = scenes;
-    in_scene(&first, &GOLDEN[0], PROTOCOLS + 1, processor, (&mut arena, &mut ranks));
+    in_scene(&first, &GOLDEN[0], PROTOCOLS + 1, processor, &mut arena);
     if processor == 0 {
         fail("twin, rows behind their flags", &"no wrong result");
     }
@@ -148,20 +147,11 @@ fn run(processor: usize) {
 
 /// A processor's part of the rounds of scene number `nth`; the one behind the last is the twin.
 #[inline(never)]
-fn in_scene(
-    scene: &Scene,
-    golden: &[[u64; MEMBERS]],
-    nth: usize,
-    processor: usize,
-    (arena, ranks): (&mut Arena, &mut Ranks),
-) {
+fn in_scene(scene: &Scene, golden: &[[u64; MEMBERS]], nth: usize, processor: usize, arena: &mut Arena) {
     // A domain is large: it is not moved.
     let domain = Domain::new(scene);
     let Some(domain) = &domain else { fail(scene.name, &"refused") };
-    if !scene.again {
-        *ranks = arena.ranks(domain).unwrap_or_else(|| fail(scene.name, &"no memory left"));
-    }
-    let group = Group::new(scene, domain, ranks).unwrap_or_else(|| fail(scene.name, &"does not fit"));
+    let group = arena.group(scene, domain).unwrap_or_else(|| fail(scene.name, &"no room"));
     if let Some(member) = processor.checked_sub(MEMBERS * CORES) {
         if scene.choices.has_agents(&domain.shape) {
             agent(&group, member, nth);

@@ -14,7 +14,7 @@ use core::array::from_fn;
 use core::fmt::Write as _;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use harness::memory::{Arena, Ranks};
+use harness::memory::Arena;
 use harness::scene::{self, CORES, Domain, MEMBERS, Tokens};
 use harness::{Buffers, GOLDEN, Group};
 use runtime::Console;
@@ -83,8 +83,8 @@ fn rest() -> Result<(), Wrong> {
     scene::protocols().iter().chain(&scene::layers()).try_for_each(|scene| {
         let shape = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
         let domain = Domain::new(scene).ok_or(Wrong::Shape)?;
-        let ranks = arena().ranks(&domain).ok_or(Wrong::Memory)?;
-        let group = Group::new(scene, &domain, &ranks).ok_or(Wrong::Memory)?;
+        let mut arena = arena();
+        let group = arena.group(scene, &domain).ok_or(Wrong::Memory)?;
         let fabric = group.fabric(0).ok_or(Wrong::Memory)?.inner;
         let mut fabric = fabric.with_row_copy(black_box(RowCopy::Streaming));
         let tokens = Tokens::new(&domain.shape, 0, 0);
@@ -108,17 +108,16 @@ fn rest() -> Result<(), Wrong> {
 }
 
 fn rounds() -> Result<(), Wrong> {
-    let (mut arena, mut ranks) = (arena(), Ranks::NONE);
+    let mut arena = arena();
     // Agents live as long as their memory.
     let mut agents = [const { Agent::new() }; MEMBERS];
     let (protocols, layers) = (scene::protocols(), scene::layers());
     protocols.iter().chain(&layers).zip(&GOLDEN).try_for_each(|(scene, golden)| {
         let domain = Domain::new(scene).ok_or(Wrong::Shape)?;
         if !scene.again {
-            ranks = arena.ranks(&domain).ok_or(Wrong::Memory)?;
             agents = [const { Agent::new() }; MEMBERS];
         }
-        let group = Group::new(scene, &domain, &ranks).ok_or(Wrong::Memory)?;
+        let group = arena.group(scene, &domain).ok_or(Wrong::Memory)?;
         let mut rounds = golden.iter().enumerate().take(ROUNDS);
         rounds.try_for_each(|(round, golden)| one_round(&group, &mut agents, round, golden))
     })

@@ -1,5 +1,6 @@
 //! Groups for programs without std: their scenes, memory and experts, and a digest of what must come of each round, which the
-//! reference was asked for when this crate was built. A program steps the cores of a [`Group`] in its own way: `verify/boot` has a
+//! reference was asked for when this crate was built. A program gives an [`Arena`](memory::Arena) its memory, and steps the cores of
+//! each [`Group`] in its own way: `verify/boot` has a
 //! processor for each, `verify/freestanding` one for all.
 //!
 //! Other programs do the same by themselves. `verify/firmware` and the example `own_fabric` show the code of an embedder, and
@@ -11,7 +12,7 @@
 pub mod memory;
 pub mod scene;
 
-use memory::{Memory, OUTPUT, Ranks, bytes, bytes_mut, part};
+use memory::{Memory, OUTPUT, bytes, bytes_mut, part};
 use scene::{Domain, MEMBERS, RANKS, ROUNDS, ROW, SCENES, Scene};
 use veriep_core::fabric::Terms;
 use veriep_core::fabric::rank_remap::RankRemap;
@@ -62,9 +63,8 @@ pub struct Group<'a> {
 
 impl<'a> Group<'a> {
     /// Returns the group, if its operators fit into the memory and into [`Buffers`].
-    pub fn new(scene: &'a Scene, domain: &'a Domain, ranks: &Ranks) -> Option<Self> {
+    fn new(scene: &'a Scene, domain: &'a Domain, memories: [Memory; RANKS]) -> Option<Self> {
         let shape = &domain.shape;
-        let memories = ranks.all();
         let mut group = Self {
             scene,
             domain,

@@ -1,6 +1,7 @@
 //! Memory of the ranks, from one block.
 
-use crate::scene::{Domain, RANKS};
+use crate::Group;
+use crate::scene::{Domain, RANKS, Scene};
 use veriep_core::fabric::raw::{Peer, Segment};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp;
@@ -17,6 +18,8 @@ pub(crate) const OUTPUT: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Arena {
     rest: Segment,
+    /// Of the last group.
+    ranks: Option<[Memory; RANKS]>,
 }
 
 /// The memory of a rank.
@@ -30,20 +33,10 @@ pub(crate) struct Memory {
     pub(crate) y: Segment,
 }
 
-/// The memory of all ranks of a group.
-#[derive(Clone, Copy, Debug)]
-pub struct Ranks([Memory; RANKS]);
-
-impl Ranks {
+impl Memory {
     const NO_PEER: Peer = Peer { state: Segment::EMPTY, window: Segment::EMPTY, window_out: Segment::EMPTY };
-    const NO_MEMORY: Memory =
-        Memory { ep: Self::NO_PEER, tp: Self::NO_PEER, outputs: Segment::EMPTY, y: Segment::EMPTY };
-    /// No memory at all.
-    pub const NONE: Self = Self([Self::NO_MEMORY; RANKS]);
-
-    pub(crate) const fn all(&self) -> [Memory; RANKS] {
-        self.0
-    }
+    const NONE: Self =
+        Self { ep: Self::NO_PEER, tp: Self::NO_PEER, outputs: Segment::EMPTY, y: Segment::EMPTY };
 }
 
 impl Arena {
@@ -51,13 +44,13 @@ impl Arena {
     ///
     /// # Safety
     /// For the rest of the run, the block is allocated, and accessed through what is taken of it alone:
-    /// - the cores and agents of a [`Group`](crate::Group), each driven by one processor at a time, keep the join of their rank;
-    /// - one processor asks for a member's [`experts`](crate::Group::experts) after its cores have ended dispatch, and before they
+    /// - the cores and agents of a [`Group`], each driven by one processor at a time, keep the join of their rank;
+    /// - one processor asks for a member's [`experts`](Group::experts) after its cores have ended dispatch, and before they
     ///   begin combine;
-    /// - [`results`](crate::Group::results) are asked for between a member's combine and its next one;
+    /// - [`results`](Group::results) are asked for between a member's combine and its next one;
     /// - a fabric over a [`peer`](Self::peer) keeps the contract of [`RawFabric::new`](veriep_core::fabric::raw::RawFabric::new).
     pub const unsafe fn new(block: Segment) -> Self {
-        Self { rest: block }
+        Self { rest: block, ranks: None }
     }
 
     fn take(&mut self, bytes: u64) -> Option<Segment> {
@@ -79,11 +72,21 @@ impl Arena {
         })
     }
 
-    /// Returns the memory of all ranks of a domain, if there is room.
-    pub fn ranks(&mut self, domain: &Domain) -> Option<Ranks> {
+    /// Returns the group of a scene: in memory of its own, or in that of the last group if the scene runs there [again](Scene::again).
+    /// `None` if there is no room.
+    pub fn group<'a>(&mut self, scene: &'a Scene, domain: &'a Domain) -> Option<Group<'a>> {
+        let ranks = match self.ranks {
+            Some(ranks) if scene.again => ranks,
+            _ => self.take_ranks(domain)?,
+        };
+        self.ranks = Some(ranks);
+        Group::new(scene, domain, ranks)
+    }
+
+    fn take_ranks(&mut self, domain: &Domain) -> Option<[Memory; RANKS]> {
         let shape = &domain.shape;
-        let mut ranks = Ranks::NONE;
-        for memory in ranks.0.iter_mut().take(domain.ranks() as usize) {
+        let mut ranks = [Memory::NONE; RANKS];
+        for memory in ranks.iter_mut().take(domain.ranks() as usize) {
             memory.ep = self.peer(shape.window_bytes(), shape.window_out_bytes())?;
             if domain.has_tp() {
                 memory.tp = self.peer(tp::window_bytes(shape, RankId(0)), 0)?;
