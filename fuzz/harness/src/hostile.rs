@@ -261,7 +261,7 @@ fn drop_falls(group: &mut Group<'_, '_, '_>) {
         drop(tape);
         let old: [u8; 4] = group.bytes(number, at, 4).try_into().unwrap_or_default();
         if last > 0 {
-            let area = group.scene.guard(number).find(at).map(|spot| spot.area.named);
+            let area = group.scene.guard(number).find(at).map(|spot| spot.map.named);
             group.scene.epochs_known &= area != Some(Named::Epochs);
             let new = u32::from_le_bytes(old).wrapping_add(change).to_le_bytes();
             group.cluster.memory.poke(RankId(number as u32), at, &new);

@@ -1,8 +1,9 @@
 //! Words and triples that no correct rank can have written. A state machine that has seen one must refuse it and name the rank
 //! that writes there. The list follows from the definition of the protocol and does not use the checks of the state machines.
 
-use crate::guard::{Guard, Spot};
-use veriep_core::layout::affine::Named;
+use crate::guard::Guard;
+use veriep_core::layout::affine::{Index, Named};
+use veriep_core::layout::locate::Spot;
 use veriep_core::layout::relay;
 use veriep_core::layout::state::Operator;
 use veriep_core::shape::{Protocol, Shape};
@@ -35,31 +36,23 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
         return None;
     }
     let shape = &guard.shape;
-    let ranks = u64::from(shape.ep_world_size());
     let (low, high) = (word as u32, (word >> 32) as u32);
-    let impossible = |is_one: bool, what, source: Option<u64>| {
-        let source = source.map(|source| RankId(source as u32));
-        is_one.then_some(Impossible { what, source })
-    };
+    let impossible =
+        |is_one: bool, what, source: Option<RankId>| is_one.then_some(Impossible { what, source });
     let is_no_flag = word != 0 && word != TWO_FLAGS;
-    let (slot, offset) = (spot.slot, spot.offset);
-    match (spot.area.named, offset) {
+    let source = spot.index(Index::Source).map(RankId);
+    match (spot.map.named, spot.inside) {
         (Named::DispatchStatus, 0) => {
-            let source = slot % ranks;
-            let most = rows_from(shape, source as u32, guard.rank);
+            let most = rows_from(shape, source?.0, guard.rank);
             let is_impossible = word != 0 && (low != FLAG || high > most);
-            impossible(is_impossible, "a count that cannot be", Some(source))
+            impossible(is_impossible, "a count that cannot be", source)
         }
-        (Named::DispatchStatus, 8) => impossible(is_no_flag, "no token flag", Some(slot % ranks)),
-        (Named::DirectRecords, 0 | 8 | 16) => {
-            impossible(is_no_flag, "no word of direct placement", Some(slot))
-        }
+        (Named::DispatchStatus, 8) => impossible(is_no_flag, "no token flag", source),
+        (Named::DirectRecords, 0 | 8 | 16) => impossible(is_no_flag, "no word of direct placement", source),
         // Whose expert a column is for, the inputs tell.
         (Named::CombineStatus, 0) => impossible(is_no_flag, "no combine flag", None),
-        (Named::ResultsReady, 0) => impossible(is_no_flag, "no word of results", Some(slot)),
-        (Named::DispatchRecords, at) if at % 512 == 480 => {
-            impossible(is_no_flag, "no block flag", Some(guard.record_source(&spot.area, slot).0))
-        }
+        (Named::ResultsReady, 0) => impossible(is_no_flag, "no word of results", source),
+        (Named::DispatchRecords, at) if at % 512 == 480 => impossible(is_no_flag, "no block flag", source),
         (
             Named::DispatchSelectors
             | Named::CombineSelectors
@@ -72,10 +65,11 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
             impossible(is_impossible, "no slot of a peer", None)
         }
         (Named::WindowsIn, at) if when.dispatch && at < 96 => {
-            let most = shape.bs(RankId(slot as u32));
+            let peer = spot.index(Index::Peer).map(RankId);
+            let most = shape.bs(peer?);
             let counts = [low, high].into_iter().zip(at / 4..).filter(|&(_, i)| i < local_experts(shape));
             let is_impossible = counts.map(|(count, _)| count).any(|count| count > most);
-            impossible(is_impossible, "a count that cannot be", Some(slot))
+            impossible(is_impossible, "a count that cannot be", peer)
         }
         (Named::Counts | Named::EndFlags | Named::RelayRecords | Named::StreamsIn | Named::NearSlots, _) => {
             of_epochs(guard, spot, word, when)
@@ -88,23 +82,21 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
 fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
     let (shape, own) = (&guard.shape, when.epoch?);
     let (epoch, number) = (word >> 16, word & 0xFFFF);
-    let source = (spot.slot % u64::from(shape.ep_world_size())) as u32;
+    let source = spot.index(Index::Source).map(RankId);
     let is_no_end = epoch > own || epoch == own && number > shape.bs_max().into();
-    let namesake = shape.relay(guard.rank, spot.slot as u32);
+    let namesake = spot.index(Index::Server).map(|server| shape.relay(guard.rank, server));
     let record =
         relay::record_bytes(shape, if when.dispatch { Operator::Dispatch } else { Operator::Combine });
-    let (is_impossible, source) = match (spot.area.named, spot.offset) {
+    let (is_impossible, source) = match (spot.map.named, spot.inside) {
         (Named::Counts, 0) => {
-            let most = u64::from(shape.bs(RankId(source)));
-            (epoch > own || epoch == own && number > most, Some(RankId(source)))
+            let most = u64::from(shape.bs(source?));
+            (epoch > own || epoch == own && number > most, source)
         }
         (Named::EndFlags, 0) => (is_no_end, None),
         (Named::RelayRecords, 0) => (word > own, None),
-        (Named::StreamsIn, at) if at + 8 == spot.area.slot => (is_no_end, Some(namesake)),
+        (Named::StreamsIn, at) if at + 8 == spot.map.bytes => (is_no_end, namesake),
         // The fronts of records, which end where the end flag begins.
-        (Named::StreamsIn, at) if (spot.area.slot - 8 - at).is_multiple_of(record) => {
-            (word > own, Some(namesake))
-        }
+        (Named::StreamsIn, at) if (spot.map.bytes - 8 - at).is_multiple_of(record) => (word > own, namesake),
         (Named::NearSlots, 0) if !when.dispatch => (epoch > own, None),
         _ => return None,
     };
@@ -114,15 +106,15 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Imposs
 /// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.
 pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> {
     let shape = &guard.shape;
-    if let (Named::TpDispatchSlots | Named::TpCombineSlots, 8) = (spot.area.named, spot.offset) {
+    if let (Named::TpDispatchSlots | Named::TpCombineSlots, 8) = (spot.map.named, spot.inside) {
         let first = u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
         let is_impossible = first > room(shape, guard.rank);
         return is_impossible.then_some(Impossible { what: "a first row that no peer has", source: None });
     }
-    if let (Named::DirectRecords, 24) = (spot.area.named, spot.offset) {
-        let most = rows_from(shape, spot.slot as u32, guard.rank);
+    let source = spot.index(Index::Source).map(RankId);
+    if let (Named::DirectRecords, 24) = (spot.map.named, spot.inside) {
+        let most = rows_from(shape, source?.0, guard.rank);
         let is_impossible = bytes.as_chunks().0.iter().any(|&count| u32::from_le_bytes(count) > most);
-        let source = Some(RankId(spot.slot as u32));
         return is_impossible.then_some(Impossible { what: "a count that cannot be", source });
     }
     let words: &[u8; 12] = bytes.try_into().ok()?;
@@ -137,17 +129,17 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> 
         Protocol::FullmeshV2 => behind_scale / 480 * 512 + behind_scale % 480,
         _ => behind_scale,
     };
-    // Source and number among its rows, where the place tells: tokens rise, so none is below its number.
-    let place = match (spot.area.named, spot.offset) {
-        (Named::DispatchRecords, at) if at == in_record => Some(guard.record_source(&spot.area, spot.slot)),
-        (Named::TpRecords, at) if at == in_record => None,
-        (Named::Infos, 4) => None,
-        (Named::NearSlots, at) if at == 32 + row + 4 => {
-            let bs = u64::from(shape.bs_max());
-            Some((spot.slot / bs % u64::from(shape.ep_world_size()), spot.slot % bs))
-        }
-        _ => return None,
+    let is_triple = match (spot.map.named, spot.inside) {
+        (Named::DispatchRecords | Named::TpRecords, at) => at == in_record,
+        (Named::NearSlots, at) => at == 32 + row + 4,
+        (Named::Infos, at) => at == 4,
+        _ => false,
     };
+    if !is_triple {
+        return None;
+    }
+    // Source and number among its rows, where the place tells: tokens rise, so none is below its number.
+    let place = spot.index(Index::Source).zip(spot.index(Index::Slot));
     let [source, token, k] = triple;
     let source_is = (0..i64::from(shape.ep_world_size())).contains(&source);
     let token_is = source_is && (0..shape.bs(RankId(source as u32)).into()).contains(&token);
@@ -156,8 +148,8 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> 
         Protocol::Hierarchy => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
         _ => has_column(shape, guard.rank, source as u32, k),
     };
-    let is_here = place.is_none_or(|(from, index)| source == from as i64 && token >= index as i64);
-    let source = place.map(|(source, _)| RankId(source as u32));
+    let is_here = place.is_none_or(|(from, index)| source == i64::from(from) && token >= i64::from(index));
+    let source = place.map(|(source, _)| RankId(source));
     let can_be = source_is && token_is && k_is && is_here;
     (!can_be).then_some(Impossible { what: "a triple that cannot be", source })
 }

@@ -2,10 +2,11 @@
 //! each value that is observed with the possible ones; it changes the effects of a Byzantine rank.
 
 use crate::group::Scene;
-use crate::guard::{Access, Spot};
+use crate::guard::Access;
 use crate::spec::{self, Impossible};
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::locate::Spot;
 use veriep_core::place::{Place, Region};
 use veriep_core::sim::Actor;
 use veriep_core::sim::chooser::AGENT;
