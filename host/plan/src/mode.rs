@@ -101,7 +101,7 @@ fn flags(shape: &Shape, asked: Option<Flags>, receive: Receive) -> Result<Flags,
 /// The protocol has no such choice.
 pub fn flags_of(protocol: Protocol, asked: Option<Flags>, receive: Receive) -> Result<Flags, Error> {
     let has_none = match protocol {
-        Protocol::FullmeshV1 => receive.is_direct().then_some("--receive direct sends counts before rows"),
+        Protocol::FullmeshV1 => receive.is_direct().then_some("--receive direct has counts before rows"),
         Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
         _ => Some("product = a2 has flags in its windows"),
     };

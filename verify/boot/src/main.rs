@@ -1,5 +1,5 @@
 //! Dispatch and combine of two ranks with two cores each, over raw memory and with no operating system: every core, and on A2
-//! every agent, on a processor of its own. What comes out is compared with the oracle's answer, which `verify/harness` knows. One
+//! every agent, on a processor of its own. What comes out is compared with the reference's answer, which `verify/harness` knows. One
 //! program for four architectures; `arch/` is what differs.
 #![no_std]
 #![no_main]
@@ -37,7 +37,7 @@ static ALL: Barrier = Barrier::new(CPUS);
 static JOINS: [Barrier; MEMBERS] = [const { Barrier::new(CORES) }; _];
 /// Cores that have ended a scene.
 static ENDED: AtomicUsize = AtomicUsize::new(0);
-/// Results that were not the oracle's.
+/// Results that were not the reference's.
 static WRONG: AtomicUsize = AtomicUsize::new(0);
 
 /// What several processors access; the code that does says why it may.
@@ -120,7 +120,7 @@ fn run(processor: usize) {
         in_scene(scene, golden, nth + 1, processor, &mut arena);
         let wrong = WRONG.load(Ordering::Relaxed);
         if processor == 0 && wrong == 0 {
-            say!("{}: {ROUNDS} rounds as the oracle says", scene.name);
+            say!("{}: {ROUNDS} rounds as the reference says", scene.name);
         } else if processor == 0 {
             fail(scene.name, &format_args!("{wrong} wrong results"));
         }

@@ -188,7 +188,7 @@ fn planted_errors_are_found_and_named() {
     let one = compared["tensors"].as_array().unwrap().iter().find(|one| one["wrong"] != 0).unwrap();
     assert_eq!(one["stray_row"], 1);
     let line = || fails(1, &["compare", text(&case), text(&result)]);
-    assert!(line().ends_with("; row 0 is the one that must be row 1)"), "{}", line());
+    assert!(line().ends_with("; row 0 holds what must be in row 1)"), "{}", line());
     // Nothing that is wrong is finite, so nothing says by how much.
     found("x_out", "[0, 0]", &|data| data.chunks_mut(2).for_each(|nan| nan.copy_from_slice(&[0xC0, 0x7F])));
     assert!(line().ends_with("(4096 of 4096 values differ)"), "{}", line());
