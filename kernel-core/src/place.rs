@@ -52,7 +52,13 @@ impl Tensor {
     /// Returns whether combine writes the tensor. Dispatch writes the others.
     #[must_use]
     pub const fn is_of_combine(self) -> bool {
-        matches!(self, Self::XOut | Self::X | Self::Rstd | Self::Y)
+        matches!(self, Self::XOut) || self.is_of_norm()
+    }
+
+    /// Returns whether only combine with AddRmsNorm writes the tensor.
+    #[must_use]
+    pub const fn is_of_norm(self) -> bool {
+        matches!(self, Self::X | Self::Rstd | Self::Y)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The validation of a rank's tensors: every error, and the values that are never read.
 
 use core::ops::ControlFlow;
-use veriep_core::inputs::{InputError, Inputs, Mask};
-use veriep_core::shape::{BatchSizes, Config, Dtype, Limits, Op, Protocol, Shape};
+use veriep_core::inputs::{AddRmsNorm, InputError, Inputs, Mask};
+use veriep_core::shape::{BatchSizes, Config, Dtype, Limits, Protocol, Shape};
 use veriep_core::units::{RankId, Token};
 
 const RANK: RankId = RankId(1);
@@ -429,9 +429,13 @@ fn a_tensor_of_the_wrong_length_hides_nothing_wrong_in_another() {
     assert_eq!(seen(&tensors), ["x", "expert_ids", "expert_scales"]);
 }
 
-/// Two const experts and AddRmsNorm.
+/// Two const experts.
 fn everything() -> Config<'static> {
-    Config { const_expert_num: 2, op: Op::CombineAddRmsNorm, ..config() }
+    Config { const_expert_num: 2, ..config() }
+}
+
+fn norm<'a>(residual_x: &'a [u8], gamma: &'a [u8]) -> Option<AddRmsNorm<'a>> {
+    Some(AddRmsNorm { residual_x, gamma })
 }
 
 /// The bf16 elements `[1, 1, ..]` with a different one at `index`.
@@ -451,15 +455,17 @@ fn inputs_of_combine_have_their_length_and_finite_parameters() {
         const_expert_alpha_1: &alphas,
         const_expert_alpha_2: &alphas,
         const_expert_v: &rows,
-        residual_x: &x,
-        gamma: &gamma,
+        add_rms_norm: norm(&x, &gamma),
         ..Inputs::default()
     };
     let check = |inputs: Inputs<'_>| inputs.check(&tensors.shape, RANK);
     assert_eq!(check(sound), Ok(()));
     // Tensors that are added to rows of tokens may have any values, like the rows.
     let nan = ones(3 * H, 5, 0x7FC0);
-    assert_eq!(check(Inputs { residual_x: &nan, shared_expert_x: Some(&nan), ..sound }), Ok(()));
+    assert_eq!(
+        check(Inputs { add_rms_norm: norm(&nan, &gamma), shared_expert_x: Some(&nan), ..sound }),
+        Ok(())
+    );
 
     let length = |tensor, seen, expected| Err(InputError::Length { tensor, seen, expected });
     let none: &[u8] = &[];
@@ -467,13 +473,16 @@ fn inputs_of_combine_have_their_length_and_finite_parameters() {
     assert_eq!(check(Inputs { const_expert_alpha_1: none, ..sound }), length("const_expert_alpha_1", 0, 2));
     assert_eq!(check(Inputs { const_expert_alpha_2: &rows, ..sound }), length("const_expert_alpha_2", 8, 2));
     assert_eq!(check(Inputs { const_expert_v: cut, ..sound }), length("const_expert_v", 1, 8));
-    assert_eq!(check(Inputs { residual_x: &gamma, ..sound }), length("residual_x", 4, 12));
-    assert_eq!(check(Inputs { gamma: &x, ..sound }), length("gamma", 12, 4));
+    assert_eq!(check(Inputs { add_rms_norm: norm(&gamma, &gamma), ..sound }), length("residual_x", 4, 12));
+    assert_eq!(check(Inputs { add_rms_norm: norm(&x, &x), ..sound }), length("gamma", 12, 4));
     assert_eq!(check(Inputs { shared_expert_x: Some(none), ..sound }), length("shared_expert_x", 0, 12));
 
     let not_finite = |tensor, row, column, bits: u16| {
         Err(InputError::NotFinite { tensor, row, column, bits: u32::from(bits) << 16 })
     };
+    // One without AddRmsNorm is plain combine.
+    assert_eq!(check(Inputs { add_rms_norm: None, ..sound }), Ok(()));
+
     let (alphas, rows, gamma) = (ones(2, 1, 0x7F80), ones(2 * H, 7, 0xFFC0), ones(H, 3, 0xFF80));
     let wrong = [
         (
@@ -485,7 +494,7 @@ fn inputs_of_combine_have_their_length_and_finite_parameters() {
             not_finite("const_expert_alpha_2", 1, None, 0x7F80),
         ),
         (Inputs { const_expert_v: &rows, ..sound }, not_finite("const_expert_v", 1, Some(3), 0xFFC0)),
-        (Inputs { gamma: &gamma, ..sound }, not_finite("gamma", 3, None, 0xFF80)),
+        (Inputs { add_rms_norm: norm(&x, &gamma), ..sound }, not_finite("gamma", 3, None, 0xFF80)),
     ];
     for (inputs, expected) in wrong {
         assert_eq!(check(inputs), expected);
@@ -511,8 +520,8 @@ fn an_operator_is_given_what_it_reads_and_no_more() {
     let (alphas, rows, gamma) = (ones(2, 9, 0), ones(2 * H, 99, 0), ones(H, 9, 0));
     let wrong: &[u8] = &[0, 0];
     // What combine reads is wrong here, what dispatch reads below.
-    let sent =
-        Inputs { x: &x, expert_ids: &tensors.ids, residual_x: wrong, gamma: wrong, ..Inputs::default() };
+    let add_rms_norm = norm(wrong, wrong);
+    let sent = Inputs { x: &x, expert_ids: &tensors.ids, add_rms_norm, ..Inputs::default() };
     let dispatch = |inputs: Inputs<'_>, shape| all_of(|found| inputs.check_dispatch(shape, RANK, found));
     let combine = |inputs: Inputs<'_>, shape| all_of(|found| inputs.check_combine(shape, RANK, found));
     let length = |tensor, seen, expected| InputError::Length { tensor, seen, expected };
@@ -530,8 +539,7 @@ fn an_operator_is_given_what_it_reads_and_no_more() {
         const_expert_alpha_1: &alphas,
         const_expert_alpha_2: &alphas,
         const_expert_v: &rows,
-        residual_x: &x,
-        gamma: &gamma,
+        add_rms_norm: norm(&x, &gamma),
         ..Inputs::default()
     };
     assert_eq!(combine(returned, &tensors.shape), []);
@@ -587,8 +595,6 @@ fn tensors_that_the_shape_does_not_have_must_be_empty() {
         (Inputs { const_expert_alpha_1: extra, ..plain }, "const_expert_alpha_1"),
         (Inputs { const_expert_alpha_2: extra, ..plain }, "const_expert_alpha_2"),
         (Inputs { const_expert_v: extra, ..plain }, "const_expert_v"),
-        (Inputs { residual_x: extra, ..plain }, "residual_x"),
-        (Inputs { gamma: extra, ..plain }, "gamma"),
     ];
     assert_eq!(plain.check(&tensors.shape, RANK), Ok(()));
     for (inputs, tensor) in wrong {
@@ -649,6 +655,10 @@ fn tensors_that_the_machines_do_not_read_are_refused() {
         assert_eq!(given(scaled, &servers), refused("scales", Protocol::Hierarchy));
         let shared = Inputs { shared_expert_x: Some(&shared), ..*plain };
         assert_eq!(given(shared, &fullmesh), refused("shared_expert_x", Protocol::Fullmesh));
+        for (config, protocol) in [(&servers, Protocol::Hierarchy), (&fullmesh, Protocol::Fullmesh)] {
+            let normed = Inputs { add_rms_norm: norm(&[], &[]), ..*plain };
+            assert_eq!(given(normed, config), refused("gamma", protocol));
+        }
         let line = given(shared, &servers).unwrap_err().to_string();
         assert_eq!(line, "shared_expert_x is given: must be absent on a2 hierarchy");
     });

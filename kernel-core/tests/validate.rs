@@ -478,6 +478,9 @@ fn a_valid_shape_has_the_numbers_of_its_configuration() {
 
     let none = Shape::new(&Config { shared_expert_num: 1, ..a3() }, Limits::Product).unwrap();
     assert_eq!(none, Shape::new(&a3(), Limits::Product).unwrap());
+    // A shape serves both combines.
+    let norm = Shape::new(&Config { op: Op::CombineAddRmsNorm, ..a3() }, Limits::Product).unwrap();
+    assert_eq!(norm, Shape::new(&a3(), Limits::Product).unwrap());
 
     let same = Shape::new(&Config { bs: BatchSizes::PerRank(&SAME), ..a3() }, Limits::Product).unwrap();
     assert_eq!(same, none);

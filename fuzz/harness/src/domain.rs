@@ -4,12 +4,12 @@
 use crate::tape::Tape;
 use crate::tape::read_in_order;
 use arbitrary::Unstructured;
-use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::inputs::{AddRmsNorm, Inputs, Mask};
 use veriep_core::layout::direct;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::reference::numerics;
 use veriep_core::shape::{
-    BatchSizes, Buffer, Config, Dtype, Elastic, Given, Limits, Op, Product, Protocol, Shape,
+    BatchSizes, Buffer, Config, Dtype, Elastic, Given, Limits, Product, Protocol, Shape,
 };
 use veriep_core::units::RankId;
 
@@ -170,7 +170,6 @@ impl Domain {
         let has_blocks = (a3 || hierarchy) && !tp;
         let config = Config {
             comm_alg,
-            op: if a3 && numbers.has(Feature::RmsNorm) { Op::CombineAddRmsNorm } else { Op::Combine },
             dtype: if numbers.has(Feature::F16) { Dtype::F16 } else { Dtype::Bf16 },
             ep_world_size: r,
             server_ranks: if hierarchy { near } else { Config::default().server_ranks },
@@ -270,8 +269,8 @@ pub struct Tensors {
     pub alpha_1: Vec<u8>,
     pub alpha_2: Vec<u8>,
     pub const_v: Vec<u8>,
-    pub residual_x: Vec<u8>,
-    pub gamma: Vec<u8>,
+    /// `residual_x` and `gamma`.
+    pub add_rms_norm: Option<[Vec<u8>; 2]>,
 }
 
 impl Tensors {
@@ -296,7 +295,8 @@ impl Tensors {
             };
             (0..n).flat_map(element).collect::<Vec<u8>>()
         };
-        let (consts, norm) = (shape.const_expert_num() as usize, shape.op() == Op::CombineAddRmsNorm);
+        let consts = shape.const_expert_num() as usize;
+        let norm = shape.has_add_rms_norm() && numbers.has(Feature::RmsNorm);
         let with_shared_x = numbers.has(Feature::SharedX) && shape.shared_expert_rows() == 0;
         // The door refuses it on A2.
         let with_shared_x = with_shared_x && shape.product() == Product::A3;
@@ -305,7 +305,7 @@ impl Tensors {
             && numbers.has(Feature::Smoothed);
         let x = rows(bs * h, any_bits);
         let shared_x = with_shared_x.then(|| rows(bs * h, any_bits));
-        let residual_x = rows(if norm { bs * h } else { 0 }, false);
+        let residual_x = norm.then(|| rows(bs * h, false));
         // The same on all ranks.
         let common = |n: usize, from: f32| {
             let element = |i| numerics::to_bytes(shape.dtype(), from - (i % 13) as f32 / 8.0);
@@ -323,13 +323,13 @@ impl Tensors {
             alpha_1: common(consts, 0.75),
             alpha_2: common(consts, 1.25),
             const_v: common(consts * h, 2.5),
-            residual_x,
-            gamma: common(if norm { h } else { 0 }, 1.5),
+            add_rms_norm: residual_x.map(|residual_x| [residual_x, common(h, 1.5)]),
         }
     }
 
     /// By reference.
     pub fn inputs(&self) -> Inputs<'_> {
+        let norm = self.add_rms_norm.as_ref();
         Inputs {
             x: &self.x,
             expert_ids: &self.ids,
@@ -344,8 +344,7 @@ impl Tensors {
             const_expert_alpha_1: &self.alpha_1,
             const_expert_alpha_2: &self.alpha_2,
             const_expert_v: &self.const_v,
-            residual_x: &self.residual_x,
-            gamma: &self.gamma,
+            add_rms_norm: norm.map(|[residual_x, gamma]| AddRmsNorm { residual_x, gamma }),
             call: None,
             dispatched: None,
         }

@@ -20,7 +20,7 @@ use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
 use veriep_core::plan::route;
 use veriep_core::protocol::Operator;
-use veriep_core::shape::{Op, Product, Protocol};
+use veriep_core::shape::{Product, Protocol};
 use veriep_core::sim::cluster::Planned;
 use veriep_core::sync::flag;
 use veriep_core::units::{Pair, RankId, Token};
@@ -198,11 +198,11 @@ impl Attack {
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
         let seed = self.seed + 2 * round as u64;
         let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
-        let want = oracle(group, round, |cluster| match shape.op() {
-            Op::Combine => cluster.combine(number, returned),
-            Op::CombineAddRmsNorm => cluster.combine_add_rms_norm(number, returned).x_out,
-        });
         let (inputs, len) = (inputs_of(group, round, ep, RankId(0)), shape.row_bytes() as usize);
+        let want = oracle(group, round, |cluster| match inputs.add_rms_norm {
+            None => cluster.combine(number, returned),
+            Some(_) => cluster.combine_add_rms_norm(number, returned).x_out,
+        });
         for token in (0..shape.bs(ep)).map(Token) {
             let home = |k| route::home(shape, ep, &inputs, Pair { token, k });
             let pairs = 0..shape.combine_columns();

@@ -6,7 +6,7 @@ use crate::tape::Tape;
 use std::collections::BTreeSet;
 use veriep_core::inputs::{ExpertMap, InputError};
 use veriep_core::reference::numerics;
-use veriep_core::shape::{Elastic, Op, Product, Protocol, Shape};
+use veriep_core::shape::{Elastic, Product, Protocol, Shape};
 use veriep_core::units::{RankId, Token};
 
 /// What the doors said.
@@ -182,10 +182,10 @@ fn change(tensors: &mut Tensors, tape: &mut Tape<'_>) {
     let float = [f32::NAN, f32::INFINITY, f32::MAX, -0.0, 3.0e38][tape.below(5)];
     match tape.below(14) {
         0 => element(&mut tensors.x, bits),
-        1 => element(&mut tensors.gamma, bits),
+        1 => tensors.add_rms_norm.iter_mut().for_each(|[_, gamma]| element(gamma, bits)),
         2 => element(&mut tensors.alpha_1, bits),
         3 => element(&mut tensors.const_v, bits),
-        4 => element(&mut tensors.residual_x, bits),
+        4 => tensors.add_rms_norm.iter_mut().for_each(|[residual_x, _]| element(residual_x, bits)),
         5 | 6 if !tensors.ids.is_empty() => {
             let at = i % tensors.ids.len();
             tensors.ids[at] = if byte == 255 { tape.word() as i32 } else { i32::from(byte % 20) - 1 };
@@ -216,7 +216,7 @@ fn change(tensors: &mut Tensors, tape: &mut Tape<'_>) {
 /// What is wrong, by the rules said once more.
 fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str> {
     let (bs, k, h) = (shape.bs(rank) as usize, shape.k() as usize, shape.h() as usize);
-    let (consts, norm) = (shape.const_expert_num() as usize, shape.op() == Op::CombineAddRmsNorm);
+    let (consts, norm) = (shape.const_expert_num() as usize, tensors.add_rms_norm.as_ref());
     let dtype = shape.dtype();
     let bytes = |n: usize, row: &[u8]| row.len() == 2 * n;
     let finite = |row: &[u8]| numerics::values(dtype, row).iter().all(|value| value.is_finite());
@@ -229,8 +229,7 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
         && bytes(consts, &tensors.alpha_1)
         && bytes(consts, &tensors.alpha_2)
         && bytes(consts * h, &tensors.const_v)
-        && bytes(if norm { bs * h } else { 0 }, &tensors.residual_x)
-        && bytes(if norm { h } else { 0 }, &tensors.gamma)
+        && norm.is_none_or(|[residual_x, gamma]| bytes(bs * h, residual_x) && bytes(h, gamma))
         && tensors.shared_x.as_ref().is_none_or(|x| shape.shared_expert_rows() == 0 && bytes(bs * h, x));
     let has_mask = tensors.tokens_mask.is_some() || tensors.pairs_mask.is_some();
     let taken = match shape.protocol() {
@@ -245,13 +244,14 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
         fits && has_rows && scales.iter().all(|scale| scale.is_finite())
     });
     let weights = tensors.weights.iter().all(|weight| weight.is_finite());
-    let model = [&tensors.alpha_1, &tensors.alpha_2, &tensors.const_v, &tensors.gamma];
+    let gamma = norm.map(|[_, gamma]| gamma);
+    let mut model = [&tensors.alpha_1, &tensors.alpha_2, &tensors.const_v].into_iter().chain(gamma);
     let parts = [
         (taken, "a tensor that no machine reads"),
         (lengths, "a length"),
         (scales, "scales"),
         (weights, "a weight"),
-        (model.iter().all(|row| finite(row)), "a number of the model"),
+        (model.all(|row| finite(row)), "a number of the model"),
     ];
     if let Some((_, what)) = parts.into_iter().find(|(right, _)| !right) {
         return Some(what);

@@ -242,12 +242,17 @@ impl Config {
         self.algorithm().protocol().unwrap_or(Protocol::FullmeshV1)
     }
 
+    /// The operator that its calls are after dispatch.
+    pub fn operator(&self) -> Op {
+        named(&Op::WORDS, &self.op).unwrap_or(Op::Combine)
+    }
+
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
     /// something: `hints::shape` refuses those.
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         let mut core = CoreConfig {
             comm_alg: self.protocol(),
-            op: named(&Op::WORDS, &self.op).unwrap_or(Op::Combine),
+            op: self.operator(),
             dtype: named(&Dtype::WORDS, &self.dtype).unwrap_or(Dtype::Bf16),
             shared_expert_num: self.shared_experts(),
             bs: match &self.bs {

@@ -23,6 +23,8 @@ pub struct RankResult<'a> {
     pub tokens: usize,
     /// n: rows really received. With TP both peers' rows.
     pub rows: usize,
+    /// The combine that it called.
+    pub op: Op,
     /// Those that the file does not have are not looked at.
     pub outputs: &'a Outputs,
 }
@@ -31,7 +33,7 @@ impl<'a> RankResult<'a> {
     /// The result that these outputs of `rank` are, of which `rows` rows were received.
     pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a Outputs) -> Self {
         let tokens = case.shape.bs(global_rank::ep_rank(&case.shape, rank)) as usize;
-        Self { rank: case.name(rank).0, tokens, rows, outputs }
+        Self { rank: case.name(rank).0, tokens, rows, op: case.config.operator(), outputs }
     }
 }
 
@@ -86,14 +88,14 @@ fn push_rank<'a>(
     is_asked: &dyn Fn(Output) -> bool,
     tensors: &mut Vec<Tensor<'a>>,
 ) -> Result<(), Error> {
-    let RankResult { rank, tokens: bs, rows: n, outputs } = *result;
+    let RankResult { rank, tokens: bs, rows: n, op, outputs } = *result;
     let (k, h) = (shape.k() as usize, shape.h() as usize);
     let element = element(shape);
     let received = in_files(shape, shape.row_format().element);
     let list = |output: Output, size: usize| vec![outputs[output as usize].len() / size];
     let has_tp = shape.tp_world_size() == 2;
     let has_scales = shape.row_format().scale.is_some();
-    let has_norm = shape.op() == Op::CombineAddRmsNorm;
+    let has_norm = op == Op::CombineAddRmsNorm;
     let has_triples = shape.protocol() != Protocol::Fullmesh;
     let has_weights = shape.protocol() == Protocol::Hierarchy;
     let all = [
@@ -149,7 +151,7 @@ mod tests {
         ] {
             outputs[output as usize] = bytes;
         }
-        let result = RankResult { rank: 1, tokens: 4, rows: 0, outputs: &outputs };
+        let result = RankResult { rank: 1, tokens: 4, rows: 0, op: Op::Combine, outputs: &outputs };
         write(&path, &tiny(), &[result]).unwrap();
         let mut file = TensorFile::open(&path).unwrap();
         assert_eq!(file.info("rank1.expand_x").unwrap().shape, [0, 1024]);
@@ -162,7 +164,8 @@ mod tests {
     fn a_tensor_of_the_wrong_length_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result.safetensors");
-        let result = RankResult { rank: 0, tokens: 0, rows: 1, outputs: &Outputs::default() };
+        let result =
+            RankResult { rank: 0, tokens: 0, rows: 1, op: Op::Combine, outputs: &Outputs::default() };
         let error = write(&path, &tiny(), &[result]).unwrap_err();
         assert!(error.to_string().contains("rank0.expand_x: 0 bytes"), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

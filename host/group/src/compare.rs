@@ -12,7 +12,7 @@ use veriep_case::parallel;
 use veriep_case::store::{bytes_of, numbers_of};
 use veriep_core::place::Tensor;
 use veriep_core::reference::{Cluster, Normed, Range, numerics};
-use veriep_core::shape::{Op, Shape};
+use veriep_core::shape::Shape;
 use veriep_core::units::{RankId, Token};
 
 /// The first difference of a rank's outputs.
@@ -186,9 +186,9 @@ pub(crate) fn combined(
     returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>),
 ) -> ([Vec<u8>; Tensor::ALL.len()], Option<Normed>) {
     let (mut normed, mut x_out) = (None, Vec::new());
-    match cluster.shape.op() {
-        Op::Combine => x_out = cluster.combine(name, returned),
-        Op::CombineAddRmsNorm => normed = Some(cluster.combine_add_rms_norm(name, returned)),
+    match cluster.ranks[name.index()].add_rms_norm {
+        None => x_out = cluster.combine(name, returned),
+        Some(_) => normed = Some(cluster.combine_add_rms_norm(name, returned)),
     }
     let of_norm = |bytes: &dyn Fn(&Normed) -> Vec<u8>| normed.as_ref().map(bytes);
     let exact = |normed: &Normed| normed.rstd.iter().map(|range| range.exact).collect::<Vec<_>>();

@@ -10,8 +10,8 @@ use veriep_core::shape::{Op, Protocol, Shape};
 use veriep_core::units::{Pair, Token};
 
 /// Bytes that combine puts out for a token.
-fn written_per_token(shape: &Shape) -> u64 {
-    match shape.op() {
+fn written_per_token(shape: &Shape, op: Op) -> u64 {
+    match op {
         Op::Combine => shape.row_bytes(),
         Op::CombineAddRmsNorm => 3 * shape.row_bytes() + 4,
     }
@@ -65,7 +65,7 @@ impl Bytes {
             rows,
             payload: rows * shape.payload_bytes(),
             results: rows * result,
-            written: tokens * written_per_token(shape),
+            written: tokens * written_per_token(shape, case.config.operator()),
             has_agents: shape.protocol() == Protocol::Fullmesh,
         }
     }

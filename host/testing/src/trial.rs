@@ -13,7 +13,7 @@ use veriep_case::global_rank;
 use veriep_case::presets::preset;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
-use veriep_core::shape::Limits;
+use veriep_core::shape::{Limits, Op};
 use veriep_core::units::RankId;
 use veriep_group::backend::lockstep::{Lockstep, Memory};
 use veriep_group::backend::rank_remap::RankRemap;
@@ -112,10 +112,13 @@ impl<'a> Trial<'a> {
         for rank in global_rank::all(&self.case.shape) {
             // Of received rows only so many are outputs; that they are right is the verdict's. `sent_rows` there are with
             // direct placement alone.
-            for tensor in Tensor::ALL
-                .into_iter()
-                .filter(|tensor| !tensor.is_of_received_rows() && *tensor != Tensor::SentRows)
-            {
+            let has_norm = self.case.config.operator() == Op::CombineAddRmsNorm;
+            let is_written = |tensor: &Tensor| {
+                !tensor.is_of_received_rows()
+                    && *tensor != Tensor::SentRows
+                    && (has_norm || !tensor.is_of_norm())
+            };
+            for tensor in Tensor::ALL.into_iter().filter(is_written) {
                 let ep_rank = global_rank::ep_rank(&self.case.shape, rank);
                 let len = match tensor {
                     // What follows the counts has no owner.

@@ -11,7 +11,7 @@
 /**
  * The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
  */
-#define VERIEP_ABI_VERSION 4
+#define VERIEP_ABI_VERSION 5
 
 /**
  * All went well. Of a step: the operator, or the half that was begun, has ended on this core; what it wrote may still have to land.
@@ -458,7 +458,7 @@
 /**
  * Words of 8 bytes that stand for parameters and areas of a rank.
  */
-#define VERIEP_FINGERPRINTS 66
+#define VERIEP_FINGERPRINTS 65
 
 /**
  * Words of 8 bytes in a shape.
@@ -507,7 +507,8 @@ typedef struct veriep_config {
    */
   uint32_t comm_alg;
   /**
-   * `VERIEP_OP_*`.
+   * `VERIEP_OP_*`, the operator that follows dispatch. It is checked, and no part of the shape: a call's `veriep_inputs` say which
+   * combine it is.
    */
   uint32_t op;
   /**
@@ -648,7 +649,8 @@ typedef struct veriep_sizes {
    */
   uint64_t tp_window;
   /**
-   * The output tensors, by their numbers; 0 for what the shape does not have.
+   * The output tensors, by their numbers; 0 for what the shape does not have. Only combine with AddRmsNorm writes `x`, `rstd` and
+   * `y`: a rank that calls none needs no memory for them.
    */
   uint64_t outputs[VERIEP_TENSORS];
   /**
@@ -820,7 +822,7 @@ typedef struct veriep_inputs {
    */
   struct veriep_bytes const_expert_v;
   /**
-   * `[bs, h]` dtype, AddRmsNorm.
+   * `[bs, h]` dtype, AddRmsNorm. Combine is plain where both this and `gamma` are NULL and empty. Ranks and calls may differ.
    */
   struct veriep_bytes residual_x;
   /**
@@ -1647,7 +1649,7 @@ VERIEP_ASSERT(sizeof(veriep_choices) == 24, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");
-VERIEP_ASSERT(sizeof(veriep_fingerprints) == 528, "veriep_fingerprints");
+VERIEP_ASSERT(sizeof(veriep_fingerprints) == 520, "veriep_fingerprints");
 VERIEP_ASSERT(sizeof(veriep_status) == 12, "veriep_status");
 VERIEP_ASSERT(sizeof(veriep_awaited) == 24, "veriep_awaited");
 #undef VERIEP_ASSERT

@@ -11,7 +11,7 @@ use kernel_core::protocol::{Choices, Fingerprints, Flags, Receive, Stage};
 use kernel_core::shape::{Dtype, Given, Limits, Op, Protocol};
 
 /// The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
-pub const VERIEP_ABI_VERSION: u32 = 4;
+pub const VERIEP_ABI_VERSION: u32 = 5;
 
 /// All went well. Of a step: the operator, or the half that was begun, has ended on this core; what it wrote may still have to land.
 pub const VERIEP_OK: i32 = 0;
@@ -213,7 +213,7 @@ pub const VERIEP_AWAITS_ROOM: u32 = 3;
 pub const VERIEP_NONE: u32 = u32::MAX;
 
 /// Words of 8 bytes that stand for parameters and areas of a rank.
-pub const VERIEP_FINGERPRINTS: usize = 66;
+pub const VERIEP_FINGERPRINTS: usize = 65;
 
 /// Refuses an argument.
 pub(crate) type Said<T = i32> = Result<T, i32>;

@@ -7,7 +7,7 @@ use crate::codes::{
 use crate::types::{veriep_bytes, veriep_inputs, veriep_operands};
 use core::mem::MaybeUninit;
 use core::slice;
-use kernel_core::inputs::{Batch, Inputs, Mask};
+use kernel_core::inputs::{AddRmsNorm, Batch, Inputs, Mask};
 use kernel_core::protocol::CombineInputs;
 
 /// # Safety
@@ -114,8 +114,14 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
             const_expert_alpha_1: tensor(given.const_expert_alpha_1)?,
             const_expert_alpha_2: tensor(given.const_expert_alpha_2)?,
             const_expert_v: tensor(given.const_expert_v)?,
-            residual_x: tensor(given.residual_x)?,
-            gamma: tensor(given.gamma)?,
+            add_rms_norm: match (optional(given.residual_x)?, optional(given.gamma)?) {
+                (None, None) => None,
+                // The check of inputs tells which one is missing.
+                (residual_x, gamma) => Some(AddRmsNorm {
+                    residual_x: residual_x.unwrap_or_default(),
+                    gamma: gamma.unwrap_or_default(),
+                }),
+            },
             call: (given.call != VERIEP_CALL_COUNTED).then_some(given.call),
             dispatched: (given.dispatched > 0).then_some(Batch(given.dispatched)),
         })

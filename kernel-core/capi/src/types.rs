@@ -25,7 +25,8 @@ pub struct veriep_config {
     pub limits: u32,
     /// `VERIEP_FULLMESH_V1`, ...: the communication layout, and so the product.
     pub comm_alg: u32,
-    /// `VERIEP_OP_*`.
+    /// `VERIEP_OP_*`, the operator that follows dispatch. It is checked, and no part of the shape: a call's `veriep_inputs` say which
+    /// combine it is.
     pub op: u32,
     /// `VERIEP_BF16` or `VERIEP_F16`.
     pub dtype: u32,
@@ -162,7 +163,8 @@ pub struct veriep_sizes {
     pub tp_state: u64,
     /// Its window; 0 without one.
     pub tp_window: u64,
-    /// The output tensors, by their numbers; 0 for what the shape does not have.
+    /// The output tensors, by their numbers; 0 for what the shape does not have. Only combine with AddRmsNorm writes `x`, `rstd` and
+    /// `y`: a rank that calls none needs no memory for them.
     pub outputs: [u64; VERIEP_TENSORS],
     /// Of `ep_recv_counts` the bytes that are counts; the last count is the number of received rows.
     pub ep_recv_counts: u64,
@@ -256,7 +258,7 @@ pub struct veriep_inputs {
     pub const_expert_alpha_2: veriep_bytes,
     /// `[q, h]` dtype.
     pub const_expert_v: veriep_bytes,
-    /// `[bs, h]` dtype, AddRmsNorm.
+    /// `[bs, h]` dtype, AddRmsNorm. Combine is plain where both this and `gamma` are NULL and empty. Ranks and calls may differ.
     pub residual_x: veriep_bytes,
     /// `[h]` dtype, AddRmsNorm.
     pub gamma: veriep_bytes,

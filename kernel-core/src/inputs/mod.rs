@@ -9,7 +9,7 @@ pub use error::InputError;
 pub use expert_map::ExpertMap;
 
 use crate::shape::element::{Bf16, Element, F16};
-use crate::shape::{Dtype, Given, Op, Protocol, Shape};
+use crate::shape::{Dtype, Given, Protocol, Shape};
 use crate::units::{RankId, Token, nth_piece};
 use core::ops::ControlFlow;
 
@@ -25,6 +25,15 @@ pub enum Mask<'a> {
     Pairs(&'a [bool]),
     /// No token is active: the rank [abstains](Inputs::abstaining). Unlike a mask, every protocol takes this.
     Abstains,
+}
+
+/// The tensors of AddRmsNorm. A combine that has them adds the residual to each sum and normalises it; one without them is plain.
+#[derive(Clone, Copy, Debug)]
+pub struct AddRmsNorm<'a> {
+    /// `[bs, h]` dtype.
+    pub residual_x: &'a [u8],
+    /// `[h]` dtype; the same on all ranks.
+    pub gamma: &'a [u8],
 }
 
 /// The tensors of one rank, by reference. Rows are little-endian bytes; tensors that the shape does not have are empty.
@@ -50,10 +59,9 @@ pub struct Inputs<'a> {
     pub const_expert_alpha_2: &'a [u8],
     /// `[q, h]` dtype, const experts' own rows.
     pub const_expert_v: &'a [u8],
-    /// `[bs, h]` dtype, AddRmsNorm.
-    pub residual_x: &'a [u8],
-    /// `[h]` dtype, AddRmsNorm; the same on all ranks.
-    pub gamma: &'a [u8],
+    /// What combine does with its sums, where the protocol [has it](Shape::has_add_rms_norm). Ranks and calls may differ: no rank
+    /// sees which combine another calls.
+    pub add_rms_norm: Option<AddRmsNorm<'a>>,
     /// The number of the call, such as step times layers plus layer: the same on all ranks, in dispatch and in the combine
     /// of its results. Where a group [checks calls](crate::protocol::Choices::checked), a rank that is at another call is
     /// refused. Numbers are compared modulo [`CALLS`](crate::sync::call::CALLS). `None`: each core counts its calls; a rank that
@@ -112,8 +120,7 @@ impl Inputs<'_> {
             const_expert_alpha_1: &[],
             const_expert_alpha_2: &[],
             const_expert_v: &[],
-            residual_x: &[],
-            gamma: &[],
+            add_rms_norm: None,
             call,
             dispatched: None,
         }
@@ -250,23 +257,24 @@ impl Inputs<'_> {
     /// Checks the inputs that only combine reads. Of these, only the model's parameters must be finite.
     fn check_returned(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
         let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
-        let (residual, gamma) = match shape.op() {
-            Op::Combine => (0, 0),
-            Op::CombineAddRmsNorm => (tokens.saturating_mul(h), h),
-        };
-        let of_the_model = [
-            ("const_expert_alpha_1", self.const_expert_alpha_1, consts, None),
-            ("const_expert_alpha_2", self.const_expert_alpha_2, consts, None),
-            ("const_expert_v", self.const_expert_v, consts.saturating_mul(h), Some(h)),
-            ("gamma", self.gamma, gamma, None),
-        ];
-        for (tensor, bytes, expected, columns) in of_the_model {
+        let mut of_the_model = |tensor, bytes: &[u8], expected, columns| -> ControlFlow<()> {
             if elements(tensor, bytes, expected, found)? {
                 let value = |&bits: &[u8; 2]| to_f32(shape.dtype(), u16::from_le_bytes(bits));
                 each_finite(tensor, bytes.as_chunks().0.iter().map(value), columns, found)?;
             }
+            ControlFlow::Continue(())
+        };
+        of_the_model("const_expert_alpha_1", self.const_expert_alpha_1, consts, None)?;
+        of_the_model("const_expert_alpha_2", self.const_expert_alpha_2, consts, None)?;
+        of_the_model("const_expert_v", self.const_expert_v, consts.saturating_mul(h), Some(h))?;
+        match self.add_rms_norm {
+            Some(AddRmsNorm { residual_x, gamma }) if shape.has_add_rms_norm() => {
+                of_the_model("gamma", gamma, h, None)?;
+                elements("residual_x", residual_x, tokens.saturating_mul(h), found)?;
+            }
+            Some(_) => found(InputError::NotTaken { tensor: "gamma", protocol: shape.protocol() })?,
+            None => {}
         }
-        elements("residual_x", self.residual_x, residual, found)?;
         let Some(shared) = self.shared_expert_x else { return ControlFlow::Continue(()) };
         taken("shared_expert_x", Given::SHARED_EXPERT_X, shape, found)?;
         match shape.shared_expert_rows() {
@@ -388,11 +396,6 @@ impl Inputs<'_> {
         self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
     }
 
-    /// Returns the `residual_x` row of a token; empty when out of range.
-    pub(crate) fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
-        nth_row(shape, self.residual_x, token.index())
-    }
-
     /// Returns the factors of const expert `i`, of the token and of its own row, and that row.
     pub(crate) fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
         let alpha = |alphas: &[u8]| {
@@ -429,6 +432,13 @@ impl Inputs<'_> {
     /// Returns row `expert_row` of the smooth scales.
     pub(crate) fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         nth_piece(self.scales?, expert_row as usize, shape.h() as usize)
+    }
+}
+
+impl<'a> AddRmsNorm<'a> {
+    /// Returns the `residual_x` row of a token; empty when out of range.
+    pub(crate) fn residual(&self, shape: &Shape, token: Token) -> &'a [u8] {
+        nth_row(shape, self.residual_x, token.index())
     }
 }
 

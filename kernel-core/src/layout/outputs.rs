@@ -5,10 +5,11 @@ use super::quantity::Memory;
 use super::row_table;
 use super::table::places;
 use crate::place::{Place, Tensor};
-use crate::shape::{Op, Protocol, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{Pair, RankId, Token};
 
-/// Returns the bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
+/// Returns the bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have. A rank that calls no combine with
+/// AddRmsNorm needs no memory for [its outputs](Tensor::is_of_norm).
 #[must_use]
 pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
     entries(shape, rank, tensor) * entry_bytes(shape, tensor)
@@ -25,7 +26,7 @@ fn entries(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         // The counts determine the source of each row.
         Tensor::AssistInfo if shape.protocol() == Protocol::Fullmesh => 0,
         Tensor::ExpandScales if shape.protocol() != Protocol::Hierarchy => 0,
-        Tensor::X | Tensor::Rstd | Tensor::Y if shape.op() == Op::Combine => 0,
+        tensor if tensor.is_of_norm() && !shape.has_add_rms_norm() => 0,
         Tensor::RowTable | Tensor::SentRows if !row_table::is_possible(shape) => 0,
         Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo | Tensor::ExpandScales => rows,
         // Direct placement has two entries for any number of rows.
@@ -162,11 +163,10 @@ mod tests {
 
         #[test]
         fn entries_follow_each_other_from_zero_to_the_capacity(
-            config in any_config(), last: bool, norm: bool, in_blocks: bool,
+            config in any_config(), last: bool, in_blocks: bool,
         ) {
-            let op = if norm { Op::CombineAddRmsNorm } else { Op::Combine };
             let comm_alg = if in_blocks { Protocol::FullmeshV2 } else { Protocol::FullmeshV1 };
-            let shape = shape_of(&Config { op, comm_alg, ..config });
+            let shape = shape_of(&Config { comm_alg, ..config });
             let rank = RankId(if last { shape.ep_world_size() - 1 } else { 0 });
             let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };
             let is_shared = i64::from(rank.0) < config.shared_expert_rank_num;
@@ -176,7 +176,6 @@ mod tests {
                 else { bs * config.ep_world_size * local.min(config.k) };
             let experts = if is_shared { 1 } else { local };
             let payload = config.h * if config.quant_mode == 2 { 1 } else { 2 };
-            let if_norm = |n| if norm { n } else { 0 };
             let if_rows_stay = |n| if in_blocks { 0 } else { n };
             let columns = config.k + config.shared_expert_num;
             let all = [
@@ -187,9 +186,9 @@ mod tests {
                 (Tensor::ExpertTokenNums, experts, 8),
                 (Tensor::EpRecvCounts, experts * config.ep_world_size, 4),
                 (Tensor::XOut, bs, 2 * config.h),
-                (Tensor::X, if_norm(bs), 2 * config.h),
-                (Tensor::Rstd, if_norm(bs), 4),
-                (Tensor::Y, if_norm(bs), 2 * config.h),
+                (Tensor::X, bs, 2 * config.h),
+                (Tensor::Rstd, bs, 4),
+                (Tensor::Y, bs, 2 * config.h),
                 // At least two entries.
                 (Tensor::RowTable, if_rows_stay(rows.max(2)), 8),
                 (Tensor::SentRows, if_rows_stay(bs * columns), 4),

@@ -13,7 +13,7 @@ use super::state::{
 use super::{outputs, result, tp};
 use crate::place::{Place, Region, Tensor};
 use crate::placement::Home;
-use crate::shape::{BatchSizes, Config, Limits, Op, Protocol, Shape};
+use crate::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of, try_shape};
 use crate::testing::golden;
 use crate::testing::random;
@@ -361,8 +361,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
     for (rank, tp) in [(0, 1), (2, 1), (0, 2), (2, 2)] {
         let rank = RankId(rank);
         let domain = Domain { r: 3, e: 4 / i64::from(tp), s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
-        let op = Op::CombineAddRmsNorm;
-        let shape = shape_of(&Config { quant_mode: 2, op, tp_world_size: tp.into(), ..domain.config() });
+        let shape = shape_of(&Config { quant_mode: 2, tp_world_size: tp.into(), ..domain.config() });
         // With a TP domain the peer's rows and counts follow its own.
         let (rows, slots) = (tp * shape.rows_max(rank) as u32, tp * shape.local_experts(rank) * 3);
         let has_modes = row_table::is_possible(&shape);
@@ -387,9 +386,11 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
     }
-    let unquantised = PAIR.shape();
-    for tensor in [Tensor::DynamicScales, Tensor::X, Tensor::Rstd, Tensor::Y] {
-        assert_eq!(outputs::capacity(&unquantised, RankId(0), tensor), 0);
+    assert_eq!(outputs::capacity(&PAIR.shape(), RankId(0), Tensor::DynamicScales), 0);
+    // A2 has no AddRmsNorm.
+    let mesh = shape_of(&Config { comm_alg: Protocol::Fullmesh, ..Domain { h: 8, ..PAIR }.config() });
+    for tensor in [Tensor::X, Tensor::Rstd, Tensor::Y] {
+        assert_eq!(outputs::capacity(&mesh, RankId(0), tensor), 0);
     }
 }
 

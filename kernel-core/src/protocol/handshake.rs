@@ -9,7 +9,7 @@ use crate::units::RankId;
 
 /// The number of the layout and of what its words mean. Builds that would not understand each other have different ones: a
 /// change of any place, or of who writes what there, counts it up.
-const LAYOUT: u64 = 3;
+const LAYOUT: u64 = 4;
 
 /// Declares the names of the parameters, and the function that tells their numbers.
 macro_rules! parameters {
@@ -29,7 +29,6 @@ parameters! {
     "group_ep": 0,
     "group_tp": 0,
     "comm_alg": shape.protocol() as u64,
-    "op": shape.op() as u64,
     "dtype": shape.dtype() as u64,
     "ep_world_size": shape.ep_world_size().into(),
     "server_ranks": shape.server_ranks().into(),
@@ -155,7 +154,7 @@ mod tests {
     use crate::layout::state::Slots;
     use crate::plan::order::SendOrder;
     use crate::protocol::{Flags, Receive, Stage};
-    use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op, Protocol};
+    use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Protocol};
     use crate::testing::golden;
     use alloc::collections::BTreeSet;
     use alloc::string::String;
@@ -191,7 +190,6 @@ mod tests {
         let tp = Config { moe_expert_num: 6, k: 6, ..a3() };
         let pairs = [
             ("comm_alg", a3(), Config { comm_alg: Protocol::FullmeshV2, ..a3() }),
-            ("op", a3(), Config { op: Op::CombineAddRmsNorm, ..a3() }),
             ("dtype", a3(), Config { dtype: Dtype::F16, ..a3() }),
             ("ep_world_size", a3(), Config { ep_world_size: 5, ..a3() }),
             ("server_ranks", a3(), Config { server_ranks: 2, ..a3() }),
@@ -274,7 +272,7 @@ mod tests {
         let configs = [
             ("a3", a3()),
             ("a3 int8", Config { comm_quant_mode: 2, ..int8(a3()) }),
-            ("a3 f16 add_rms_norm", Config { dtype: Dtype::F16, op: Op::CombineAddRmsNorm, ..a3() }),
+            ("a3 f16", Config { dtype: Dtype::F16, ..a3() }),
             ("a3 shared", shared(2, 2)),
             ("a3 special", Config { zero_expert_num: 1, copy_expert_num: 2, const_expert_num: 3, ..a3() }),
             ("a3 port", Config { port_offset: 512, ..a3() }),

@@ -4,6 +4,7 @@
 //! is computed for the `rstd` of a run: then it is a single row of bytes again.
 
 use super::{Cluster, numerics};
+use crate::inputs::AddRmsNorm;
 use crate::units::{RankId, Token};
 use alloc::vec::Vec;
 
@@ -44,6 +45,10 @@ impl Range {
 }
 
 impl Cluster<'_> {
+    fn add_rms_norm(&self, rank: RankId) -> AddRmsNorm<'_> {
+        self.ranks[rank.index()].add_rms_norm.expect("the rank calls combine with AddRmsNorm")
+    }
+
     /// Returns the outputs of AddRmsNorm on `rank` except `y`. `returned` is as for [`combine`](Cluster::combine).
     pub fn combine_add_rms_norm(
         &self,
@@ -53,7 +58,7 @@ impl Cluster<'_> {
         let dtype = self.shape.dtype();
         let mut r = self.sums(rank, returned);
         let x_out = numerics::rounded(dtype, &r);
-        numerics::add(&mut r, &numerics::values(dtype, self.ranks[rank.index()].residual_x), None);
+        numerics::add(&mut r, &numerics::values(dtype, self.add_rms_norm(rank).residual_x), None);
         let rstd = r.chunks(self.shape.h() as usize).map(|row| rstd(row, self.shape.norm_eps())).collect();
         Normed { x_out, x: numerics::rounded(dtype, &r), rstd, r }
     }
@@ -62,7 +67,7 @@ impl Cluster<'_> {
     #[must_use]
     pub fn y(&self, rank: RankId, normed: &Normed, rstd: &[f32]) -> Vec<u8> {
         let dtype = self.shape.dtype();
-        let gamma = numerics::values(dtype, self.ranks[rank.index()].gamma);
+        let gamma = numerics::values(dtype, self.add_rms_norm(rank).gamma);
         let mut y = Vec::new();
         for (row, rstd) in normed.r.chunks(gamma.len()).zip(rstd) {
             for (r, gamma) in row.iter().zip(&gamma) {

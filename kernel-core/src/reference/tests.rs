@@ -4,7 +4,7 @@ mod combine;
 mod servers;
 
 use super::{Cluster, Dispatched, numerics};
-use crate::inputs::{Inputs, Mask};
+use crate::inputs::{AddRmsNorm, Inputs, Mask};
 use crate::shape::{BatchSizes, Config, Dtype, Given, Limits, Shape};
 use crate::testing::random;
 use crate::units::{RankId, Token};
@@ -25,8 +25,8 @@ struct Tensors {
     alpha_1: Vec<u8>,
     alpha_2: Vec<u8>,
     const_v: Vec<u8>,
-    residual_x: Vec<u8>,
-    gamma: Vec<u8>,
+    /// `residual_x` and `gamma`.
+    add_rms_norm: Option<[Vec<u8>; 2]>,
 }
 
 impl Tensors {
@@ -40,7 +40,7 @@ impl Tensors {
             (_, Some(mask)) => Mask::Pairs(mask),
             _ => Mask::None,
         };
-        let scales = self.scales.as_deref();
+        let (scales, norm) = (self.scales.as_deref(), self.add_rms_norm.as_ref());
         Inputs {
             x: &self.x,
             expert_ids: &self.ids,
@@ -51,8 +51,7 @@ impl Tensors {
             const_expert_alpha_1: &self.alpha_1,
             const_expert_alpha_2: &self.alpha_2,
             const_expert_v: &self.const_v,
-            residual_x: &self.residual_x,
-            gamma: &self.gamma,
+            add_rms_norm: norm.map(|[residual_x, gamma]| AddRmsNorm { residual_x, gamma }),
             call: None,
             dispatched: None,
         }

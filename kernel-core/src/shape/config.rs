@@ -54,7 +54,7 @@ bitflags! {
 pub struct Config<'a> {
     /// Communication layout, and so the product.
     pub comm_alg: Protocol,
-    /// The operator after dispatch.
+    /// The operator after dispatch. It is checked, and no part of the shape: a shape serves both.
     pub op: Op,
     /// Element type of tokens and results.
     pub dtype: Dtype,

@@ -13,7 +13,7 @@ pub(crate) fn hash(words: impl Iterator<Item = u64>) -> u64 {
 
 impl Shape {
     /// Returns a hash of all that both operators and all ranks must have alike. What one operator alone reads, and what
-    /// changes nothing that ranks share, is not in it: of dispatch `expert_token_nums_type`, of combine `op` and `norm_eps`. A
+    /// changes nothing that ranks share, is not in it: of dispatch `expert_token_nums_type`, of combine `norm_eps`. A
     /// dispatch may so run with a shape that has the defaults of combine, and its combine with another one.
     ///
     /// Such shapes have the same hash on every processor; others almost never share one, though an adversary could construct
@@ -39,7 +39,6 @@ impl Shape {
         // All fields are named, so that a new one that is missing here does not compile.
         let Self {
             comm_alg,
-            op: _,
             dtype,
             row_format,
             result_format,

@@ -234,14 +234,24 @@ impl Column {
         Self::of(alg, Limits::None)
     }
 
+    /// Returns the limits of the product for a protocol.
+    const fn of_product(protocol: Protocol) -> &'static Self {
+        match protocol {
+            Protocol::FullmeshV1 => &A3,
+            Protocol::FullmeshV2 => &A3_V2,
+            Protocol::Fullmesh => &A2_FULLMESH,
+            Protocol::Hierarchy => &A2_HIERARCHY,
+        }
+    }
+
     /// Returns the optional tensors that our machines read.
     pub(super) const fn taken_by(protocol: Protocol) -> Given {
-        match protocol {
-            Protocol::FullmeshV1 => A3.given,
-            Protocol::FullmeshV2 => A3_V2.given,
-            Protocol::Fullmesh => A2_FULLMESH.given,
-            Protocol::Hierarchy => A2_HIERARCHY.given,
-        }
+        Self::of_product(protocol).given
+    }
+
+    /// Returns whether our machines have AddRmsNorm.
+    pub(super) const fn norm_of(protocol: Protocol) -> bool {
+        Self::of_product(protocol).norm
     }
 
     /// Returns the limits of our machines for a layout, and so of its product.

@@ -101,7 +101,8 @@ impl Dtype {
     pub const WORDS: [(&'static str, Self); 2] = [("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
-/// The operator that follows dispatch.
+/// The operator that callers mean to call after dispatch. Its [inputs](crate::inputs::Inputs::add_rms_norm) say which one a call
+/// is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Combine.
@@ -141,7 +142,6 @@ pub enum Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     comm_alg: Protocol,
-    op: Op,
     dtype: Dtype,
     row_format: RowFormat,
     result_format: RowFormat,
@@ -196,8 +196,6 @@ macro_rules! fields {
 }
 
 fields! {
-    /// Returns the operator after dispatch.
-    op: Op,
     /// Returns the element type.
     dtype: Dtype,
     /// Returns R, the number of ranks of the EP domain.
@@ -351,6 +349,12 @@ impl Shape {
     #[must_use]
     pub const fn takes(&self, tensor: Given) -> bool {
         Column::taken_by(self.protocol()).contains(tensor)
+    }
+
+    /// Returns whether the protocol has combine with AddRmsNorm.
+    #[must_use]
+    pub const fn has_add_rms_norm(&self) -> bool {
+        Column::norm_of(self.protocol())
     }
 
     /// Returns the bytes added per source rank before its records (A3; 910C guide, section 2.3): for rank `s` they are added

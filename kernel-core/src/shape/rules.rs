@@ -111,7 +111,6 @@ impl<'a> Validator<'a, '_> {
             let [zero_expert_num, copy_expert_num, const_expert_num] = specials?;
             Some(Shape {
                 comm_alg: config.comm_alg,
-                op: config.op,
                 dtype: config.dtype,
                 row_format: RowFormat::of_tokens(config.quant_mode, h?.into()),
                 result_format: RowFormat::of_results(config.comm_quant_mode, h?.into()),

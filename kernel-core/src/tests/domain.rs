@@ -1,8 +1,8 @@
 //! Small domains and the inputs of their ranks.
 
-use crate::inputs::{Inputs, Mask};
+use crate::inputs::{AddRmsNorm, Inputs, Mask};
 use crate::reference::numerics;
-use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Op, Shape};
+use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Shape};
 use crate::units::{RankId, Token};
 use alloc::vec::Vec;
 
@@ -107,8 +107,8 @@ pub(crate) struct Tensors {
     pub(crate) alpha_1: Vec<u8>,
     pub(crate) alpha_2: Vec<u8>,
     pub(crate) const_v: Vec<u8>,
-    pub(crate) residual_x: Vec<u8>,
-    pub(crate) gamma: Vec<u8>,
+    /// `residual_x` and `gamma`.
+    pub(crate) add_rms_norm: Option<[Vec<u8>; 2]>,
 }
 
 impl Tensors {
@@ -116,8 +116,7 @@ impl Tensors {
     pub(crate) fn new(shape: &Shape, rank: RankId, ids: Vec<i32>, mask: OwnedMask) -> Self {
         let element = |i: u32| ((rank.0 * 89 + i * 7) % 251) as f32 - 125.0;
         let (dtype, h, consts) = (shape.dtype(), shape.h(), shape.const_expert_num());
-        let [norm, bs] = [u32::from(shape.op() == Op::CombineAddRmsNorm), shape.bs(rank)];
-        // Const experts and gamma are the same on all ranks.
+        // Const experts are the same on all ranks.
         Self {
             x: row(shape.dtype(), shape.bs(rank) * shape.h(), element),
             weights: (0..ids.len()).map(|i| 0.25 + (i % 5) as f32).collect(),
@@ -128,9 +127,18 @@ impl Tensors {
             alpha_1: row(dtype, consts, |i| 0.75 - i as f32),
             alpha_2: row(dtype, consts, |i| 1.25 + i as f32),
             const_v: row(dtype, consts * h, |i| ((i * 11) % 61) as f32 - 30.5),
-            residual_x: row(dtype, norm * bs * h, |i| ((rank.0 * 7 + i * 3) % 97) as f32 * 0.75 - 36.0),
-            gamma: row(dtype, norm * h, |i| 0.5 + (i % 9) as f32 / 4.0),
+            add_rms_norm: None,
         }
+    }
+
+    /// Adds what combine with AddRmsNorm reads.
+    pub(crate) fn with_add_rms_norm(mut self, shape: &Shape, rank: RankId) -> Self {
+        let residual = |i: u32| ((rank.0 * 7 + i * 3) % 97) as f32 * 0.75 - 36.0;
+        let (dtype, h) = (shape.dtype(), shape.h());
+        let residual_x = row(dtype, shape.bs(rank) * h, residual);
+        // The same on all ranks.
+        self.add_rms_norm = Some([residual_x, row(dtype, h, |i| 0.5 + (i % 9) as f32 / 4.0)]);
+        self
     }
 
     /// Adds `shared_expert_x`.
@@ -198,6 +206,7 @@ impl Tensors {
             OwnedMask::Tokens(mask) => Mask::Tokens(mask),
             OwnedMask::Pairs(mask) => Mask::Pairs(mask),
         };
+        let norm = self.add_rms_norm.as_ref();
         Inputs {
             x: &self.x,
             expert_ids: &self.ids,
@@ -208,8 +217,7 @@ impl Tensors {
             const_expert_alpha_1: &self.alpha_1,
             const_expert_alpha_2: &self.alpha_2,
             const_expert_v: &self.const_v,
-            residual_x: &self.residual_x,
-            gamma: &self.gamma,
+            add_rms_norm: norm.map(|[residual_x, gamma]| AddRmsNorm { residual_x, gamma }),
             call: None,
             dispatched: None,
         }

@@ -134,7 +134,7 @@ pub(crate) fn areas(shape: &Shape) {
 #[inline(never)]
 fn sizes(shape: &Shape) {
     keep((Shape::product(shape), Shape::protocol(shape), Protocol::product(black_box(shape.protocol()))));
-    keep((shape.op(), shape.dtype(), shape.row_format(), shape.result_format()));
+    keep((shape.has_add_rms_norm(), shape.dtype(), shape.row_format(), shape.result_format()));
     let element = shape.row_format().element;
     keep((RowElement::mode(element), RowElement::name(element, shape.dtype())));
     keep((shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
@@ -219,7 +219,7 @@ fn layouts(shape: &Shape) {
         keep((outputs::capacity(shape, rank, tensor), outputs::ep_recv_counts_bytes(shape, rank)));
     }
     keep((outputs::expand_x(shape, at), outputs::x_out(shape, token)));
-    keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine()));
+    keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine(), Tensor::X.is_of_norm()));
     keep_all(map::areas(shape, mode(), rank).map(|area| area.size()));
     keep_all(affine::maps(shape, mode(), rank).map(|map| (map.offset([at; 5]), map.dims().len())));
     keep_all(event::events(shape, mode()));

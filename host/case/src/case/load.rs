@@ -146,6 +146,7 @@ impl Opened {
             problems: Collected::default(),
             is_of_combine: self.is_of_combine,
             allows_no_expert: self.config.ids.is_some(),
+            op: self.config.operator(),
         };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
@@ -222,6 +223,7 @@ struct Reader {
     problems: Collected,
     is_of_combine: bool,
     allows_no_expert: bool,
+    op: Op,
 }
 
 impl Reader {
@@ -308,7 +310,7 @@ impl Reader {
             expert_scales,
             mask,
             shared_expert_x: self.if_given(&format!("rank{name}.shared_expert_x"), element, &[bs, h])?,
-            residual_x: match shape.op() {
+            residual_x: match self.op {
                 Op::Combine => Vec::new(),
                 Op::CombineAddRmsNorm => self.must(&format!("rank{name}.residual_x"), element, &[bs, h])?,
             },
@@ -327,7 +329,7 @@ impl Reader {
     /// What const experts and AddRmsNorm have.
     fn weights(&mut self, shape: &Shape) -> Result<Weights, Error> {
         let element = element(shape);
-        let [alphas, rows, gamma] = Weights::shapes(shape);
+        let [alphas, rows, gamma] = Weights::shapes(shape, self.op);
         let mut read = |name, dims: &[usize]| match dims {
             // The shape has none: if the file does, it is not read.
             [0, ..] => Ok(Vec::new()),

@@ -21,7 +21,7 @@ use crate::global_rank;
 use collect::Collected;
 use core::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use veriep_core::inputs::{InputError, Inputs, Mask, expert_has_row};
+use veriep_core::inputs::{AddRmsNorm, InputError, Inputs, Mask, expert_has_row};
 use veriep_core::shape::{Given, Op, Shape};
 use veriep_core::units::RankId;
 
@@ -151,7 +151,7 @@ pub struct RankTensors {
 }
 
 impl RankTensors {
-    /// What a rank with these tensors brings to a round, without what all ranks have in common.
+    /// What a rank with these tensors brings to a round, without what all ranks have in common, and so without AddRmsNorm.
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,
@@ -159,7 +159,6 @@ impl RankTensors {
             expert_scales: &self.expert_scales,
             mask: self.mask.by_reference(),
             shared_expert_x: self.shared_expert_x.as_deref(),
-            residual_x: &self.residual_x,
             ..Inputs::default()
         }
     }
@@ -179,8 +178,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    pub fn tensors(&self, shape: &Shape) -> [(&'static str, Vec<usize>, &[u8]); 4] {
-        let [alphas, rows, gamma] = Self::shapes(shape);
+    pub fn tensors(&self, shape: &Shape, op: Op) -> [(&'static str, Vec<usize>, &[u8]); 4] {
+        let [alphas, rows, gamma] = Self::shapes(shape, op);
         [
             ("const_expert_alpha_1", alphas.clone(), &self.const_expert_alpha_1),
             ("const_expert_alpha_2", alphas, &self.const_expert_alpha_2),
@@ -189,10 +188,10 @@ impl Weights {
         ]
     }
 
-    /// Of the alphas, the const experts' rows, and gamma; 0 where the shape has none.
-    pub fn shapes(shape: &Shape) -> [Vec<usize>; 3] {
+    /// Of the alphas, the const experts' rows, and gamma; 0 where there is none.
+    pub fn shapes(shape: &Shape, op: Op) -> [Vec<usize>; 3] {
         let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
-        let norm = usize::from(shape.op() == Op::CombineAddRmsNorm);
+        let norm = usize::from(op == Op::CombineAddRmsNorm);
         [vec![consts], vec![consts, h], vec![norm * h]]
     }
 }
@@ -240,12 +239,13 @@ impl Case {
 
     /// What a rank with other tensors brings.
     pub fn inputs_with<'a>(&'a self, rank: &'a RankTensors) -> Inputs<'a> {
+        let norm = AddRmsNorm { residual_x: &rank.residual_x, gamma: &self.weights.gamma };
         Inputs {
             scales: self.scales.as_deref(),
             const_expert_alpha_1: &self.weights.const_expert_alpha_1,
             const_expert_alpha_2: &self.weights.const_expert_alpha_2,
             const_expert_v: &self.weights.const_expert_v,
-            gamma: &self.weights.gamma,
+            add_rms_norm: (self.config.operator() == Op::CombineAddRmsNorm).then_some(norm),
             ..rank.inputs()
         }
     }

@@ -89,7 +89,7 @@ impl Case {
             let dims = vec![expert_rows(&self.shape), self.shape.h() as usize];
             push("scales", Dtype::F32, dims, floats(scales));
         }
-        for (name, dims, data) in self.weights.tensors(&self.shape) {
+        for (name, dims, data) in self.weights.tensors(&self.shape, self.config.operator()) {
             if !data.is_empty() {
                 push(name, element(&self.shape), dims, data.into());
             }

@@ -142,14 +142,15 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     let scales = options
         .smooth_scales
         .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
-    let weights = weights(&shape, place, &mut rng)?;
-    let bytes = row_bytes(&shape, options);
+    let op = config.operator();
+    let weights = weights(&shape, op, place, &mut rng)?;
+    let bytes = row_bytes(&shape, op, options);
     if !has_room(bytes) {
         let line =
             format!("{place}: the rows of all ranks take {bytes} bytes, which this machine does not have");
         return Err(Error::Request(line));
     }
-    let ranks = all_ranks(&shape, options, &router, &expert_gain);
+    let ranks = all_ranks(&shape, op, options, &router, &expert_gain);
     let case = Case { config, shape, ranks, scales, weights, expert_gain, elastic, expert_map };
     let problems = case.problems();
     if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place: place.to_owned(), problems }) }
@@ -163,24 +164,31 @@ pub fn stream(seed: u64, number: u64) -> ChaCha8Rng {
 }
 
 /// Bytes of the rows that all ranks bring.
-fn row_bytes(shape: &Shape, options: Options) -> usize {
-    let norm = shape.op() == Op::CombineAddRmsNorm;
+fn row_bytes(shape: &Shape, op: Op, options: Options) -> usize {
+    let norm = op == Op::CombineAddRmsNorm;
     let tensors = 1 + usize::from(options.shared_expert_x) + usize::from(norm);
     let ranks = (0..global_rank::count(shape)).map(|rank| global_rank::ep_rank(shape, RankId(rank)));
     let tokens: usize = ranks.map(|ep_rank| shape.bs(ep_rank) as usize).sum();
     tokens * tensors * shape.row_bytes() as usize
 }
 
-fn all_ranks(shape: &Shape, options: Options, router: &Router<'_>, gains: &[f32]) -> Vec<RankTensors> {
+fn all_ranks(
+    shape: &Shape,
+    op: Op,
+    options: Options,
+    router: &Router<'_>,
+    gains: &[f32],
+) -> Vec<RankTensors> {
     let mut ranks = vec![RankTensors::default(); global_rank::count(shape) as usize];
     parallel::each(&mut ranks, |rank, tensors| {
-        *tensors = one_rank(shape, options, (router, gains), rank as u32);
+        *tensors = one_rank(shape, op, options, (router, gains), rank as u32);
     });
     ranks
 }
 
 fn one_rank(
     shape: &Shape,
+    op: Op,
     options: Options,
     (router, gains): (&Router<'_>, &[f32]),
     rank: u32,
@@ -222,13 +230,13 @@ fn one_rank(
     }
     let mut more = |wanted: bool| wanted.then(|| rows(&mut rng));
     let shared_expert_x = more(options.shared_expert_x).map(|row| if is_hard { x.clone() } else { row });
-    let residual_x = more(shape.op() == Op::CombineAddRmsNorm).unwrap_or_default();
+    let residual_x = more(op == Op::CombineAddRmsNorm).unwrap_or_default();
     RankTensors { x, expert_scales, mask, shared_expert_x, residual_x, ..tensors }
 }
 
 /// What const experts and AddRmsNorm have.
-fn weights(shape: &Shape, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, Error> {
-    let [alphas, consts, gamma] = Weights::shapes(shape).map(|dims| dims.iter().product::<usize>());
+fn weights(shape: &Shape, op: Op, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, Error> {
+    let [alphas, consts, gamma] = Weights::shapes(shape, op).map(|dims| dims.iter().product::<usize>());
     // Const experts may number billions.
     if !has_room(2 * consts) {
         let seen = format!(" = {}", shape.const_expert_num());

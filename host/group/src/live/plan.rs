@@ -113,7 +113,7 @@ impl Plan {
         let mut layers = Vec::new();
         for config in configs {
             let shape = hints::shape(&config, given, limits, "Group")?;
-            if shape.op() != Op::Combine {
+            if config.operator() != Op::Combine {
                 let rule = "must be combine: members have no residual";
                 return Err(refused("op", " = combine_add_rms_norm", rule));
             }

@@ -151,7 +151,8 @@ fn end<B: Backend>(
         ranks[rank.index()].has_ended(operator).then(|| {
             let planned = schedule.operators()[operator];
             let mut all = Vec::new();
-            for tensor in Tensor::ALL.into_iter().filter(|t| t.is_of_combine() != planned.is_dispatch()) {
+            let is_written = |t: &Tensor| t.is_of_combine() != planned.is_dispatch() && !t.is_of_norm();
+            for tensor in Tensor::ALL.into_iter().filter(is_written) {
                 let len = capacity(&case.shape, global_rank::ep_rank(&case.shape, rank), tensor) as usize;
                 backend
                     .read_output(rank, planned.round, tensor, len, &mut |bytes| all.extend_from_slice(bytes));

@@ -17,7 +17,7 @@ pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 use crate::plan::{route, split};
-use crate::shape::{Op, Protocol, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId, align_up};
 
 /// Returns the words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination,
@@ -37,15 +37,12 @@ pub fn scratch_words(shape: &Shape) -> usize {
     (pairs.max().unwrap_or(0) + table) as usize
 }
 
-/// Returns the bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
-/// AddRmsNorm the same row in f32.
+/// Returns the bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and the same row in
+/// f32 for AddRmsNorm.
 #[must_use]
 pub fn scratch_bytes(shape: &Shape) -> usize {
     let row = shape.row_bytes().max(shape.payload_bytes()).max(shape.result_bytes());
-    let sums = match shape.op() {
-        Op::Combine => 0,
-        Op::CombineAddRmsNorm => 2 * shape.row_bytes(),
-    };
+    let sums = 2 * shape.row_bytes();
     (align_up(row, 32) + sums) as usize
 }
 

@@ -3,8 +3,8 @@
 //! The sum is computed straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32 stays
 //! in the scratch from one step to the next; computing it again would read all rows of the window again.
 
-use super::{Context, Core, SHORT_BYTES, Scratch, internal, room};
-use crate::fabric::{Fabric, Result, prefetches};
+use super::{Context, Core, SHORT_BYTES, Scratch, given, internal, room};
+use crate::fabric::{Fabric, ProtocolError, Result, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::result;
@@ -12,10 +12,12 @@ use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::shape::element::bits;
-use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
+use crate::shape::{K_MAX, SHARED_MAX, Shape};
 use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, cells};
 use core::cell::Cell;
+
+const LOST_NORM: ProtocolError = given("the inputs of combine change between its steps: AddRmsNorm is gone");
 
 /// The terms of a sum. `shared_expert_x` is a term only where shared experts return no rows.
 type Terms<'a> = heapless::Vec<Term<'a>, { K_MAX + SHARED_MAX }>;
@@ -47,12 +49,16 @@ pub(crate) fn write<F: Fabric + ?Sized>(
 ) -> Result<Option<Output>> {
     let (core, inputs) = (cx.core, cx.inputs);
     let (shape, dtype) = (core.shape, core.shape.dtype());
-    let (row, sums) = split(shape, &mut cx.scratch)?;
-    Ok(match output {
-        Output::Sum if shape.op() == Op::Combine => {
-            write_x_out(core, cx.fabric, inputs, token, row, returned)?;
-            None
+    let (row, rest) = split(shape, &mut cx.scratch)?;
+    let Some(norm) = inputs.add_rms_norm else {
+        if output != Output::Sum {
+            return Err(LOST_NORM);
         }
+        write_x_out(core, cx.fabric, inputs, token, row, returned)?;
+        return Ok(None);
+    };
+    let sums = room(rest, 2 * shape.row_bytes())?;
+    Ok(match output {
         Output::Sum => {
             {
                 let mut terms = Terms::new();
@@ -63,7 +69,7 @@ pub(crate) fn write<F: Fabric + ?Sized>(
             core.vector.narrow(dtype, sums, row);
             cx.fabric.write(outputs::x_out(shape, token), row)?;
             // Once the write is taken: the next step may be taken more than once.
-            core.vector.accumulate(dtype, &[Term::row(1.0, inputs.residual(shape, token))], false, sums);
+            core.vector.accumulate(dtype, &[Term::row(1.0, norm.residual(shape, token))], false, sums);
             Some(Output::Add)
         }
         Output::Add => {
@@ -77,7 +83,7 @@ pub(crate) fn write<F: Fabric + ?Sized>(
             Some(Output::Norm { rstd_bits: rstd.to_bits() })
         }
         Output::Norm { rstd_bits } => {
-            core.vector.normalise(dtype, sums, f32::from_bits(rstd_bits), inputs.gamma, row);
+            core.vector.normalise(dtype, sums, f32::from_bits(rstd_bits), norm.gamma, row);
             cx.fabric.write(outputs::entry(shape, Tensor::Y, token.0), row)?;
             None
         }
@@ -166,12 +172,8 @@ fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<()> {
     terms.push(term).map_err(|_| internal("more terms than K and S allow"))
 }
 
-/// Splits the scratch into a row of dtype and, for AddRmsNorm, one of f32.
+/// Splits the scratch into a row of dtype and the rest, where AddRmsNorm keeps one of f32.
 fn split<'u>(shape: &Shape, scratch: &'u mut Scratch<'_>) -> Result<(&'u mut [u8], &'u mut [u8])> {
     let len = shape.row_bytes() as usize;
-    let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(SHORT_BYTES)?;
-    match shape.op() {
-        Op::Combine => Ok((row, &mut [])),
-        Op::CombineAddRmsNorm => Ok((row, room(rest, 2 * shape.row_bytes())?)),
-    }
+    scratch.row.split_at_mut_checked(len).ok_or(SHORT_BYTES)
 }

@@ -1,6 +1,6 @@
 //! A memory may have no room for any effect. Machines then keep what they have done, and repeat nothing.
 
-use super::{Event, OWN, rows, shapes_for_all_phases};
+use super::{Event, OWN, called_by, rows, shapes_for_all_phases};
 use crate::fabric::middleware::Middleware;
 use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::inputs::Inputs;
@@ -158,7 +158,8 @@ pub(super) fn run(shape: &Shape, choices: Choices, every: u64) -> Seen {
     let mut dice = Dice(5);
     let mut round = || {
         let members = 0..shape.ep_world_size() * tp;
-        members.map(|n| Tensors::unmasked(shape, RankId(n / tp), &mut dice)).collect::<Vec<_>>()
+        let one = |n| called_by(shape, RankId(n / tp), Tensors::unmasked(shape, RankId(n / tp), &mut dice));
+        members.map(one).collect::<Vec<_>>()
     };
     let rounds = Vec::from([round(), round()]);
     let judge = Judge::new(shape, rounds, |shape, _, source, token, k| result_row(shape, source, token, k));

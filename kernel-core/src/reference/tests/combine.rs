@@ -3,7 +3,6 @@
 use super::super::{Normed, Range};
 use super::*;
 use crate::inputs::InputError;
-use crate::shape::Op;
 
 /// One rank with two experts and one token of two elements; `z`, `c` and `q` special experts.
 fn specials([z, c, q]: [i64; 3], k: i64) -> Config<'static> {
@@ -137,7 +136,7 @@ fn returned_rows_are_quantised_and_local_ones_are_not() {
 }
 
 fn norm(h: i64, eps: f32) -> Shape {
-    let config = Config { op: Op::CombineAddRmsNorm, norm_eps: eps, ..small([1, 1, 0, 0, 1, h, 1]) };
+    let config = Config { norm_eps: eps, ..small([1, 1, 0, 0, 1, h, 1]) };
     shape(&config)
 }
 
@@ -145,8 +144,7 @@ fn norm(h: i64, eps: f32) -> Shape {
 fn normed(shape: &Shape, row: &[f32], residual: &[f32]) -> Normed {
     let h = shape.h() as usize;
     let tensors = Tensors {
-        residual_x: bf16(residual),
-        gamma: bf16(&vec![1.0; h]),
+        add_rms_norm: Some([bf16(residual), bf16(&vec![1.0; h])]),
         ..Tensors::new(&vec![0.0; h], &[0], &[1.0])
     };
     let ranks = [tensors.inputs()];
@@ -167,7 +165,8 @@ fn a_row_is_normalised_as_on_paper() {
     assert!(smallest <= 0.4 && 0.4 <= largest && largest - smallest < 1e-6, "{smallest} {largest}");
     // In bf16 0.4 is 205 / 512, the products are exact; gamma makes it (1, -1, 2, 0.5) times that.
     let gamma = bf16(&[1.0, -1.0, 2.0, 0.5]);
-    let inputs = [Inputs { gamma: &gamma, ..Inputs::default() }];
+    let add_rms_norm = Some(AddRmsNorm { residual_x: &[], gamma: &gamma });
+    let inputs = [Inputs { add_rms_norm, ..Inputs::default() }];
     let y = Cluster { shape: &shape, ranks: &inputs, elastic_info: None, expert_map: None }.y(
         RankId(0),
         &seen,
@@ -180,14 +179,13 @@ fn a_row_is_normalised_as_on_paper() {
 #[test]
 fn the_residual_is_added_before_anything_is_rounded_to_dtype() {
     let config = small([1, 1, 0, 0, 1, 1, 1]);
-    let shape = shape(&Config { op: Op::CombineAddRmsNorm, const_expert_num: 1, ..config });
+    let shape = shape(&Config { const_expert_num: 1, ..config });
     // The sum is 1 + 2^-9, in bf16 1; with the residual -1 it is 2^-9.
     let tensors = Tensors {
         alpha_1: bf16(&[1.0]),
         alpha_2: bf16(&[1.0]),
         const_v: bf16(&[1.0 / 512.0]),
-        residual_x: bf16(&[-1.0]),
-        gamma: bf16(&[1.0]),
+        add_rms_norm: Some([bf16(&[-1.0]), bf16(&[1.0])]),
         ..Tensors::new(&[1.0], &[1], &[1.0])
     };
     let ranks = [tensors.inputs()];
@@ -201,8 +199,7 @@ fn epsilon_is_added_to_the_mean_and_an_inactive_token_has_its_residual() {
     let shape = norm(2, 12.0);
     let tensors = Tensors {
         mask_1d: Some(vec![false]),
-        residual_x: bf16(&[2.0, -2.0]),
-        gamma: bf16(&[1.0, 1.0]),
+        add_rms_norm: Some([bf16(&[2.0, -2.0]), bf16(&[1.0, 1.0])]),
         ..Tensors::new(&[9.0, 9.0], &[0], &[1.0])
     };
     let ranks = [tensors.inputs()];

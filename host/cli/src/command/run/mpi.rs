@@ -206,7 +206,7 @@ fn send_outputs(job: &Job<'_>, cluster: &Whole, told: &Told) {
     let Ok(view) = view(job, cluster) else { return };
     for &(rank, rows) in &told.rows {
         let rank = RankId(rank);
-        let tensors = output::read(&job.case.shape, &view, (rank, rows), job.plan.last_rounds() - 1);
+        let tensors = output::read(&job.case, &view, (rank, rows), job.plan.last_rounds() - 1);
         for (tensor, bytes) in Tensor::ALL.into_iter().zip(tensors) {
             cluster.send_output(rank, tensor, &bytes);
         }
@@ -222,7 +222,7 @@ fn ended(job: &Job<'_>, cluster: &Whole, told: &[Told]) -> Result<Ran, Error> {
     let view = view(job, cluster)?;
     output::write_read(path, &job.case, &rows, |rank, rows| {
         if cluster.world.is_here(rank) {
-            output::read(&job.case.shape, &view, (rank, rows), job.plan.last_rounds() - 1)
+            output::read(&job.case, &view, (rank, rows), job.plan.last_rounds() - 1)
         } else {
             Tensor::ALL.map(|tensor| cluster.output(rank, tensor))
         }

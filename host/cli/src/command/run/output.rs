@@ -8,12 +8,16 @@ use veriep_case::global_rank;
 use veriep_case::result::{self, Outputs, RankResult};
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
-use veriep_core::shape::Shape;
+use veriep_core::shape::Op;
 use veriep_core::units::RankId;
 use veriep_group::backend::Backend;
 
-/// Bytes of an output of a rank that received so many `rows`.
-fn len(shape: &Shape, rank: RankId, rows: usize, tensor: Tensor) -> u64 {
+/// Bytes of an output of a rank that received so many `rows`; 0 for one that the case's combine does not write.
+fn len(case: &Case, rank: RankId, rows: usize, tensor: Tensor) -> u64 {
+    if tensor.is_of_norm() && case.config.operator() == Op::Combine {
+        return 0;
+    }
+    let shape = &case.shape;
     let ep_rank = global_rank::ep_rank(shape, rank);
     let all = capacity(shape, ep_rank, tensor);
     if tensor.is_of_received_rows() {
@@ -29,7 +33,7 @@ fn len(shape: &Shape, rank: RankId, rows: usize, tensor: Tensor) -> u64 {
 
 /// Reads the outputs of a rank that received so many `rows` in batch number `batch` of the last unit.
 pub(super) fn read<B: Backend>(
-    shape: &Shape,
+    case: &Case,
     backend: &B,
     (rank, rows): (RankId, usize),
     batch: usize,
@@ -37,7 +41,7 @@ pub(super) fn read<B: Backend>(
     Tensor::ALL.map(|tensor| {
         let mut bytes = Vec::new();
         let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);
-        backend.read_output(rank, batch, tensor, len(shape, rank, rows, tensor) as usize, read);
+        backend.read_output(rank, batch, tensor, len(case, rank, rows, tensor) as usize, read);
         bytes
     })
 }
@@ -50,7 +54,7 @@ pub(super) fn write<B: Backend>(
     rows: &[usize],
     batch: usize,
 ) -> Result<(), Error> {
-    write_read(path, case, rows, |rank, rows| read(&case.shape, backend, (rank, rows), batch))
+    write_read(path, case, rows, |rank, rows| read(case, backend, (rank, rows), batch))
 }
 
 /// The same with outputs that `read` reads, of a rank with so many rows.

@@ -148,7 +148,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         operator("dispatch", &costs.dispatch, (bytes.payload, moved.0), copies(|r| r.dispatch)),
         operator("combine", &costs.combine, (bytes.results, moved.1), copies(|r| r.combine)),
     ];
-    let compared = match shape.op() {
+    let compared = match case.config.operator() {
         Op::Combine => "bit for bit on every round",
         Op::CombineAddRmsNorm => "bit for bit on every round; rstd by its range, y by that rstd",
     };

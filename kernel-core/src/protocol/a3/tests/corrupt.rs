@@ -444,3 +444,35 @@ fn unchecked_inputs_are_an_error_and_not_a_panic() {
     group.tensors()[0].x.truncate(8);
     assert!(matches!(error(&mut group), ProtocolError::Given(_)), "x");
 }
+
+/// Rank 0 alone calls combine with AddRmsNorm, and rank 1 has sent it everything.
+fn at_combine_with_norm() -> Group {
+    let mut group = at_combine(1);
+    let shape = group.shape;
+    let plain = group.tensors()[0].clone();
+    group.tensors()[0] = plain.with_add_rms_norm(shape, RANK);
+    for _ in 0..100 {
+        group.step(1).unwrap();
+    }
+    group
+}
+
+#[test]
+fn add_rms_norm_that_is_taken_away_between_its_outputs_is_an_error() {
+    for phase in ["Add", "Rstd", "Norm"] {
+        let mut group = at_combine_with_norm();
+        assert_eq!(until(&mut group, phase), None);
+        group.tensors()[0].add_rms_norm = None;
+        assert!(matches!(error(&mut group), ProtocolError::Given(_)), "{phase}");
+    }
+}
+
+#[test]
+fn add_rms_norm_without_room_for_a_row_of_f32_is_an_error() {
+    let mut group = at_combine_with_norm();
+    let len = group.core(0).row.len();
+    // The row of four elements has 8 bytes, and 16 as f32.
+    assert!(len >= 8 + 16);
+    group.core(0).row.truncate(8 + 16 - 1);
+    assert!(matches!(error(&mut group), ProtocolError::Given(_)));
+}

@@ -8,7 +8,7 @@ use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::{route, split};
 use crate::protocol::{Choices, Flags, Receive};
-use crate::shape::{BatchSizes, Config, Dtype, Op, Shape};
+use crate::shape::{BatchSizes, Config, Dtype, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::{Group, in_turn};
 use crate::testing::random;
@@ -18,21 +18,35 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
+/// What ranks bring besides their tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Extras {
+    /// Smooth scales.
+    pub(crate) smoothed: bool,
+    /// What AddRmsNorm reads.
+    pub(crate) norm: bool,
+}
+
+impl Extras {
+    pub(crate) const NONE: Self = Self { smoothed: false, norm: false };
+}
+
 /// Random routings and masks, and every other time also `shared_expert_x`, where it is allowed.
-fn random_tensors(shape: &Shape, smoothed: bool, dice: &mut Dice) -> Vec<Tensors> {
+fn random_tensors(shape: &Shape, extras: Extras, dice: &mut Dice) -> Vec<Tensors> {
     let shared_expert_x = shape.shared_expert_rank_num() == 0 && dice.below(2) == 0;
     let ranks = (0..shape.ep_world_size()).map(RankId);
     let one = |rank| {
         let tensors = Tensors::random(shape, rank, dice);
-        let tensors = if smoothed { tensors.smoothed(shape) } else { tensors };
+        let tensors = if extras.smoothed { tensors.smoothed(shape) } else { tensors };
+        let tensors = if extras.norm { tensors.with_add_rms_norm(shape, rank) } else { tensors };
         if shared_expert_x { tensors.with_shared_expert_x(shape, rank) } else { tensors }
     };
     ranks.map(one).collect()
 }
 
 /// Rounds with fresh routings and masks on one group, in a random interleaving.
-pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices: Choices, dice: &mut Dice) {
-    let mut group = Group::new(shape, random_tensors(shape, smoothed, dice));
+pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, extras: Extras, choices: Choices, dice: &mut Dice) {
+    let mut group = Group::new(shape, random_tensors(shape, extras, dice));
     group.choices = choices;
     for round in 0..rounds {
         for (rank, tensors) in (0..).map(RankId).zip(&*group.tensors()) {
@@ -54,7 +68,7 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
             world.no_flag_is_left(shape, choices.receive),
             "a flag is left after round {round} of {shape:?}"
         );
-        group.judge.rounds.push(random_tensors(shape, smoothed, dice));
+        group.judge.rounds.push(random_tensors(shape, extras, dice));
     }
 }
 
@@ -65,7 +79,7 @@ fn a_step_has_up_to_sixteen_effects_of_a_kind_unless_they_come_one_by_one() {
     for (receive, one_by_one) in receive.into_iter().flat_map(|receive| [(receive, true), (receive, false)]) {
         let shape = domain.shape();
         let mut dice = Dice(5);
-        let mut group = Group::new(&shape, random_tensors(&shape, false, &mut dice));
+        let mut group = Group::new(&shape, random_tensors(&shape, Extras::NONE, &mut dice));
         group.choices.receive = receive;
         group.one_by_one = if one_by_one { |_| true } else { |_| false };
         group.begin_dispatch();
@@ -95,7 +109,6 @@ proptest! {
             const_expert_num: q,
             // Pull combine does not support blocks.
             comm_quant_mode: if comm_quant && receive < 2 { 2 } else { 0 },
-            op: if norm { Op::CombineAddRmsNorm } else { Op::Combine },
             quant_mode: if quantised { 2 } else { 0 },
             dtype: if f16 { Dtype::F16 } else { Dtype::Bf16 },
             expert_token_nums_type: if prefix_sums { 0 } else { 1 },
@@ -110,17 +123,18 @@ proptest! {
             areas if areas < 4 || quantised => Receive::Direct { areas: 1 + areas % 2 },
             areas => Receive::Overwrite { areas: 1 + areas % 2 },
         };
-        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags, receive, ..Choices::default() }, &mut Dice(seed));
+        assert_rounds(&shape, 3, Extras { smoothed: quantised && smoothed, norm }, Choices { order, flags, receive, ..Choices::default() }, &mut Dice(seed));
     }
 }
 
-/// Dispatch knows nothing of AddRmsNorm: its shape has the default, and the shape of combine alone says it.
+/// Dispatch knows nothing of AddRmsNorm: its shape has the default, and the shape of combine alone has the epsilon.
 #[test]
-fn a_dispatch_does_not_know_which_operator_follows() {
+fn a_dispatch_does_not_know_the_epsilon_of_its_combine() {
     let plain = Domain { r: 3, e: 6, k: 2, h: 8, bs: 3, cores: 2, ..PAIR }.config();
-    let shape = shape_of(&Config { op: Op::CombineAddRmsNorm, norm_eps: 1e-3, ..plain });
+    let shape = shape_of(&Config { norm_eps: 1e-3, ..plain });
     let mut dice = Dice(7);
-    let mut group = Group::new(&shape, random_tensors(&shape, false, &mut dice));
+    let mut group =
+        Group::new(&shape, random_tensors(&shape, Extras { norm: true, ..Extras::NONE }, &mut dice));
     let of_combine = group.cluster.shape;
     group.cluster.shape = Box::leak(Box::new(shape_of(&plain)));
     group.begin_dispatch();
@@ -134,14 +148,14 @@ fn a_dispatch_does_not_know_which_operator_follows() {
 #[test]
 fn more_cores_than_work_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 3, bs: 1, cores: 48 };
-    assert_rounds(&domain.shape(), 2, false, Choices::default(), &mut Dice(1));
+    assert_rounds(&domain.shape(), 2, Extras::NONE, Choices::default(), &mut Dice(1));
 }
 
 #[test]
 fn counts_and_indices_longer_than_one_write_agree_with_the_oracle() {
     // 2 * 40 pairs and 70 slots of one expert: each takes two writes.
     let domain = Domain { r: 70, e: 70, k: 40 / 8, h: 1, bs: 16, ..PAIR };
-    assert_rounds(&domain.shape(), 1, false, Choices::default(), &mut Dice(2));
+    assert_rounds(&domain.shape(), 1, Extras::NONE, Choices::default(), &mut Dice(2));
 }
 
 #[test]
@@ -150,7 +164,7 @@ fn an_expert_whose_counts_are_in_two_writes_has_the_rows_of_both() {
     let domain = Domain { r: 6, e: 72, k: 8, h: 1, bs: 16, cores: 1, ..PAIR };
     for expert_token_nums_type in [0, 1] {
         let shape = shape_of(&Config { expert_token_nums_type, ..domain.config() });
-        assert_rounds(&shape, 1, false, Choices::default(), &mut Dice(6));
+        assert_rounds(&shape, 1, Extras::NONE, Choices::default(), &mut Dice(6));
     }
 }
 
@@ -158,7 +172,7 @@ fn an_expert_whose_counts_are_in_two_writes_has_the_rows_of_both() {
 fn every_flag_of_the_most_columns_that_there_are_is_awaited_and_cleared() {
     // K = 16, and a shared expert's column after them.
     let domain = Domain { r: 3, e: 16, s: 1, rs: 1, k: 16, h: 1, bs: 2, cores: 2 };
-    assert_rounds(&domain.shape(), 3, false, Choices::default(), &mut Dice(7));
+    assert_rounds(&domain.shape(), 3, Extras::NONE, Choices::default(), &mut Dice(7));
 }
 
 /// One row of each token belongs to another rank, in any column, and that rank is slow.
@@ -193,7 +207,7 @@ fn ranks_with_different_batches_agree_with_the_oracle() {
         let config = Config { bs: BatchSizes::PerRank(&bs), global_bs: 15, ..domain.config() };
         for (flags, receive) in choices {
             let choices = Choices { flags, receive, ..Choices::default() };
-            assert_rounds(&shape_of(&config), 3, false, choices, &mut Dice(3));
+            assert_rounds(&shape_of(&config), 3, Extras::NONE, choices, &mut Dice(3));
         }
     }
 }
@@ -205,7 +219,7 @@ fn cores_of_a_shared_expert_rank_copy_equally_many_rows() {
     for cores in [2, 3, 4, 6] {
         let shape = Domain { r: 6, e: 3, s: 1, rs: 3, k: 2, h: 2, bs: 24, cores }.shape();
         for receive in [Receive::Copy, Receive::InPlace] {
-            assert_rounds(&shape, 3, false, Choices { receive, ..Choices::default() }, &mut Dice(5));
+            assert_rounds(&shape, 3, Extras::NONE, Choices { receive, ..Choices::default() }, &mut Dice(5));
         }
         let full = |rank| Tensors::new(&shape, rank, [0, 1].repeat(24), OwnedMask::None);
         let mut group = Group::new(&shape, (0..6).map(RankId).map(full).collect());
@@ -224,7 +238,7 @@ fn cores_of_a_shared_expert_rank_copy_equally_many_rows() {
 #[test]
 fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
     let domain = Domain { e: 4, k: 2, cores: 3, ..PAIR };
-    assert_rounds(&domain.shape(), 10, false, Choices::default(), &mut Dice(4));
+    assert_rounds(&domain.shape(), 10, Extras::NONE, Choices::default(), &mut Dice(4));
 }
 
 #[test]
@@ -255,22 +269,21 @@ proptest! {
         }
         // The core with the most pairs may have one slot fewer than another.
         prop_assert!((most..=most + 1).contains(&scratch_words(&shape)), "{} for {most}", scratch_words(&shape));
-        prop_assert_eq!(scratch_bytes(&shape) as u64, shape.row_bytes().next_multiple_of(32));
+        prop_assert_eq!(scratch_bytes(&shape) as u64, shape.row_bytes().next_multiple_of(32) + 2 * shape.row_bytes());
     }
 }
 
 #[test]
-fn the_scratch_grows_for_rows_longer_as_blocks_and_for_rows_of_f32_alone() {
-    let bytes = |h, comm_quant_mode, op| {
-        scratch_bytes(&shape_of(&Config { comm_quant_mode, op, ..Domain { h, ..PAIR }.config() }))
+fn the_scratch_has_a_row_as_the_longest_format_and_as_f32() {
+    let bytes = |h, comm_quant_mode| {
+        scratch_bytes(&shape_of(&Config { comm_quant_mode, ..Domain { h, ..PAIR }.config() }))
     };
     // 7168 elements: 14 336 B; as blocks 7168 + 2 * 896 = 8960 B; as f32 28 672 B.
-    assert_eq!(bytes(7168, 0, Op::Combine), 14_336);
-    assert_eq!(bytes(7168, 2, Op::Combine), 14_336);
-    assert_eq!(bytes(7168, 0, Op::CombineAddRmsNorm), 14_336 + 28_672);
-    // 4 elements: 8 B; as blocks 32 + 2 B.
-    assert_eq!(bytes(4, 0, Op::Combine), 32);
-    assert_eq!(bytes(4, 2, Op::Combine), 64);
+    assert_eq!(bytes(7168, 0), 14_336 + 28_672);
+    assert_eq!(bytes(7168, 2), 14_336 + 28_672);
+    // 4 elements: 8 B; as blocks 32 + 2 B; as f32 16 B.
+    assert_eq!(bytes(4, 0), 32 + 16);
+    assert_eq!(bytes(4, 2), 64 + 16);
 }
 
 /// One rank, two tokens, K = 3 of one MoE, one zero, one copy and two const experts.

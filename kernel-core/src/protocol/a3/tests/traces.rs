@@ -3,7 +3,7 @@
 use crate::fabric::Progress;
 use crate::plan::order::SendOrder;
 use crate::protocol::Flags;
-use crate::shape::{Config, Op, Shape};
+use crate::shape::{Config, Shape};
 use crate::sim::Actor;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::golden;
@@ -127,11 +127,14 @@ fn the_transitions_of_both_machines_are_as_committed() {
             copy_expert_num,
             const_expert_num,
             comm_quant_mode: 2 * comm_quant,
-            op: if norm == 1 { Op::CombineAddRmsNorm } else { Op::Combine },
             ..domain.config()
         });
         let ranks = (0..shape.ep_world_size()).map(RankId);
-        let tensors: Vec<_> = ranks.map(|rank| Tensors::random(&shape, rank, &mut dice)).collect();
+        let one = |rank| {
+            let tensors = Tensors::random(&shape, rank, &mut dice);
+            if norm == 1 { tensors.with_add_rms_norm(&shape, rank) } else { tensors }
+        };
+        let tensors: Vec<_> = ranks.map(one).collect();
         let mut group = Group::new(&shape, tensors);
         let [joint, separate, combine] = &mut seen;
         group.choices.flags = if seed % 2 == 0 { Flags::Joint } else { Flags::Separate };

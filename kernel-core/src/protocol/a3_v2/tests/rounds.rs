@@ -1,7 +1,7 @@
 //! Whole rounds of many shapes against the reference.
 
 use crate::plan::order::SendOrder;
-use crate::protocol::a3::tests::rounds::assert_rounds;
+use crate::protocol::a3::tests::rounds::{Extras, assert_rounds};
 use crate::protocol::{Choices, Flags};
 use crate::shape::{BatchSizes, Config, Dtype, Protocol};
 use crate::testing::domain::{Dice, Domain, PAIR, not_all_idle, shape as shape_of};
@@ -35,7 +35,7 @@ proptest! {
             ..domain.config()
         });
         let order = if plain { SendOrder::Plain } else { SendOrder::Staggered };
-        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, ..Choices::default() }, &mut Dice(seed));
+        assert_rounds(&shape, 3, Extras { smoothed: quantised && smoothed, ..Extras::NONE }, Choices { order, ..Choices::default() }, &mut Dice(seed));
     }
 }
 
@@ -43,7 +43,7 @@ proptest! {
 fn more_cores_than_work_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 300, bs: 1, cores: 48 };
     let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
-    assert_rounds(&shape, 2, false, Choices::default(), &mut Dice(1));
+    assert_rounds(&shape, 2, Extras::NONE, Choices::default(), &mut Dice(1));
 }
 
 #[test]
@@ -52,6 +52,6 @@ fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
     let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
     // The choice between joint and separate flags belongs to the plain layout and changes nothing here.
     for flags in [Flags::Joint, Flags::Separate] {
-        assert_rounds(&shape, 10, false, Choices { flags, ..Choices::default() }, &mut Dice(4));
+        assert_rounds(&shape, 10, Extras::NONE, Choices { flags, ..Choices::default() }, &mut Dice(4));
     }
 }

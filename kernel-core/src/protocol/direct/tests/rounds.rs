@@ -2,7 +2,7 @@
 
 use crate::layout::state::Slots;
 use crate::plan::order::SendOrder;
-use crate::protocol::a3::tests::rounds::assert_rounds;
+use crate::protocol::a3::tests::rounds::{Extras, assert_rounds};
 use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config};
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
@@ -19,7 +19,7 @@ const ONE: Choices = Choices {
 #[test]
 fn more_cores_than_work_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 3, bs: 1, cores: 48 };
-    assert_rounds(&domain.shape(), 2, false, ONE, &mut Dice(1));
+    assert_rounds(&domain.shape(), 2, Extras::NONE, ONE, &mut Dice(1));
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn ten_rounds_turn_epochs_partitions_and_areas_all_the_way_round() {
     let areas = |areas| [Receive::Direct { areas }, Receive::Overwrite { areas }];
     for receive in [1, 2].map(areas).into_iter().flatten() {
         let choices = Choices { receive, ..ONE };
-        assert_rounds(&domain.shape(), 10, false, choices, &mut Dice(4));
+        assert_rounds(&domain.shape(), 10, Extras::NONE, choices, &mut Dice(4));
     }
 }
 
@@ -39,17 +39,17 @@ fn ranks_with_different_batches_and_many_pairs_agree_with_the_oracle() {
         let domain = Domain { r: 3, e: 6, s, rs: s, k: 2, h: 2, cores: 2, ..PAIR };
         let config = Config { bs: BatchSizes::PerRank(&bs), global_bs: 15, ..domain.config() };
         for receive in [ONE.receive, Receive::Overwrite { areas: 1 }] {
-            assert_rounds(&shape_of(&config), 3, false, Choices { receive, ..ONE }, &mut Dice(3));
+            assert_rounds(&shape_of(&config), 3, Extras::NONE, Choices { receive, ..ONE }, &mut Dice(3));
         }
     }
     // 2 * 40 pairs, 70 slots of one expert: each takes two writes.
     let domain = Domain { r: 70, e: 70, k: 5, h: 1, bs: 16, ..PAIR };
-    assert_rounds(&domain.shape(), 1, false, ONE, &mut Dice(2));
+    assert_rounds(&domain.shape(), 1, Extras::NONE, ONE, &mut Dice(2));
 }
 
 #[test]
 fn tables_of_more_words_than_one_put_has_agree_with_the_oracle() {
     // 70 local experts: counts, grants and sums of a rank take two puts each, in steps of their own.
     let domain = Domain { e: 140, k: 8, h: 1, bs: 16, cores: 2, ..PAIR };
-    assert_rounds(&domain.shape(), 2, false, ONE, &mut Dice(2));
+    assert_rounds(&domain.shape(), 2, Extras::NONE, ONE, &mut Dice(2));
 }
