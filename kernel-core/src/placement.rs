@@ -105,7 +105,8 @@ impl Shape {
     }
 
     /// Returns whether rank `source` sends to shared-expert rank `to`.
-    pub(crate) const fn sends_to_shared(&self, source: RankId, to: RankId) -> bool {
+    #[must_use]
+    pub const fn sends_to_shared(&self, source: RankId, to: RankId) -> bool {
         match self.shared_expert_of(to) {
             Some(j) => self.shared_home(source, j).rank.0 == to.0,
             None => false,

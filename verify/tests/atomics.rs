@@ -9,7 +9,7 @@ use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 
 /// The folders whose sources ship. The models themselves, in `verify/src/loom`, access words as what they run does.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "kernel-core/src",
     "kernel-core/capi/src",
     "host/bench/src",
@@ -19,6 +19,7 @@ const FOLDERS: [&str; 14] = [
     "host/mpi/src",
     "host/plan/src",
     "host/sim/src",
+    "host/spread/src",
     "host/trace/src",
     "host/python/src",
     "verify/src/explorer",

@@ -34,13 +34,13 @@ use veriep_case::padding::Padding;
 use veriep_case::presets;
 use veriep_case::result;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::shape::Release;
 use veriep_group::compared::Asked;
 use veriep_group::driver::threads::Spread;
 use veriep_group::vector::Unit;
 use veriep_plan::diagnose::OperatorSource;
 use veriep_plan::mode::{self, Mode};
+use veriep_spread::shared::SharedSplit;
 
 /// Run, check and debug Mixture-of-Experts dispatch and combine (Ascend A2/A3) without an NPU.
 #[derive(Debug, Parser)]

@@ -6,9 +6,9 @@ use veriep_case::experts::Experts;
 use veriep_core::fabric::{Capabilities, Terms};
 use veriep_core::layout::state::Slots;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{Protocol, Shape};
+use veriep_spread::shared::SharedSplit;
 
 /// Returns the name of an order.
 #[must_use]

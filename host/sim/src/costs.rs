@@ -4,7 +4,7 @@ use serde::Deserialize;
 use std::path::Path;
 use veriep_case::config::keys;
 use veriep_case::error::Error;
-use veriep_core::plan::port::PORTS;
+use veriep_spread::port::PORTS;
 
 /// Picoseconds.
 pub type Ps = u64;

@@ -5,10 +5,10 @@
 use super::costs::{Egress, Links, PortBy, Ps, Tier, mbs, ps, transfer};
 use std::collections::{HashMap, VecDeque};
 use veriep_core::place::Place;
-use veriep_core::plan::port::{self, Bits20To9};
 use veriep_core::shape::Shape;
 use veriep_core::sim::{Actor, FlightId};
 use veriep_core::units::RankId;
+use veriep_spread::port::{self, Bits20To9};
 use veriep_trace::events::timeline::{Busy, Direction};
 
 #[cfg(test)]

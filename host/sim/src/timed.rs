@@ -11,8 +11,6 @@ use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Awaited, Fabric, Fault, Wait};
 use veriep_core::place::{Place, Region};
-use veriep_core::plan::port::{self, Bits20To9};
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::even_owner;
 use veriep_core::protocol::Operator;
 use veriep_core::shape::Shape;
@@ -21,6 +19,8 @@ use veriep_core::sim::flight::FlightKind;
 use veriep_core::sim::{Actor, Choice, Chooser, Flight, FlightId};
 use veriep_core::units::RankId;
 use veriep_group::interrupt;
+use veriep_spread::port::{self, Bits20To9};
+use veriep_spread::shared::SharedSplit;
 use veriep_trace::events::log::Log;
 use veriep_trace::queue::Queue;
 

@@ -2,11 +2,11 @@
 
 use veriep_case::error::Error;
 use veriep_case::generate::{Options, generate};
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_sim::costs::Cluster;
 use veriep_sim::timed::{Paces, WHOLE};
 use veriep_sim::{Outcome, Plan, Wakes, run};
+use veriep_spread::shared::SharedSplit;
 use veriep_testing::trial::preset_with;
 
 /// Simulates two rounds of a preset, and returns the outcome.

@@ -3,14 +3,11 @@
 
 pub mod counts;
 pub mod experts;
-pub mod incast;
 pub mod order;
 pub mod permute;
-pub mod port;
 pub mod relay;
 pub mod returns;
 pub mod route;
-pub mod shared;
 pub mod split;
 pub mod table;
 

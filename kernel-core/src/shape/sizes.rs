@@ -191,7 +191,8 @@ impl Shape {
     }
 
     /// Returns the number of replicas of each shared expert: `Rs / S`; 0 when no rank holds shared experts.
-    pub(crate) const fn shared_replicas(&self) -> u32 {
+    #[must_use]
+    pub const fn shared_replicas(&self) -> u32 {
         if self.shared_expert_num == 0 {
             0
         } else {
@@ -316,7 +317,7 @@ const fn record_scale_at(payload: u64) -> u64 {
 }
 
 /// Returns the bytes between two result rows of `row` bytes. With a port offset it is never a multiple of seven packets, or
-/// all rows would begin at the same one of seven ports ([`port`](crate::plan::port)).
+/// all rows would begin at the same one of seven ports, as `veriep-spread` counts them.
 pub(crate) const fn combine_pitch(row: u64, port_offset: u64) -> u64 {
     let pitch = align_up(row, SLOT_ALIGN);
     let crowds = port_offset > 0 && pitch.is_multiple_of(7 * SLOT_ALIGN);

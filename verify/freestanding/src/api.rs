@@ -27,12 +27,9 @@ use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
 use veriep_core::plan::counts::{self, ShareSum};
 use veriep_core::plan::experts::ExpertSends;
-use veriep_core::plan::incast::{self, Incast, Tally};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::permute::{self, Cumsum, RecvCounts};
-use veriep_core::plan::port::{self, Bits20To9, Load, PORTS};
 use veriep_core::plan::route::{self, Sends};
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::outstanding::{CoreRows, Outstanding};
 use veriep_core::protocol::{
@@ -348,10 +345,8 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     let sends = Sends::new(shape, rank, order, &share);
     let first = Sends::iter(&sends, inputs, slots).next();
     keep_all(Sends::iter(&sends, inputs, slots));
-    for split in black_box([SharedSplit::AllIn, SharedSplit::Even]) {
-        keep(split.count(shape, rank, rank, at));
-        keep(first.map(|send| split.resend(shape, rank, send, at)));
-    }
+    keep(first);
+    keep((shape.shared_replicas(), shape.sends_to_shared(rank, RankId(at))));
     let by_expert = ExpertSends { sends, slots, experts: &(0..at) };
     keep_all(ExpertSends::iter(&by_expert, inputs));
 
@@ -375,11 +370,6 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     keep_all(returns::received(shape, rank, |_| *inputs));
     let row = returns::Received { local_expert: at, source: rank, pair: Pair { token: Token(at), k: at } };
     keep_all(returns::returns(shape, rank, core, order, &[row; 3]));
-    let step = incast::step([(rank, RankId(at))].into_iter(), slice(&mut [Tally::default(); 4]));
-    keep(step.and(Incast::default()));
-    let mut loads = [Load::default(); PORTS];
-    port::add(&Bits20To9, shape, rank, Place::window(at.into()), at.into(), &mut loads);
-    keep(loads);
 }
 
 /// Where direct placement puts what it sends.

@@ -5,7 +5,7 @@ use super::{ByName, ConfigArgs, ModeArgs};
 use clap::Args;
 use veriep_case::generate::{MaskKind, Routing};
 use veriep_core::plan::order::SendOrder;
-use veriep_core::plan::shared::SharedSplit;
+use veriep_spread::shared::SharedSplit;
 
 #[derive(Args, Debug)]
 pub struct PlanArgs {

@@ -5,7 +5,7 @@ use super::{ByName, ConfigArgs, ModeArgs, RecordArgs, TensorArgs, number};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::plan::shared::SharedSplit;
+use veriep_spread::shared::SharedSplit;
 
 /// Rows of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

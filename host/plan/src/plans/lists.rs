@@ -12,15 +12,15 @@ use veriep_core::layout::record::sent_bytes;
 use veriep_core::layout::state::Partition;
 use veriep_core::place::Place;
 use veriep_core::plan::experts::ExpertSends;
-use veriep_core::plan::incast::{self, Incast, Tally};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::returns::{Received, received, returns};
 use veriep_core::plan::route::{self, Send, Sends};
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Pair, RankId};
+use veriep_spread::incast::{self, Incast, Tally};
+use veriep_spread::shared::SharedSplit;
 
 /// Who sends what, as far as it is known. Ranks go by their numbers as members, in an elastic domain by new id.
 pub struct Traffic {

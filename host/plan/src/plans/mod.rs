@@ -17,7 +17,7 @@ pub use one_core::ranges;
 use core::ops::Range;
 use serde::Serialize;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::plan::shared::SharedSplit;
+use veriep_spread::shared::SharedSplit;
 
 /// The request for a plan of A3.
 #[derive(Clone, Copy, Debug)]

@@ -14,11 +14,11 @@ use veriep_core::plan::counts::expert_of_slot;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::returns::Received;
 use veriep_core::plan::route;
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::{self, Work};
 use veriep_core::protocol::{Choices, Flags};
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
+use veriep_spread::shared::SharedSplit;
 
 /// Between phases, where a rank has several cores.
 pub(super) const BARRIER: &str = "core barrier";

@@ -5,10 +5,10 @@ use serde::Serialize;
 use veriep_core::layout::data::dispatch_record;
 use veriep_core::layout::state::{Partition, dispatch_slot};
 use veriep_core::placement::Home;
-use veriep_core::plan::port::{Bits20To9, Load, PACKET, PORTS, REGION_ALIGN, add};
 use veriep_core::plan::route::Send;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
+use veriep_spread::port::{Bits20To9, Load, PACKET, PORTS, REGION_ALIGN, add};
 
 /// Packets by port.
 #[derive(Debug, Serialize)]

@@ -4,12 +4,12 @@ use super::lists::{Traffic, Writes, incasts};
 use super::{Asked, ports};
 use crate::mode::{order_name, split_name};
 use serde::Serialize;
-use veriep_core::plan::incast::Incast;
 use veriep_core::plan::order::SendOrder;
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::outstanding::{CoreRows, Outstanding};
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
+use veriep_spread::incast::Incast;
+use veriep_spread::shared::SharedSplit;
 
 /// The orders of dispatch: over destinations it goes as staggered.
 const ORDERS: [SendOrder; 3] = [SendOrder::Plain, SendOrder::Staggered, SendOrder::Stride];

@@ -16,11 +16,11 @@ use veriep_case::error::Error;
 use veriep_case::generate::{MaskKind, Options, generate};
 use veriep_case::global_rank;
 use veriep_case::hints;
-use veriep_core::plan::shared::SharedSplit;
 use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_plan::plans::lists::Traffic;
 use veriep_plan::plans::{self, Asked, Ends};
+use veriep_spread::shared::SharedSplit;
 
 /// The beginning of every plan.
 #[derive(Debug, Serialize)]

@@ -2,7 +2,7 @@
 //!
 //! A step is the i-th send of every core that still has one, as if all cores sent at one speed from a common start.
 
-use crate::units::RankId;
+use veriep_core::units::RankId;
 
 /// The senders to one receiver at one step; scratch of [`step`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub fn step(sends: impl Iterator<Item = (RankId, RankId)>, tallies: &mut [Tally]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random;
+    use crate::random;
     use alloc::collections::{BTreeMap, BTreeSet};
     use alloc::vec::Vec;
     use proptest::collection::vec;

@@ -4,11 +4,11 @@
 //! Earlier, each rank split its tokens evenly over the `n` replicas, in the replicas' order. So every rank sent to every
 //! replica, and all began with the first one, while the other replicas received nothing.
 
-use super::route::Send;
-use super::split;
-use crate::placement::Home;
-use crate::shape::Shape;
-use crate::units::{RankId, div_rem};
+use veriep_core::placement::Home;
+use veriep_core::plan::route::Send;
+use veriep_core::plan::split;
+use veriep_core::shape::Shape;
+use veriep_core::units::{RankId, div_rem};
 
 /// The distribution of a rank's tokens over the replicas of a shared expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -23,14 +23,7 @@ pub enum SharedSplit {
 impl SharedSplit {
     /// Returns the location and the slot there of the `ordinal`-th of `tokens` active tokens of rank `source`, for shared
     /// expert `j`.
-    pub(crate) const fn row(
-        self,
-        shape: &Shape,
-        source: RankId,
-        j: u32,
-        ordinal: u32,
-        tokens: u32,
-    ) -> (Home, u32) {
+    const fn row(self, shape: &Shape, source: RankId, j: u32, ordinal: u32, tokens: u32) -> (Home, u32) {
         match self {
             Self::AllIn => (shape.shared_home(source, j), ordinal),
             Self::Even => {
@@ -70,13 +63,22 @@ impl SharedSplit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::domain::{Domain, PAIR};
+    use crate::testing::shape as shape_of;
     use alloc::collections::BTreeSet;
     use alloc::vec;
     use alloc::vec::Vec;
+    use veriep_core::shape::{BatchSizes, Config};
 
     fn a3_288() -> Shape {
-        Domain { r: 288, e: 256, s: 1, rs: 32, k: 8, h: 1, bs: 48, cores: 8 }.shape()
+        shape_of(&Config {
+            ep_world_size: 288,
+            moe_expert_num: 256,
+            shared_expert_num: 1,
+            shared_expert_rank_num: 32,
+            h: 1,
+            bs: BatchSizes::Uniform(48),
+            ..Config::default()
+        })
     }
 
     /// Returns the number of ranks that send their token number `token` to each shared-expert rank.
@@ -107,8 +109,16 @@ mod tests {
             (1..=4).flat_map(|s| (1..=5).flat_map(move |n| (1..=12).map(move |t| (s, n, t))))
         {
             let rs = i64::from(s * replicas);
-            let domain = Domain { r: rs + 1, e: 1, s: s.into(), rs, k: 1, h: 1, bs: 12, ..PAIR };
-            let shape = domain.shape();
+            let shape = shape_of(&Config {
+                ep_world_size: rs + 1,
+                moe_expert_num: 1,
+                shared_expert_num: s.into(),
+                shared_expert_rank_num: rs,
+                k: 1,
+                h: 1,
+                bs: BatchSizes::Uniform(12),
+                ..Config::default()
+            });
             for source in (0..shape.ep_world_size()).map(RankId) {
                 let mut rows = BTreeSet::new();
                 for (j, ordinal) in (0..s).flat_map(|j| (0..tokens).map(move |t| (j, t))) {

@@ -10,10 +10,10 @@
 //! addresses of regions (state region and window of one rank follow those of the previous rank, each at a multiple of 2
 //! MiB).
 
-use crate::layout::state::STATE_BYTES;
-use crate::place::{Place, Region};
-use crate::shape::Shape;
-use crate::units::{RankId, align_up};
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::place::{Place, Region};
+use veriep_core::shape::Shape;
+use veriep_core::units::{RankId, align_up};
 
 /// The length of a packet in bytes; writes are cut at multiples of it.
 pub const PACKET: u64 = 512;
@@ -79,21 +79,28 @@ fn packets(start: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::data::{combine_row, dispatch_record};
-    use crate::layout::record::sent_bytes;
-    use crate::layout::state::Partition;
-    use crate::placement::Home;
-    use crate::shape::Config;
-    use crate::testing::domain::{Domain, PAIR, shape as shape_of};
-    use crate::testing::random;
-    use crate::units::Token;
+    use crate::random;
+    use crate::testing::shape as shape_of;
     use alloc::vec::Vec;
     use proptest::prelude::*;
+    use veriep_core::layout::data::{combine_row, dispatch_record};
+    use veriep_core::layout::record::sent_bytes;
+    use veriep_core::layout::state::Partition;
+    use veriep_core::placement::Home;
+    use veriep_core::shape::{BatchSizes, Config};
+    use veriep_core::units::Token;
 
     /// 14 ranks whose blocks are 2 MiB each: 512 records of 4096 B, after a combine area of 2 MiB.
     fn aligned(port_offset: i64) -> Shape {
-        let domain = Domain { r: 14, e: 14, k: 1, h: 2016, bs: 512, ..PAIR };
-        shape_of(&Config { port_offset, ..domain.config() })
+        shape_of(&Config {
+            ep_world_size: 14,
+            moe_expert_num: 14,
+            k: 1,
+            h: 2016,
+            bs: BatchSizes::Uniform(512),
+            port_offset,
+            ..Config::default()
+        })
     }
 
     /// First packets by port of the first records of all sources on one rank, or of one source on all ranks.
@@ -124,8 +131,14 @@ mod tests {
     #[test]
     fn results_of_a_token_begin_at_one_port_and_with_an_offset_at_all() {
         let heads = |port_offset| {
-            let domain = Domain { r: 4, e: 16, k: 14, h: 7168, bs: 4, ..PAIR };
-            let shape = shape_of(&Config { port_offset, ..domain.config() });
+            let shape = shape_of(&Config {
+                ep_world_size: 4,
+                moe_expert_num: 16,
+                k: 14,
+                bs: BatchSizes::Uniform(4),
+                port_offset,
+                ..Config::default()
+            });
             let mut loads = [Load::default(); PORTS];
             for k in 0..14 {
                 let at = combine_row(&shape, Partition::P0, Token(1), k);
