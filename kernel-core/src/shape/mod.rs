@@ -276,8 +276,7 @@ impl Shape {
 
     /// Returns the format in which combine sends a result, or the hierarchy a sum of results.
     #[inline]
-    #[must_use]
-    pub const fn result_format(&self) -> &RowFormat {
+    pub(crate) const fn result_format(&self) -> &RowFormat {
         &self.result_format
     }
 

@@ -131,7 +131,7 @@ pub(crate) fn areas(shape: &Shape) {
 #[inline(never)]
 fn sizes(shape: &Shape) {
     keep((Shape::product(shape), Shape::protocol(shape), Protocol::product(black_box(shape.protocol()))));
-    keep((shape.has_add_rms_norm(), shape.dtype(), shape.row_format(), shape.result_format()));
+    keep((shape.has_add_rms_norm(), shape.dtype(), shape.row_format()));
     let element = shape.row_format().element;
     keep((RowElement::mode(element), RowElement::name(element, shape.dtype())));
     keep((shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
