@@ -10,17 +10,17 @@ use std::{env, fs, path::Path};
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
 use veriep_core::reference::{Cluster, numerics};
-use veriep_core::shape::{Limits, Op, Shape};
+use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{RankId, Token};
 
 /// The digest of each member's results.
 fn expected(whole: &Shape, domain: &Domain, round: usize) -> [u64; MEMBERS] {
     let shape = &domain.shape;
-    let tokens: [Tokens; MEMBERS] = from_fn(|member| Tokens::new(shape, member, round));
+    let tokens: [Tokens; MEMBERS] = from_fn(|member| Tokens::new(domain, member, round));
     let rank = |member| domain.physical(member).expect("a rank for each member");
     let mut ranks = [Inputs::default(); RANKS];
     for (member, tokens) in tokens.iter().enumerate() {
-        let inputs = tokens.inputs(shape);
+        let inputs = tokens.inputs(domain);
         inputs.check(shape, domain.ep(member)).expect("inputs that the door lets in");
         ranks[rank(member).index()] = inputs;
     }
@@ -46,7 +46,7 @@ fn combined(cluster: &Cluster<'_>, domain: &Domain, rank: RankId) -> Vec<Vec<u8>
         // TP peers hold the expert together, and their results are added.
         *row = if domain.has_tp() { numerics::add_rows(shape.dtype(), &result, &result) } else { result };
     };
-    if shape.op() != Op::CombineAddRmsNorm {
+    if !domain.is_normed() {
         return vec![cluster.combine(rank, &mut returned)];
     }
     let normed = cluster.combine_add_rms_norm(rank, &mut returned);

@@ -203,8 +203,8 @@ impl Core<'_> {
         let (group, member) = (self.group, self.member);
         let env = group.env(member, self.core, fabric.terms()).unwrap_or_else(|why| fail("env", &why));
         for (round, golden) in golden.iter().enumerate() {
-            let tokens = Tokens::new(&group.domain.shape, member, round);
-            let inputs = tokens.inputs(&group.domain.shape);
+            let tokens = Tokens::new(group.domain, member, round);
+            let inputs = tokens.inputs(group.domain);
             self.operator(&env, fabric, &inputs, Operator::Dispatch);
             self.join();
             let received = if self.core == 0 { group.experts(member) } else { None };

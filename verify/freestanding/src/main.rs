@@ -87,8 +87,8 @@ fn rest() -> Result<(), Wrong> {
         let group = arena.group(scene, &domain).ok_or(Wrong::Memory)?;
         let fabric = group.fabric(0).ok_or(Wrong::Memory)?.inner;
         let mut fabric = fabric.with_row_copy(black_box(RowCopy::Streaming));
-        let tokens = Tokens::new(&domain.shape, 0, 0);
-        let inputs = tokens.inputs(&domain.shape);
+        let tokens = Tokens::new(&domain, 0, 0);
+        let inputs = tokens.inputs(&domain);
         let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));
         most = most.max(depth);
         door = door.max(stack::deepest(|| api::door(&scene.config)).1);
@@ -130,8 +130,8 @@ fn one_round(
     golden: &[u64; MEMBERS],
 ) -> Result<(), Wrong> {
     let shape = &group.domain.shape;
-    let tokens: [Tokens; MEMBERS] = from_fn(|member| Tokens::new(shape, member, round));
-    let inputs = tokens.each_ref().map(|tokens| tokens.inputs(shape));
+    let tokens: [Tokens; MEMBERS] = from_fn(|member| Tokens::new(group.domain, member, round));
+    let inputs = tokens.each_ref().map(|tokens| tokens.inputs(group.domain));
     for (member, inputs) in inputs.iter().enumerate() {
         inputs.check(shape, group.domain.ep(member)).map_err(|_| Wrong::Inputs)?;
     }

@@ -168,10 +168,11 @@ impl<'a> Group<'a> {
 
     /// Returns the digest of a member's round when its combine has ended: what was received, and what combine has put out.
     pub fn results(&self, member: usize, received: u64) -> u64 {
-        let returned = [Tensor::XOut, Tensor::X, Tensor::Y];
-        returned
-            .into_iter()
-            .fold(received, |so_far, tensor| scene::digest(so_far, self.output(member, tensor)))
+        let returned = match self.domain.is_normed() {
+            true => &[Tensor::XOut, Tensor::X, Tensor::Y][..],
+            false => &[Tensor::XOut],
+        };
+        returned.iter().fold(received, |so_far, tensor| scene::digest(so_far, self.output(member, *tensor)))
     }
 
     /// An output of an operator that has ended.

@@ -1,7 +1,7 @@
 //! The scenes: a configuration each, with the tokens of every round and its experts. The build script, which asks the reference,
 //! reads this file, too.
 
-use veriep_core::inputs::Inputs;
+use veriep_core::inputs::{AddRmsNorm, Inputs};
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{BatchSizes, Config, Elastic, Given, Limits, Op, Protocol, Shape};
 use veriep_core::units::RankId;
@@ -128,6 +128,8 @@ pub struct Domain {
     pub shape: Shape,
     /// The ranks left of an elastic domain.
     pub left: Option<Elastic>,
+    /// The combine that its layers call.
+    pub combine: Op,
 }
 
 impl Domain {
@@ -136,10 +138,15 @@ impl Domain {
     pub fn new(scene: &Scene) -> Option<Self> {
         let whole = Shape::check(&scene.config, Limits::None, &mut |_| ())?;
         if !scene.config.given.contains(Given::ELASTIC_INFO) {
-            return Some(Self { shape: whole, left: None });
+            return Some(Self { shape: whole, left: None, combine: scene.config.op });
         }
         let left = Elastic::check(&whole, &ELASTIC_INFO, &mut |_| ())?;
-        Some(Self { shape: whole.survivors(&left), left: Some(left) })
+        Some(Self { shape: whole.survivors(&left), left: Some(left), combine: scene.config.op })
+    }
+
+    /// Returns whether combine is followed by AddRmsNorm.
+    pub fn is_normed(&self) -> bool {
+        self.combine == Op::CombineAddRmsNorm
     }
 
     /// Returns whether the members are TP peers.
@@ -175,22 +182,23 @@ pub struct Tokens {
 impl Tokens {
     /// Returns numbers of either sign from 1 to 2, another in each element of each round, and ids that differ by round, member
     /// and token. AddRmsNorm gets numbers of one size, so that the order of its sum does not show.
-    pub fn new(shape: &Shape, member: usize, round: usize) -> Self {
-        let (least, fraction) = if is_normed(shape) { (ONE | 0x7E, 0) } else { (ONE, 0x7F) };
+    pub fn new(domain: &Domain, member: usize, round: usize) -> Self {
+        let (least, fraction) = if domain.is_normed() { (ONE | 0x7E, 0) } else { (ONE, 0x7F) };
         let mut x = [0; BS * ROW];
         for (i, element) in x.as_chunks_mut().0.iter_mut().enumerate() {
             let mixed = (((round * MEMBERS + member) * BS * H + i).wrapping_mul(0x9E37_79B1) >> 16) as u16;
             *element = ((mixed & 0x8000) | least | (mixed & fraction)).to_le_bytes();
         }
-        let end = shape.expert_ids_end() as usize;
+        let end = domain.shape.expert_ids_end() as usize;
         let id = |pair: usize| (round + member * 3 + (pair / K) * 5 + (pair % K) * 3).checked_rem(end);
         Self { x, ids: core::array::from_fn(|pair| id(pair).unwrap_or(0) as i32) }
     }
 
-    /// Returns them as the operators take them, with the other tensors of the shape.
-    pub fn inputs(&self, shape: &Shape) -> Inputs<'_> {
+    /// Returns them as the operators take them, with the other tensors of the domain.
+    pub fn inputs(&self, domain: &Domain) -> Inputs<'_> {
         let of = |has: bool, tensor: &'static [u8]| if has { tensor } else { &[] };
-        let (has_const, normed) = (shape.const_expert_num() == 1, is_normed(shape));
+        let has_const = domain.shape.const_expert_num() == 1;
+        let norm = AddRmsNorm { residual_x: &ZEROS, gamma: ONES.as_flattened() };
         Inputs {
             x: &self.x,
             expert_ids: &self.ids,
@@ -198,16 +206,10 @@ impl Tokens {
             const_expert_alpha_1: of(has_const, &const { THREE.to_le_bytes() }),
             const_expert_alpha_2: of(has_const, &const { ONE.to_le_bytes() }),
             const_expert_v: of(has_const, &const { [0; ROW] }),
-            residual_x: of(normed, &ZEROS),
-            gamma: of(normed, ONES.as_flattened()),
+            add_rms_norm: domain.is_normed().then_some(norm),
             ..Inputs::default()
         }
     }
-}
-
-/// Returns whether combine is followed by AddRmsNorm.
-fn is_normed(shape: &Shape) -> bool {
-    shape.op() == Op::CombineAddRmsNorm
 }
 
 /// Writes what an expert returns for a row, which has travelled as int8 if there is a scale: the row, doubled by experts of odd
