@@ -75,6 +75,13 @@ pub enum Partition {
 }
 
 impl Partition {
+    /// Returns the partition of an operator by its number among those that use them in turn, from 0 on.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(number: u64) -> Self {
+        if number.is_multiple_of(2) { Self::P0 } else { Self::P1 }
+    }
+
     /// Returns 0 or 1.
     #[must_use]
     pub const fn index(self) -> u32 {

@@ -120,7 +120,7 @@ pub(crate) fn chosen<F: Fabric + ?Sized>(fabric: &F, at: Place, numbering: Numbe
     if seen >= operators {
         return Err(ProtocolError::Selector { at, seen });
     }
-    let partition = if seen % 2 == 0 { Partition::P0 } else { Partition::P1 };
+    let partition = Partition::of(seen);
     let tags = match (numbering.is_checked(), numbering.given) {
         (false, _) => Tags::NONE,
         (true, Some(_)) => Tags { tag: numbering.tag(None), former: None, is_checked: true },

@@ -560,7 +560,7 @@ impl Judge {
     /// Returns the places of the flags that the operator waits for, which the seed's scheme would clear.
     fn allow_seed_clears<C: Chooser>(&mut self, cluster: &Cluster<'_, C>, i: usize, planned: Planned) {
         let (shape, rank) = (cluster.shape, RankId(i as u32));
-        let half = if cluster.members[i].ended.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+        let half = Partition::of(cluster.members[i].ended as u64);
         let mut places = match self.duty.take() {
             Some(Duty::Clear(Words::AllBut(places))) => places,
             _ => Default::default(),

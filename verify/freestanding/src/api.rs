@@ -193,7 +193,7 @@ fn layouts(shape: &Shape) {
     let (rank, core, at, token) = (RankId(any()), CoreId(any()), any(), Token(any()));
     let (half, kind) = (black_box(Partition::P1), black_box(Operator::Combine));
     let home = Home { rank, local_expert: at };
-    keep((Partition::index(half), data::partition_start(shape, half)));
+    keep((Partition::index(half), Partition::of(u64::from(at)), data::partition_start(shape, half)));
     let at_record = data::dispatch_record(shape, half, home, rank, at);
     keep((at_record, data::combine_row(shape, half, token, at)));
     keep((block::count(shape), block::stream(at, at.into()), block::block(at_record, at)));

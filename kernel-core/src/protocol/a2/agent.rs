@@ -128,7 +128,7 @@ impl Agent {
         nic: &N,
         peer: RankId,
     ) -> Result<Transfer> {
-        let half = if self.served.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+        let half = Partition::of(self.served);
         let mut words = [0; Task::WORDS as usize];
         for (word, i) in words.iter_mut().zip(0..) {
             *word = nic.observe(task_word(half, peer, i))?;

@@ -216,7 +216,7 @@ impl Epoch {
     }
 
     const fn partition(self) -> Partition {
-        if self.number().wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
+        Partition::of(self.number().wrapping_sub(1))
     }
 
     /// Returns by how many operators a word's epoch is ahead of this one; `None` if it is behind.

@@ -135,7 +135,7 @@ impl Group {
 
 /// The flags that a rank waits for in operator number `n`.
 fn awaited(domain: &Domain, rank: RankId, n: usize) -> BTreeSet<Place> {
-    let half = if n.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+    let half = Partition::of(n as u64);
     let planned = domain.schedules[rank.index()][n];
     let (operator, round) = (planned.operator, &domain.rounds[planned.round]);
     let of_peer = |(peer, shape): (RankId, &Arc<Shape>)| {

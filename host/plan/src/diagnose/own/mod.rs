@@ -205,7 +205,7 @@ impl<'a> LastOperator<'a> {
 
 /// The partition that operator `number` uses, from 1.
 const fn partition(number: u64) -> Partition {
-    if number % 2 == 1 { Partition::P0 } else { Partition::P1 }
+    Partition::of(number.wrapping_sub(1))
 }
 
 /// Whether state regions hold what this group can have left there: nothing outside its areas, and in its flags nothing but

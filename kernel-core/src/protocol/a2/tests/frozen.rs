@@ -150,7 +150,7 @@ impl Trial {
     /// The rank's half of WindowsIn and of WindowsOut and its message slot, up to their last used byte.
     fn needed(self, group: &Group, number: usize) -> Vec<u64> {
         let shape = group.shape;
-        let half = if number.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+        let half = Partition::of(number as u64);
         let end = sent_bytes(shape, Operator::Dispatch, shape.rows_to_peer_max(self.rank));
         let mut words = Vec::new();
         for peer in (0..RANKS).map(RankId) {
