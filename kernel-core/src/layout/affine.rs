@@ -65,6 +65,10 @@ named! {
         Rows = "rows",
         /// Block of a record.
         Block = "block",
+        /// Rank of a TP domain.
+        TpRank = "tp_rank",
+        /// Shared expert.
+        SharedExpert = "shared_expert",
     }
 }
 
@@ -177,8 +181,16 @@ named! {
         ExpertTokenNums = "expert_token_nums",
         /// `ep_recv_counts`.
         EpRecvCounts = "ep_recv_counts",
+        /// The counts of the TP peer behind these.
+        PeerRecvCounts = "ep_recv_counts of the peer",
+        /// `tp_recv_counts`.
+        TpRecvCounts = "tp_recv_counts",
         /// `row_table`.
         RowTable = "row_table",
+        /// `sent_rows`, of pairs with MoE experts.
+        SentRows = "sent_rows",
+        /// Behind them those of pairs with shared experts.
+        SharedSentRows = "sent_rows of shared experts",
         /// `expand_scales`.
         ExpandScales = "expand_scales",
         /// `x_out`.
@@ -269,6 +281,10 @@ impl Named {
                 stride: if axis.falls { stride.wrapping_neg() } else { stride },
             };
         }
+        // Without a shared expert, for example, there is no slot of one.
+        if dims.iter().any(|dim| dim.extent == 0) {
+            return None;
+        }
         let (base, bytes) = (memory.value(&row.base), memory.value(&row.bytes));
         Some(Map { named: self, region: row.region, base, bytes, dims, used: row.axes.len() })
     }
@@ -300,9 +316,12 @@ impl Named {
         (self as usize) < Self::ReturnedSlots as usize
     }
 
-    /// The output that it is.
+    /// The output that it is in.
     fn tensor(self) -> Option<Tensor> {
-        Tensor::ALL.into_iter().find(|tensor| tensor.name() == self.name())
+        match self.row()?.region {
+            Region::Output(tensor) => Some(tensor),
+            _ => None,
+        }
     }
 
     /// Whether groups of this kind have it; an output, whether they may.
@@ -328,6 +347,8 @@ impl Named {
             Self::CoreWords => !hierarchy || streams,
             Self::TpDispatchSlots | Self::TpCombineSlots => tp,
             Self::TpDispatchSelectors | Self::TpCombineSelectors | Self::TpRecords | Self::TpResults => tp,
+            Self::PeerRecvCounts | Self::TpRecvCounts => tp,
+            Self::SentRows | Self::SharedSentRows => protocol == Protocol::FullmeshV1 && !tp,
             Self::Tasks | Self::Doorbell => mesh || streams,
             Self::BufferChosen | Self::WindowsIn | Self::WindowsOut => mesh,
             Self::WindowCounts | Self::WindowRecords | Self::DispatchFlags => mesh,

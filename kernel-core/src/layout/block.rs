@@ -11,6 +11,7 @@
 //! payload: neither lies across two blocks.
 
 use super::affine::{Index, Named};
+use super::expr::Expr;
 use super::fixed::Fixed;
 use super::quantity::{Memory, number};
 use super::record;
@@ -53,8 +54,38 @@ pub const fn flag(record: Place, block: u32) -> Place {
     Place { offset: record.offset + FLAGS.at(block).offset, ..record }
 }
 
+/// What the place of a byte of the stream follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Streamed {
+    /// The byte, counted from the start of the stream.
+    Byte,
+}
+
+/// The block that carries a byte, as a formula.
+pub const BLOCK_OF: Expr<Streamed> = expr!(Streamed: Byte / {PAYLOAD});
+
+/// The offset of a byte from the start of its record, as a formula.
+pub const BYTE: Expr<Streamed> = expr!(Streamed: Byte + ((Byte / {PAYLOAD}) * {BLOCK - PAYLOAD}));
+
 /// Returns the offset of byte `i` of a record's stream from the record's start.
 pub(crate) const fn byte(i: Offset) -> Offset {
     let block = div_floor(i, PAYLOAD);
     block * BLOCK + (i - block * PAYLOAD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formulas_of_a_byte_are_what_machines_compute() {
+        for i in 0..10 * PAYLOAD {
+            let [number, at] = [BLOCK_OF, BYTE].map(|formula| formula.value(&|Streamed::Byte| i));
+            assert_eq!(at, byte(i));
+            // A block is sent as this piece of the stream.
+            let piece = stream(number as u32, 10 * PAYLOAD);
+            assert!(piece.contains(&i), "{i}: {piece:?}");
+            assert_eq!(at - block(Place::window(0), number as u32).offset, i - piece.start, "{i}");
+        }
+    }
 }

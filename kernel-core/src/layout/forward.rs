@@ -7,7 +7,7 @@ use super::{a2_message, a2_window, block, data, direct, outputs, relay, tp};
 use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId, Token};
+use crate::units::{CoreId, Pair, RankId, Token};
 
 /// The partition from which on what is inside a slot is measured.
 const HALF: Partition = Partition::P0;
@@ -43,6 +43,10 @@ pub(super) fn place(
         at(relay::gathered(shape, (HALF, kind), 0, record).wrapping_sub(stream))
     };
     let entry = |tensor, number| outputs::entry(shape, tensor, number);
+    let sent = |token, k| {
+        let pair = Pair { token: Token(token), k };
+        entry(Tensor::SentRows, outputs::sent_row_number(shape, rank, pair))
+    };
     match named {
         Named::DispatchStatus => mode.slots.dispatch_status(half(a), slot(b, c)),
         Named::DirectRecords => Direct::Counts.word(shape, half(a), RankId(b)),
@@ -102,6 +106,10 @@ pub(super) fn place(
         Named::ExpandIdx => entry(Tensor::ExpandIdx, a * shape.k() + b),
         Named::ExpertTokenNums => entry(Tensor::ExpertTokenNums, a),
         Named::EpRecvCounts => entry(Tensor::EpRecvCounts, slot(a, b)),
+        Named::PeerRecvCounts => entry(Tensor::EpRecvCounts, shape.ep_world_size() + a),
+        Named::TpRecvCounts => entry(Tensor::TpRecvCounts, a),
+        Named::SentRows => sent(a, b),
+        Named::SharedSentRows => sent(a, shape.k() + b),
         Named::XOut => outputs::x_out(shape, Token(a)),
         Named::X => entry(Tensor::X, a),
         Named::Rstd => entry(Tensor::Rstd, a),

@@ -1,14 +1,15 @@
 //! The memory layout: one file per region, with its drawing on top. It is pure arithmetic; each offset formula of the
 //! system is here once.
 
+// Its macros are for all behind it.
+#[macro_use]
+pub mod expr;
 pub mod a2_message;
 pub mod a2_window;
 pub mod affine;
 pub mod block;
 pub mod data;
 pub mod direct;
-#[macro_use]
-pub mod expr;
 pub mod event;
 pub mod field;
 mod fixed;

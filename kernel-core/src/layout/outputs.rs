@@ -62,6 +62,8 @@ const fn element_bytes(tensor: Tensor) -> u64 {
         Tensor::ExpandIdx => const { Named::ExpandIdx.stride(Index::K) },
         Tensor::ExpertTokenNums => const { Named::ExpertTokenNums.stride(Index::LocalExpert) },
         Tensor::EpRecvCounts => const { Named::EpRecvCounts.stride(Index::Source) },
+        Tensor::TpRecvCounts => const { Named::TpRecvCounts.stride(Index::TpRank) },
+        Tensor::SentRows => const { Named::SentRows.stride(Index::K) },
         Tensor::RowTable => const { Named::RowTable.stride(Index::Row) },
         Tensor::ExpandScales => const { Named::ExpandScales.stride(Index::Row) },
         Tensor::Rstd => const { Named::Rstd.stride(Index::Token) },

@@ -177,6 +177,8 @@ quantities! { at:
         StreamBytes = "stream_bytes": { relay_stream(at.shape.bs_max() as u64, at.shape.longest_row_bytes(), at.shape.k() as u64) };
         /// Bytes of a near slot.
         NearSlot = "near_slot": { near_slot(at.shape.longest_row_bytes(), at.shape.k() as u64) };
+        /// S, the shared experts.
+        SharedExperts = "shared_experts": (Columns - K);
         /// Most pairs of a token on a server.
         Pairs = "pairs": (min((ServerRanks * LocalExpertNum), K));
     }

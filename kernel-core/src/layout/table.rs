@@ -238,7 +238,12 @@ rows! {
     ExpertTokenNums: Region::Output(Tensor::ExpertTokenNums), 0, [LocalExpert LocalExperts + 8], 8, Writer::Own;
     EpRecvCounts: Region::Output(Tensor::EpRecvCounts), 0,
         [LocalExpert LocalExperts + (Ranks * 4), Source Ranks + 4], 4, Writer::Own;
+    PeerRecvCounts: Region::Output(Tensor::EpRecvCounts), (LocalExperts * Ranks * 4), [Source Ranks + 4], 4, Writer::Own;
+    TpRecvCounts: Region::Output(Tensor::TpRecvCounts), 0, [TpRank TpRanks + 4], 4, Writer::Own;
     RowTable: Region::Output(Tensor::RowTable), 0, [Row (RowsMax * TpRanks) + 8], 8, Writer::Own;
+    SentRows: Region::Output(Tensor::SentRows), 0, [Token Tokens + (K * 4), K K + 4], 4, Writer::Own;
+    SharedSentRows: Region::Output(Tensor::SentRows), (Tokens * K * 4),
+        [Token Tokens + (SharedExperts * 4), SharedExpert SharedExperts + 4], 4, Writer::Own;
     ExpandScales: Region::Output(Tensor::ExpandScales), 0, [Row (RowsMax * TpRanks) + 4], 4, Writer::Own;
     XOut: Region::Output(Tensor::XOut), 0, [Token Capacity + RowBytes], RowBytes, Writer::Own;
     X: Region::Output(Tensor::X), 0, [Token Capacity + RowBytes], RowBytes, Writer::Own;
@@ -316,7 +321,8 @@ impl Region {
                 Tensor::EpRecvCounts => expr!(Quantity: LocalExperts * Ranks * TpRanks * 4),
                 Tensor::XOut | Tensor::X | Tensor::Y => expr!(Quantity: Tokens * RowBytes),
                 Tensor::Rstd => expr!(Quantity: Tokens * 4),
-                Tensor::TpRecvCounts | Tensor::SentRows => expr!(Quantity: 0),
+                Tensor::TpRecvCounts => expr!(Quantity: TpRanks * 4),
+                Tensor::SentRows => expr!(Quantity: Tokens * Columns * 4),
             },
         }
     }
@@ -349,7 +355,8 @@ impl Named {
             Self::Results | Self::XOut | Self::X | Self::Y => 2,
             Self::CountTable | Self::GrantTable | Self::SumTable | Self::WindowCounts => 4,
             Self::DynamicScales | Self::AssistInfo | Self::ExpandIdx | Self::EpRecvCounts => 4,
-            Self::ExpandScales | Self::Rstd => 4,
+            Self::ExpandScales | Self::Rstd | Self::SentRows | Self::SharedSentRows => 4,
+            Self::PeerRecvCounts | Self::TpRecvCounts => 4,
             Self::Infos | Self::NearSlots | Self::ReturnedSlots => 16,
             Self::DispatchStatus | Self::CombineStatus | Self::ResultsReady | Self::Tasks => STATUS_SLOT,
             Self::TpDispatchSlots | Self::TpCombineSlots | Self::RelayRecords => STATUS_SLOT,

@@ -4,8 +4,22 @@
 //! rows, and how many of these belong to the local expert in which its own share begins.
 
 use super::split;
+use crate::layout::expr::Expr;
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
+
+/// What the next stretch of rows follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stretch {
+    /// The first row of a stretch.
+    First,
+    /// Its rows.
+    Rows,
+}
+
+/// The first row of the next stretch, as a formula: how received rows, grants of direct placement and rows of a window of A2
+/// follow each other, by local expert and, within one, by source.
+pub const NEXT_FIRST: Expr<Stretch> = expr!(Stretch: First + Rows);
 
 /// The sums that a core sends to the others: all rows of its share, and rows of the last local expert in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@
 //! that a relay forwards are split over its cores by experts.
 
 use super::split;
+use crate::layout::expr::Expr;
 use crate::layout::relay::Part;
 use crate::placement::Home;
 use crate::shape::Shape;
@@ -68,6 +69,20 @@ pub const fn forwarder(shape: &Shape, server: u32, home: Home) -> CoreId {
     let number = server * experts + near_expert(shape, home);
     CoreId(split::even_owner(shape.servers() * experts, shape.aiv_num(), number))
 }
+
+/// What the near experts of a share follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Forwarded {
+    /// An end of the share, as a number `server * near_experts + near_expert`.
+    End,
+    /// The server.
+    Server,
+    /// The experts of a server.
+    NearExperts,
+}
+
+/// The near expert at which the part of a share that belongs to a server begins or ends, as a formula.
+pub const FORWARDED_END: Expr<Forwarded> = expr!(Forwarded: min((End - (Server * NearExperts)), NearExperts));
 
 /// Returns the near experts whose rows of the stream from `server` belong to `forwards`.
 pub(crate) fn forwarded_to(shape: &Shape, forwards: &Range<u32>, server: u32) -> Range<u32> {
@@ -280,6 +295,16 @@ mod tests {
             for server in 0..shape.servers() {
                 let of = |core| forwarded_to(&shape, &forwards(&shape, core), server).map(move |e| (core, e));
                 let seen: Vec<_> = all().flat_map(of).collect();
+                for share in all().map(|core| forwards(&shape, core)) {
+                    let end = |end: u32| {
+                        FORWARDED_END.value(&|of| match of {
+                            Forwarded::End => end.into(),
+                            Forwarded::Server => server.into(),
+                            Forwarded::NearExperts => near_experts(&shape).into(),
+                        }) as u32
+                    };
+                    assert_eq!(end(share.start)..end(share.end), forwarded_to(&shape, &share, server));
+                }
                 let home = |e| near_home(&shape, 1, e);
                 let experts = 0..near_experts(&shape);
                 let want: Vec<_> = experts.map(|e| (forwarder(&shape, server, home(e)), e)).collect();

@@ -26,6 +26,8 @@ pub enum Shared {
     Cores,
     /// The core, below these.
     Core,
+    /// An item, below the items.
+    Item,
 }
 
 /// The first item of an [`even`] share, as a formula.
@@ -35,6 +37,22 @@ pub const EVEN_START: Expr<Shared> =
 /// The items of an [`even`] share, as a formula.
 pub const EVEN_LENGTH: Expr<Shared> =
     expr!(Shared: (Items / Cores) + (min(1, ((Items - ((Items / Cores) * Cores)) - Core))));
+
+/// The items of a share that gets nothing of the rest, as a formula.
+pub const EVEN_EACH: Expr<Shared> = expr!(Shared: Items / Cores);
+/// The rest, of which the first shares have one item each, as a formula.
+pub const EVEN_REST: Expr<Shared> = expr!(Shared: Items - ((Items / Cores) * Cores));
+const LONGER_SHARE: Expr<Shared> = Expr::Sum(&EVEN_EACH, &Expr::Number(1));
+const IN_LONGER_SHARES: Expr<Shared> = Expr::Product(&EVEN_REST, &LONGER_SHARE);
+
+/// The number of the share that holds an item, as a formula: of a longer share, or behind all of these.
+pub const EVEN_OWNER: Expr<Shared> = Expr::Sum(
+    &Expr::Over(&Expr::Min(&Expr::Of(Shared::Item), &IN_LONGER_SHARES), &LONGER_SHARE),
+    &Expr::Over(
+        &Expr::Less(&Expr::Of(Shared::Item), &IN_LONGER_SHARES),
+        &Expr::Max(&EVEN_EACH, &Expr::Number(1)),
+    ),
+);
 
 /// Returns the number of the share that holds `item`, when `n` items are split evenly over `p`.
 #[must_use]
@@ -90,6 +108,34 @@ struct Roles {
     /// The cores that send to shared experts.
     shared: Range<u32>,
 }
+
+/// What the roles of cores follow from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Staff {
+    /// Cores of a rank.
+    Cores,
+    /// The first of them, which publish counts and send nothing.
+    CountCores,
+    /// The last of them, which send to shared experts.
+    SharedCores,
+    /// K.
+    K,
+    /// S.
+    SharedExperts,
+}
+
+/// The first cores of fullmesh_v2, as a formula. In other layouts there are none.
+pub const COUNT_CORES: Expr<Staff> = expr!(Staff: min((max((Cores / 8), 1)), (Cores - 1)));
+
+/// The cores that send to shared experts, as a formula.
+pub const SHARED_CORES: Expr<Staff> = expr!(Staff:
+    max((((Cores - CountCores) * SharedExperts) / (K + SharedExperts)), (min(SharedExperts, 1))));
+
+/// The end of the cores that publish counts, from the first one on, as a formula: all of them unless some only count.
+pub const PUBLISH_END: Expr<Staff> = expr!(Staff: CountCores + (Cores * (1 - CountCores)));
+
+/// The end of the cores that send to MoE experts, behind those that only count, as a formula.
+pub const MOE_END: Expr<Staff> = expr!(Staff: max((Cores - SharedCores), (CountCores + 1)));
 
 /// Returns the roles of the cores. A single core does everything. Otherwise the last cores send to shared experts, in the
 /// ratio of the pairs; with fullmesh_v2 the first ones send nothing, so that counts leave at once.
@@ -220,6 +266,7 @@ mod tests {
                         Shared::Items => n.into(),
                         Shared::Cores => p.into(),
                         Shared::Core => u64::from(i),
+                        Shared::Item => 0,
                     };
                     let formulas = [EVEN_START, EVEN_LENGTH].map(|formula| formula.value(&of));
                     assert_eq!(formulas, [share.start, len].map(u64::from), "n {n}, p {p}, core {i}");
@@ -233,6 +280,13 @@ mod tests {
         for (n, p) in (0..60).flat_map(|n| (1..=48).map(move |p| (n, p))) {
             for item in 0..n {
                 let owner = even_owner(n, p, item);
+                let of = |shared| match shared {
+                    Shared::Items => n.into(),
+                    Shared::Cores => p.into(),
+                    Shared::Core => 0,
+                    Shared::Item => u64::from(item),
+                };
+                assert_eq!(EVEN_OWNER.value(&of), owner.into(), "{item} of {n} over {p}");
                 assert!(owner < p && even(n, p, owner).contains(&item), "{item} of {n} over {p}: {owner}");
             }
         }
@@ -258,6 +312,44 @@ mod tests {
 
     fn cores(shape: &Shape) -> impl Iterator<Item = CoreId> + use<> {
         (0..shape.aiv_num()).map(CoreId)
+    }
+
+    #[test]
+    fn formulas_of_roles_are_what_machines_compute() {
+        let in_blocks = |shape: &Shape| {
+            let config = Domain {
+                r: i64::from(shape.ep_world_size()),
+                e: 9,
+                s: shape.shared_expert_num().into(),
+                rs: shape.shared_expert_rank_num().into(),
+                k: shape.k().into(),
+                h: 1,
+                bs: 1,
+                cores: shape.aiv_num().into(),
+            }
+            .config();
+            crate::testing::domain::shape(&Config { comm_alg: Protocol::FullmeshV2, ..config })
+        };
+        for shape in shapes().flat_map(|shape| [in_blocks(&shape), shape]) {
+            let Roles { publish, moe, shared } = roles(&shape);
+            let of = |staff| match staff {
+                Staff::Cores => shape.aiv_num().into(),
+                Staff::CountCores => count_cores(&shape).into(),
+                Staff::SharedCores => shared_cores(&shape).into(),
+                Staff::K => shape.k().into(),
+                Staff::SharedExperts => u64::from(shape.shared_expert_num()),
+            };
+            let value = |formula: Expr<Staff>| formula.value(&of) as u32;
+            let first = if shape.protocol() == Protocol::FullmeshV2 { value(COUNT_CORES) } else { 0 };
+            assert_eq!(
+                (first, value(SHARED_CORES)),
+                (count_cores(&shape), shared_cores(&shape)),
+                "{shape:?}"
+            );
+            let p = shape.aiv_num();
+            let from_formulas = [0..value(PUBLISH_END), first..value(MOE_END), p - value(SHARED_CORES)..p];
+            assert_eq!(from_formulas, [publish, moe, shared], "{shape:?}");
+        }
     }
 
     #[test]

@@ -62,7 +62,10 @@ pub fn indices(map: &Map) -> impl Iterator<Item = [u32; INDICES_MAX]> {
 /// Every map, told apart where ranks with shared experts have another one.
 fn owned(shape: &Shape, choices: Choices) -> Vec<Owned> {
     let (rs, count) = (shape.shared_expert_rank_num(), shape.ep_world_size());
-    let of = |rank| affine::maps(shape, choices.mode(), RankId(rank)).collect::<Vec<_>>();
+    // Of uneven batches each rank has its own.
+    let is_of_all =
+        |map: &Map| !(shape.bs_is_uneven() && matches!(map.named, Named::SentRows | Named::SharedSentRows));
+    let of = |rank| affine::maps(shape, choices.mode(), RankId(rank)).filter(is_of_all).collect::<Vec<_>>();
     let (mut all, shared) = (of(rs), if rs == 0 { Vec::new() } else { of(0) });
     let counts_owners = |map: &Map| map.dims().iter().any(|dim| dim.index == Index::Owner);
     let alike: Vec<Map> = match rs {

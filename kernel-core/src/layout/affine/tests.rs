@@ -115,6 +115,7 @@ fn every_name_is_proved_for_some_shape() {
     for config in [
         tp,
         Config { quant_mode: 0, ..direct },
+        Domain { r: 3, s: 1, rs: 1, ..PAIR }.config(),
         Config { comm_alg: Protocol::FullmeshV2, ..PAIR.config() },
         a2(Protocol::Fullmesh, 2, 2, 1, 1, 1),
         a2(Protocol::Hierarchy, 4, 4, 2, 1, 1),

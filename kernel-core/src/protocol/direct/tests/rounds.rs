@@ -1,11 +1,15 @@
 //! Whole rounds against the reference. The test of the plain layout covers random shapes in every receive mode.
 
-use crate::layout::state::Slots;
+use crate::layout::state::{Direct, Partition, Slots};
+use crate::plan::counts::{NEXT_FIRST, Stretch};
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::{Extras, assert_rounds};
 use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config};
+use crate::sim::storage::Spot;
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+use crate::testing::group::{Group, in_turn, unmasked_rounds};
+use crate::units::RankId;
 
 const ONE: Choices = Choices {
     receive: Receive::Direct { areas: 1 },
@@ -52,4 +56,36 @@ fn tables_of_more_words_than_one_put_has_agree_with_the_oracle() {
     // 70 local experts: counts, grants and sums of a rank take two puts each, in steps of their own.
     let domain = Domain { e: 140, k: 8, h: 1, bs: 16, cores: 2, ..PAIR };
     assert_rounds(&domain.shape(), 2, Extras::NONE, ONE, &mut Dice(2));
+}
+
+/// The formula of the proof that no row is granted twice.
+#[test]
+fn grants_follow_each_other_by_expert_and_source() {
+    for cores in [1, 2, 5] {
+        let shape = Domain { r: 3, e: 6, k: 3, bs: 5, cores, ..PAIR }.shape();
+        let mut group = Group::new(&shape, unmasked_rounds(&shape, 1, &mut Dice(6)).remove(0));
+        group.choices = ONE;
+        group.begin_dispatch();
+        group.run(in_turn(), |_, _| ()).unwrap();
+        let entry = |member: RankId, what: Direct, of: RankId, expert| {
+            let at = what.entry(&shape, Partition::P0, of, expert);
+            let bytes = group.memory.read(Spot { member, batch: 0, at }, 4).unwrap();
+            u64::from(u32::from_le_bytes(*bytes.first_chunk().unwrap()))
+        };
+        let ranks = || (0..shape.ep_world_size()).map(RankId);
+        for rank in ranks() {
+            let mut first = 0;
+            for expert in 0..shape.local_experts(rank) {
+                for source in ranks() {
+                    assert_eq!(entry(source, Direct::Grants, rank, expert), first, "{source} for {expert}");
+                    let rows = entry(rank, Direct::Counts, source, expert);
+                    first = NEXT_FIRST.value(&|of| match of {
+                        Stretch::First => first,
+                        Stretch::Rows => rows,
+                    });
+                }
+            }
+            assert!(first > 0, "{rank}");
+        }
+    }
 }
