@@ -6,12 +6,14 @@
 pub mod poly;
 pub mod script;
 pub mod theory;
+pub mod work;
 
 use core::fmt;
 use poly::Poly;
 use script::Script;
 use theory::{Formula, Theory};
 use veriep_core::layout::affine::{Index, Mode, Named};
+use veriep_core::layout::block::{BLOCK_OF, BYTE, Streamed};
 use veriep_core::layout::event::{EVENTS, Event};
 use veriep_core::layout::expr::Expr;
 use veriep_core::layout::field::{FieldName, FieldRow, When};
@@ -20,7 +22,6 @@ use veriep_core::layout::rules::{self, COUNTED, Rule};
 use veriep_core::layout::state::Slots;
 use veriep_core::layout::table::{Axis, Row, SHARED, TABLE, Writer};
 use veriep_core::place::Region;
-use veriep_core::plan::split::{EVEN_START, Shared};
 use veriep_core::shape::Protocol;
 
 /// Every kind of group: each protocol with the choices that move places.
@@ -78,6 +79,12 @@ pub enum Claim {
     Words(Row, FieldRow),
     /// The flag after any number of rows is after each of them: the second row is that of the flags.
     After(Row, Row),
+    /// Each byte of the stream of a record is where this formula says in the payload of its block; the row is that of payloads.
+    Carried(Row, Expr<Streamed>),
+    /// A byte of the stream lies behind all bytes before it.
+    Rising(Expr<Streamed>),
+    /// The field of a record is in one piece where its bytes in the stream are.
+    Whole(FieldRow, Expr<Streamed>),
     /// It is below this power of two.
     Fits(Expr<Quantity>, u32),
     /// If so many bits address all that the rules say is addressable, they address the row's region.
@@ -108,6 +115,9 @@ impl fmt::Display for Claim {
             Self::After(rows, flags) => {
                 write!(f, "{} follow as many {}", flags.named.name(), rows.named.name())
             }
+            Self::Carried(row, _) => write!(f, "{} carry each byte of a record", row.named.name()),
+            Self::Rising(_) => f.write_str("a byte of a record lies behind all bytes before it"),
+            Self::Whole(field, _) => write!(f, "{} is in one piece in a record", field.name.name()),
             Self::Fits(formula, bits) => write!(f, "{bits} bits hold {formula:?}"),
             Self::Addressed(row, bits) => write!(f, "{} are addressed by {bits} bits", row.named.name()),
         }
@@ -177,6 +187,17 @@ impl Theory {
         let (start, size) = (self.poly(&field.offset), self.poly(&field.size));
         let end = start.add(&size);
         [start, end]
+    }
+
+    /// Any byte of the stream of a record.
+    fn byte(&mut self, name: &str) -> Poly {
+        let sent = self.quantity(Quantity::SentBytes);
+        self.index(name.to_owned(), &sent)
+    }
+
+    /// A formula of a byte of the stream.
+    fn streamed(&mut self, formula: &Expr<Streamed>, byte: &Poly) -> Poly {
+        self.poly_of(formula, &mut |_, Streamed::Byte| byte.clone())
     }
 
     /// Assumes that results travel so, in groups that have them.
@@ -302,6 +323,39 @@ impl Claim {
                 theory.facts.push(Formula::product(&before, &row.strides[0]));
                 vec![Formula::below(position, number), Formula::below(&flag.offset, &row.end())]
             }
+            Self::Carried(row, place) => {
+                let byte = theory.byte("byte");
+                let (at, number) = (theory.streamed(place, &byte), theory.streamed(&BLOCK_OF, &byte));
+                let (base, bytes) = (theory.poly(&row.base), theory.poly(&row.bytes));
+                let [blocks] = row.axes else { return Vec::new() };
+                let (count, stride) = (theory.poly(&blocks.extent), theory.poly(&blocks.stride));
+                let start = base.add(&number.mul(&stride));
+                let outside = [
+                    Formula::at_most(&count, &number),
+                    Formula::below(&at, &start),
+                    Formula::at_most(&start.add(&bytes), &at),
+                ];
+                vec![Formula::Any(outside.into())]
+            }
+            Self::Rising(place) => {
+                let [before, byte] = ["before", "byte"].map(|name| theory.byte(name));
+                let [first, second] = [&before, &byte].map(|byte| theory.streamed(place, byte));
+                vec![Formula::below(&before, &byte), Formula::at_most(&second, &first)]
+            }
+            Self::Whole(field, place) => {
+                // In a record that is not cut into blocks a field is where its bytes are in the stream.
+                let plain = Kind { protocol: Protocol::FullmeshV1, ..theory.kind };
+                let start =
+                    theory.poly_of(&field.offset, &mut |theory, quantity| match quantity.definition(plain) {
+                        Some(formula) => theory.poly(&formula),
+                        None => theory.quantity(quantity),
+                    });
+                let (offset, size) = (theory.poly(&field.offset), theory.poly(&field.size));
+                let inside = theory.index("inside".to_owned(), &size);
+                let at = theory.streamed(place, &start.add(&inside));
+                let in_field = offset.add(&inside);
+                vec![Formula::Any(vec![Formula::below(&at, &in_field), Formula::below(&in_field, &at)])]
+            }
             Self::Fits(formula, bits) => {
                 let value = theory.poly(formula);
                 vec![Formula::at_most(&Poly::number(1 << bits), &value)]
@@ -415,6 +469,12 @@ pub fn claims(kind: Kind, rows: &[Row]) -> Vec<Claim> {
         }
     }
     let named = |named: Named| rows.iter().find(|row| row.named == named).copied();
+    if let Some(blocks) = named(Named::Blocks) {
+        all.extend([Claim::Carried(blocks, BYTE), Claim::Rising(BYTE)]);
+        let fields = Named::DispatchRecords.field_rows();
+        let whole = fields.filter(|field| matches!(field.name, FieldName::Scale | FieldName::Triple));
+        all.extend(whole.map(|field| Claim::Whole(*field, BYTE)));
+    }
     for (before, flags) in
         [(Named::WindowRecords, Named::DispatchFlags), (Named::WindowRows, Named::CombineFlags)]
     {
@@ -443,57 +503,4 @@ pub fn questions(theory: &Theory, claims: &[Claim]) -> String {
         script.ask(&theory, &claim.to_string(), &refuted, "");
     }
     script.text
-}
-
-/// Questions about [`even`](veriep_core::plan::split::even) shares of any number of items over any number of cores: they follow
-/// each other from the first item to the last, and differ by one at most. `length` is the formula of a share's items.
-pub fn shares(length: &Expr<Shared>) -> String {
-    let mut theory = Theory::bare();
-    let one = Poly::number(1);
-    let items = theory.quantity_of("items", 0);
-    let cores = theory.quantity_of("cores", 1);
-    let core = theory.index("core".to_owned(), &cores);
-    let other = theory.index("other".to_owned(), &cores);
-    let mut share = |core: &Poly| {
-        let mut value = |formula: &Expr<Shared>| {
-            theory.poly_of(formula, &mut |_, of| match of {
-                Shared::Items => items.clone(),
-                Shared::Cores => cores.clone(),
-                Shared::Core => core.clone(),
-            })
-        };
-        [value(&EVEN_START), value(length)]
-    };
-    let [first, _] = share(&Poly::default());
-    let [[start, length], [next, _]] = [share(&core), share(&core.add(&one))];
-    let [last, rest] = share(&cores.sub(&one));
-    let [_, others] = share(&other);
-    let differ = |a: &Poly, b: &Poly| Formula::Any(vec![Formula::below(a, b), Formula::below(b, a)]);
-    let end = start.add(&length);
-    let mut script = Script::new(&theory);
-    for (name, refuted) in [
-        ("the first share begins with the first item", differ(&first, &Poly::default())),
-        ("the next share begins where a share ends", differ(&end, &next)),
-        ("the last share ends with the last item", differ(&last.add(&rest), &items)),
-        ("no share is longer than another by more than one", Formula::below(&others.add(&one), &length)),
-    ] {
-        script.ask(&theory, name, &[refuted], "");
-    }
-    script.text
-}
-
-/// Questions about the partition of an operator: that the theorem's, the operator's number modulo two, is what a record holds that
-/// begins with 0 and is replaced by `flipped` of itself.
-pub fn partitions(flipped: [u32; 2]) -> String {
-    let [of_0, of_1] = flipped;
-    format!(
-        "(set-logic QF_LIA)
-(declare-const n Int) (assert (<= 0 n)) ; the number of an operator among those of its kind
-(declare-const held Int) (assert (= held (mod n 2)))
-(push 1) ; the first operator has what memory is zeroed to
-(assert (not (= 0 (mod 0 2)))) (check-sat) (pop 1)
-(push 1) ; the next one has what the record is replaced by
-(assert (not (= (ite (= held 0) {of_0} {of_1}) (mod (+ n 1) 2)))) (check-sat) (pop 1)
-"
-    )
 }

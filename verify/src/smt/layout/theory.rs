@@ -7,7 +7,7 @@
 use super::poly::{Atom, Poly};
 use core::fmt;
 use std::collections::BTreeMap;
-use veriep_core::layout::affine::Mode;
+use veriep_core::layout::affine::{Mode, Named};
 use veriep_core::layout::expr::Expr;
 use veriep_core::layout::quantity::{Kind, Quantity};
 use veriep_core::layout::rules::{self, Rule};
@@ -192,7 +192,12 @@ impl Theory {
         let [capacity, tokens, k, elements] =
             [Quantity::Capacity, Quantity::Tokens, Quantity::K, Quantity::ElementSteps]
                 .map(|of| theory.quantity(of));
-        theory.facts.extend([k, elements].map(|by| Formula::product(&capacity.sub(&tokens), &by)));
+        theory.facts.extend([&k, &elements].map(|by| Formula::product(&capacity.sub(&tokens), by)));
+        if Named::SharedSentRows.is_of(kind) {
+            let [columns, shared] =
+                [Quantity::Columns, Quantity::SharedExperts].map(|of| theory.quantity(of));
+            theory.facts.push(Formula::product(&columns.sub(&k).sub(&shared), &tokens));
+        }
         if kind.protocol == Protocol::Hierarchy {
             let [pitch, of_combine] =
                 [Quantity::RelayPitch, Quantity::PartialBytes].map(|of| theory.quantity(of));
