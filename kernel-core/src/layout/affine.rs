@@ -348,7 +348,7 @@ impl Named {
             Self::TpDispatchSlots | Self::TpCombineSlots => tp,
             Self::TpDispatchSelectors | Self::TpCombineSelectors | Self::TpRecords | Self::TpResults => tp,
             Self::PeerRecvCounts | Self::TpRecvCounts => tp,
-            Self::SentRows | Self::SharedSentRows => protocol == Protocol::FullmeshV1 && !tp,
+            Self::SentRows | Self::SharedSentRows => lands,
             Self::Tasks | Self::Doorbell => mesh || streams,
             Self::BufferChosen | Self::WindowsIn | Self::WindowsOut => mesh,
             Self::WindowCounts | Self::WindowRecords | Self::DispatchFlags => mesh,

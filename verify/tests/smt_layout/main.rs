@@ -380,14 +380,14 @@ const TWINS: &[Twin] = &[
     },
     Twin {
         name: "entries of sent pairs without room for k",
-        kind: 0,
+        kind: 2,
         row: Named::SentRows,
         change: |row| axis(row, Index::Token, |axis| axis.stride = Expr::Number(4)),
         breaks: [Named::SentRows; 2],
     },
     Twin {
         name: "entries of pairs with shared experts behind one entry for each token",
-        kind: 0,
+        kind: 2,
         row: Named::SharedSentRows,
         change: |row| row.base = Expr::Product(&Expr::Of(Quantity::Tokens), &Expr::Number(4)),
         breaks: [Named::SentRows, Named::SharedSentRows],
