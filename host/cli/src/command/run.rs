@@ -240,7 +240,7 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<RankRemap, B>>
         slow,
         late,
         shape: case.shape.clone(),
-        receive: job.plan.options.choices.receive,
+        choices: job.plan.options.choices,
     };
     inject.over(RankRemap::of(case).over(memory))
 }

@@ -7,9 +7,12 @@ use veriep_case::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, Slots};
-use veriep_core::place::{Place, Region};
-use veriep_core::protocol::Receive;
+use veriep_core::layout::affine::Named;
+use veriep_core::layout::field::FieldName;
+use veriep_core::layout::locate::locate;
+use veriep_core::layout::quantity::Memory;
+use veriep_core::place::Place;
+use veriep_core::protocol::Choices;
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
 
@@ -60,21 +63,16 @@ impl Lost {
         }
     }
 
-    /// What a word for another rank is; A3.
-    fn of(shape: &Shape, receive: Receive, at: Place) -> Self {
-        let inside = at.offset % PARTITION;
-        match at.region {
-            Region::TpState => Self::Tp,
-            Region::State if inside >= DISPATCH_STATUS => Self::Rows,
-            Region::State if receive.is_direct() => match Direct::of(shape, at) {
-                Some(Direct::Grants) => Self::Grants,
-                Some(Direct::TokenFlags) => Self::Tokens,
-                Some(Direct::Counts) | None => Self::Counts,
-            },
-            Region::State if inside % STATUS_SLOT == Slots::Shipped.token_flag(Partition::P0, 0).offset => {
-                Self::Tokens
-            }
-            Region::State => Self::Counts,
+    /// What the word is that another rank has there; A3.
+    fn of(memory: &Memory<'_>, at: Place) -> Self {
+        let Some(word) = locate(memory, at) else { return Self::Blocks };
+        match (word.map.named, word.field(memory).map(|field| field.name)) {
+            (Named::TpDispatchSlots | Named::TpCombineSlots, _) => Self::Tp,
+            (Named::CombineStatus | Named::ResultsReady, _) => Self::Rows,
+            (Named::DirectRecords, Some(FieldName::GrantsTold)) => Self::Grants,
+            (Named::DirectRecords, Some(FieldName::RowsLanded))
+            | (Named::DispatchStatus, Some(FieldName::TokenFlag)) => Self::Tokens,
+            (Named::DispatchStatus | Named::DirectRecords, _) => Self::Counts,
             _ => Self::Blocks,
         }
     }
@@ -118,8 +116,8 @@ pub struct Inject {
     pub twice: Option<RankId>,
     /// The shape of the group.
     pub shape: Shape,
-    /// Where experts find rows.
-    pub receive: Receive,
+    /// The choices of the group.
+    pub choices: Choices,
 }
 
 /// The fabric of a core, or the interface of an agent, that [`Inject`] makes for each turn. What a rank does wrong is looked up
@@ -204,9 +202,10 @@ impl<F: Fabric> Middleware for Injected<'_, F> {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.inject.count(self.rank);
         let is_lost = self.inject.silent(self.rank).is_some_and(|Silent { rank, only }| {
-            let Inject { shape, receive, .. } = self.inject;
+            let Inject { shape, choices, .. } = self.inject;
             let to_others = global_rank::reached(shape.tp_world_size(), rank, to, at) != rank;
-            to_others && only.is_none_or(|only| only == Lost::of(shape, *receive, at))
+            let memory = Memory { shape, mode: choices.mode(), rank: to };
+            to_others && only.is_none_or(|only| only == Lost::of(&memory, at))
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
     }

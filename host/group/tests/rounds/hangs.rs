@@ -97,7 +97,7 @@ fn run(group: &Group, cell: Cell) -> (Option<Failure>, Duration) {
         silent: Some(silent),
         twice: None,
         shape: case.shape.clone(),
-        receive: group.choices.receive,
+        choices: group.choices,
     };
     let backend = inject.over(SharedMemory::new(case, 1).unwrap());
     let batches = [Batch::varied(case, 0)];

@@ -96,7 +96,7 @@ fn audited<B: Backend>(
         silent: None,
         twice: redundant.twice,
         shape: shape.clone(),
-        receive: trial.options.choices.receive,
+        choices: trial.options.choices,
     };
     let counted = Counted::of(shape).over(RankRemap::of(trial.case).over(memory));
     let backend = Redirect(redundant.astray).over(inject.over(counted));
