@@ -3,11 +3,10 @@
 
 use super::parts::{self, Part};
 use super::{Line, Trace};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use veriep_case::global_rank::{self, ep_rank};
-use veriep_core::layout::data::dispatch_record;
-use veriep_core::layout::state::Partition;
-use veriep_core::placement::Home;
+use veriep_core::layout::affine::{Index, Mode, Named};
+use veriep_core::layout::quantity::Memory;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::sim::order::{Half, Planned};
 use veriep_core::units::RankId;
@@ -86,33 +85,23 @@ fn places(trace: &Trace, shape: &Shape) -> Option<String> {
         let why = "the ids of those that are left, by which rows have their places, are in no record";
         return Some(format!("without dead ranks: {why}"));
     }
-    let mut records = BTreeMap::<(u32, u32), HashSet<u64>>::new();
     let lost = (2..).zip(&trace.events).find(|(_, event)| {
         let is_row =
             event.kind == "put" && event.region == "window" && event.operator.as_deref() == Some("dispatch");
-        let Some(peer) = event.peer.filter(|_| is_row) else { return false };
-        let known = records.entry((event.rank, peer)).or_insert_with(|| places_of(shape, event.rank, peer));
-        !known.contains(&event.offset) && !known.iter().any(|at| is_block(shape, *at, event))
+        event.peer.is_some_and(|peer| is_row && !is_of_record(shape, event, peer))
     });
     let (line, _) = lost?;
     Some(format!("line {line} puts a row where this configuration has none: is its bs right?"))
 }
 
-/// Where a rank puts rows on another one.
-fn places_of(shape: &Shape, from: u32, to: u32) -> HashSet<u64> {
-    let (source, rank) = (ep_rank(shape, RankId(from)), ep_rank(shape, RankId(to)));
-    let experts = 0..shape.local_experts(rank);
-    let slots = experts.flat_map(|expert| (0..shape.bs(source)).map(move |slot| (expert, slot)));
-    let at = |(local_expert, slot), partition| {
-        dispatch_record(shape, partition, Home { rank, local_expert }, source, slot).offset
-    };
-    slots.flat_map(|slot| [Partition::P0, Partition::P1].map(|partition| at(slot, partition))).collect()
-}
-
-/// Whether an event puts a later block of the record that begins there.
-fn is_block(shape: &Shape, record: u64, event: &Line) -> bool {
-    let behind = event.offset.checked_sub(record);
-    shape.protocol() == Protocol::FullmeshV2 && behind.is_some_and(|behind| behind < shape.record_pitch())
+/// Whether an event puts a record for `peer`, or with fullmesh_v2 a block of one, where rows of its rank lie.
+fn is_of_record(shape: &Shape, event: &Line, peer: u32) -> bool {
+    let [source, rank] = [event.rank, peer].map(|rank| ep_rank(shape, RankId(rank)));
+    let memory = Memory { shape, mode: Mode::default(), rank };
+    let Some(record) = Named::DispatchRecords.find(&memory, event.offset) else { return false };
+    let is_own = record.index(Index::Source) == Some(source.0)
+        && record.index(Index::Slot).is_some_and(|slot| slot < shape.bs(source));
+    is_own && (record.inside == 0 || shape.protocol() == Protocol::FullmeshV2)
 }
 
 /// The results of a combine: a row of `x_out` for each token of the rank, also for one that takes no part.
