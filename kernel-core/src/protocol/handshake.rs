@@ -59,7 +59,8 @@ parameters! {
     "elastic_info": shape.agreed_fingerprint(),
 }
 
-/// Areas in the order of their numbers, which stays.
+/// Areas in the order of their numbers, which stays. The list is deliberately not the one of the [table](crate::layout::table):
+/// ranks of two builds compare these numbers, so an area that is added or moved there must not give the others new ones.
 const AREAS: [Named; 34] = [
     Named::DispatchStatus,
     Named::CombineStatus,

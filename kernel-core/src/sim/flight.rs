@@ -285,6 +285,7 @@ impl Queue {
                 true
             }
             FlightKind::Publish => {
+                // A flight knows no shape to look a word up by. All of both partitions of this region is status words.
                 let overtakes =
                     broken.publishes == Some(flight.at.region) && flight.at.offset < 2 * PARTITION;
                 let path = self.to(flight.to).map(|at| &mut self.paths[at]);
