@@ -836,6 +836,29 @@ fn a_header_that_the_record_does_not_bear_out_is_not_believed() {
     }
 }
 
+/// With these headers rows are at the beginning of a record of another source, or within a record.
+#[test]
+fn a_row_in_a_record_of_another_rank_or_within_one_has_no_place() {
+    let says = |run: &str, change: fn(&mut Trace)| {
+        let said = lacks(&record(&format!("run --preset tiny --backend lockstep {run}")), change);
+        assert!(said.contains("puts a row where this configuration has none"), "{run}: {said}");
+    };
+    says("--set hccl_buffsize_mb=64", |trace| trace.config.moe_expert_num *= 2);
+    // Of the first rank alone.
+    says("--set bs=[4,0] --set global_bs=8 --set quant_mode=2 --set hccl_buffsize_mb=64", |trace| {
+        trace.config.quant_mode = 0;
+    });
+}
+
+/// The memory is for the largest batch, so a place alone does not tell that a smaller one has no row there.
+#[test]
+fn a_row_beyond_the_batch_of_its_source_has_no_place() {
+    let record = record("run --preset tiny --set bs=[4,2] --set global_bs=8 --backend lockstep");
+    assert_eq!(lacks(&record, |_| ()), "");
+    let said = lacks(&record, |trace| trace.config.bs = Bs::PerRank(vec![2, 4]));
+    assert!(said.contains("puts a row where this configuration has none"), "{said}");
+}
+
 #[test]
 fn a_header_of_halves_and_loops_is_believed_as_the_record_shows_it() {
     let record = record(RUNS[OF_HALVES[0]].0);
