@@ -205,7 +205,12 @@ fn check(py: Python<'_>, subject: Subject<'_>, options: Options, of_case: bool) 
 /// What the reference says of a case: of both operators, of dispatch, or of combine for the rows returned.
 #[pyfunction]
 #[pyo3(signature = (subject, half, returned))]
-fn reference(py: Python<'_>, subject: Subject<'_>, half: &str, returned: Tensors<'_>) -> PyResult<Vec<Taken>> {
+fn reference(
+    py: Python<'_>,
+    subject: Subject<'_>,
+    half: &str,
+    returned: Tensors<'_>,
+) -> PyResult<Vec<Taken>> {
     let case = load(subject)?.map_err(|error| raised(py, &error))?;
     let returned = given(&returned)?;
     let tensors = py.detach(|| {

@@ -191,12 +191,12 @@
 #define VERIEP_ORDER_DESTINATIONS 2
 
 /**
- * Each rank begins elsewhere, and items behind each other go to different ranks.
+ * Each rank begins elsewhere, and consecutive items go to different ranks.
  */
 #define VERIEP_ORDER_STRIDE 3
 
 /**
- * One word with flag and count behind the records.
+ * One word with flag and count after the records.
  */
 #define VERIEP_FLAGS_JOINT 0
 
@@ -366,7 +366,7 @@
 #define VERIEP_TP_RECV_COUNTS 10
 
 /**
- * The row table, u64 per row: where it lies in the window.
+ * The row table, u64 per row: where it is in the window.
  */
 #define VERIEP_ROW_TABLE 11
 
@@ -726,7 +726,7 @@ typedef struct veriep_choices {
  */
 typedef struct veriep_area {
   /**
-   * What lies there, with a zero behind it.
+   * What is there, with a zero after it.
    */
   char name[32];
   /**
@@ -901,7 +901,7 @@ typedef struct veriep_place {
 } veriep_place;
 
 /**
- * Received rows that lie one behind the other.
+ * Received rows that are one behind the other.
  */
 typedef struct veriep_rows {
   /**
@@ -929,7 +929,7 @@ typedef struct veriep_fabric {
    */
   void *context;
   /**
-   * Writes a row and right behind it a tail. It may land late and in pieces.
+   * Writes a row and right after it a tail. It may land late and in pieces.
    */
   int32_t (*put)(void *context,
                  uint32_t to,
@@ -955,7 +955,7 @@ typedef struct veriep_fabric {
    */
   int32_t (*store)(void *context, struct veriep_place at, uint64_t word);
   /**
-   * Tells where bytes of this rank lie. They may lie at any address, and stay as they are until a call
+   * Tells where bytes of this rank lie. They may be at any address, and stay as they are until a call
    * that writes.
    */
   int32_t (*bytes)(void *context, struct veriep_place at, uint64_t len, const uint8_t **bytes);
@@ -1064,7 +1064,7 @@ typedef struct veriep_mapped {
   void *cache_context;
   /**
    * Optional: makes what this core wrote there visible to others, before it tells them. **It must write back only bytes that
-   * this core has changed**: words of other ranks and cores may stand in the same line, and are lost where a whole line is
+   * this core has changed**: words of other ranks and cores may be in the same line, and are lost where a whole line is
    * written.
    */
   void (*clean)(void *context, const void *address, size_t len);
@@ -1124,7 +1124,7 @@ typedef struct veriep_nic {
   /**
    * Carries `len` bytes from its own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
    * to `posted` whether it will: 1, or 0 if there is no room now. Transfers may overtake each other. What
-   * lies at `from` stays as it is until the last word of this one has landed.
+   * is at `from` stays as it is until the last word of this one has landed.
    */
   int32_t (*post)(void *context,
                   uint32_t to,
@@ -1445,7 +1445,7 @@ int32_t veriep_inputs_batch(const struct veriep_shape *shape,
                             uint64_t *batch);
 
 /**
- * Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 behind them.
+ * Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 after them.
  * The text has a line for each rule that is broken.
  */
 int32_t veriep_expert_map_new(struct veriep_expert_map *out,
@@ -1488,7 +1488,7 @@ int32_t veriep_plan_sends(const struct veriep_shape *shape,
                           size_t *count);
 
 /**
- * Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
+ * Where the first `rows` received rows are under these choices: stretches in the order of the rows, of which at most `room`
  * are written. `row_table` is that output, where rows stay in the window; one that is too short is `VERIEP_E_SHORT`, and one
  * that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct
  * placement `results`, unless it is null, becomes where experts leave what they return, and a table that does not name that is
