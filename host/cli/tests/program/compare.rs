@@ -191,7 +191,7 @@ fn planted_errors_are_found_and_named() {
     assert!(line().ends_with("; row 0 holds what must be in row 1)"), "{}", line());
     // Nothing that is wrong is finite, so nothing says by how much.
     found("x_out", "[0, 0]", &|data| data.chunks_mut(2).for_each(|nan| nan.copy_from_slice(&[0xC0, 0x7F])));
-    assert!(line().ends_with("(4096 of 4096 values differ)"), "{}", line());
+    assert!(line().ends_with("(4096 of 4096 values differ in rows 0, 1, 2, 3)"), "{}", line());
     // A scale that is another row's.
     found("dynamic_scales", "[3]", &|data| data.copy_within(0..4, 12));
     // A count.

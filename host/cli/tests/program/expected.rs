@@ -94,9 +94,8 @@ fn what_differs_is_named_and_ends_with_status_1() {
     let foreign = b.join("expected.safetensors");
     let lines = fails_with_lines(1, &["compare", text(&a), text(&foreign)]);
     assert!(
-        lines
-            .iter()
-            .any(|line| line.contains("rank0.x_out[0, 0] = ") && line.contains("values differ, by at most ")),
+        lines.iter().any(|line| line.contains("rank0.x_out[0, 0] = ")
+            && line.contains("values differ in rows 0, 1, 2, 3, by at most ")),
         "{lines:?}"
     );
     assert_eq!(json(1, &["compare", text(&a), text(&foreign)])["verdict"], "no");
