@@ -40,7 +40,7 @@ pub struct Judged {
     pub max_rel: Option<f64>,
     /// The most steps of the type.
     pub max_ulp: Option<u64>,
-    /// The rows of a matrix that have wrong values, the first of them.
+    /// The rows of a matrix that have wrong values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wrong_rows: Vec<usize>,
     /// The row that is expected elsewhere and is in the place of the first wrong one.
@@ -132,13 +132,12 @@ impl Tolerance {
             }
             if let Some(row) = row_of(&must.shape, at)
                 && judged.wrong_rows.last() != Some(&row)
-                && judged.wrong_rows.len() < LISTED_MAX
             {
                 judged.wrong_rows.push(row);
             }
         }
         if has_numbers && let Some(first) = judged.first.first() {
-            judged.stray_row = stray_row(must, seen, &first.index);
+            judged.stray_row = stray_row(must, seen, &first.index, &judged.wrong_rows);
         }
         judged
     }
@@ -152,14 +151,13 @@ fn row_of(shape: &[usize], at: usize) -> Option<usize> {
 
 /// Which row of a matrix is where one with the element `index` must. A token that goes to two experts of a rank has two such rows:
 /// one that is wrong itself is meant.
-fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize]) -> Option<usize> {
+fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize], wrong_rows: &[usize]) -> Option<usize> {
     let &[row, _] = index else { return None };
     let len = must.data.len().checked_div(*must.shape.first()?).filter(|&len| len > 0)?;
     // Rows of zeros are all alike.
     let stray = seen.chunks(len).nth(row).filter(|stray| stray.iter().any(|&byte| byte != 0))?;
-    let rows = must.data.chunks(len).zip(seen.chunks(len));
-    let alike: Vec<_> = (0..).zip(rows).filter(|(_, (must, _))| *must == stray).collect();
-    let wrong = alike.iter().find(|(_, (must, seen))| must != seen);
+    let alike: Vec<_> = (0..).zip(must.data.chunks(len)).filter(|(_, row)| *row == stray).collect();
+    let wrong = alike.iter().find(|(row, _)| wrong_rows.contains(row));
     wrong.or_else(|| alike.first()).map(|(row, _)| *row)
 }
 

@@ -129,11 +129,11 @@ impl One {
                 let stray = stray.map_or_else(String::new, |(from, row)| {
                     format!("; row {row} holds what must be in row {from}")
                 });
-                let rows: Vec<_> = wrong_rows.iter().map(usize::to_string).collect();
+                let more = if wrong_rows.len() > LISTED_MAX { ", ..." } else { "" };
+                let rows: Vec<_> = wrong_rows.iter().take(LISTED_MAX).map(usize::to_string).collect();
                 let rows = match rows.len() {
                     0 | 1 => String::new(),
-                    LISTED_MAX.. => format!(" in rows {}, ...", rows.join(", ")),
-                    _ => format!(" in rows {}", rows.join(", ")),
+                    _ => format!(" in rows {}{more}", rows.join(", ")),
                 };
                 format!("{name}{} ({wrong} of {compared} values differ{rows}{most}{stray})", first.words)
             }
@@ -198,6 +198,7 @@ fn judgement(
         let missing = tensors.iter().filter(|one| one.is_missing()).count();
         let what = match missing {
             0 => format!("{bad} of {} tensors are wrong", tensors.len()),
+            _ if missing == tensors.len() => format!("all {missing} tensors are missing, none was compared"),
             _ if missing == bad => {
                 format!("{missing} of {} tensors are missing, the others agree", tensors.len())
             }

@@ -60,7 +60,7 @@ pub struct Inputs<'a> {
     /// `[q, h]` dtype, const experts' own rows.
     pub const_expert_v: &'a [u8],
     /// What combine does with its sums, where the protocol [has it](Shape::has_add_rms_norm). Ranks and calls may differ: no rank
-    /// sees which combine another calls.
+    /// sees which combine another calls. All cores of a rank, and both halves, are given the same: nothing else sees it.
     pub add_rms_norm: Option<AddRmsNorm<'a>>,
     /// The number of the call, such as step times layers plus layer: the same on all ranks, in dispatch and in the combine
     /// of its results. Where a group [checks calls](crate::protocol::Choices::checked), a rank that is at another call is

@@ -137,7 +137,7 @@ pub(super) fn run(args: &SimulateArgs, out: &mut Report) -> Result<(), Error> {
         let must = "must fit the memory that is free; hint: --rows timing";
         return Err(Error::Request(format!("--rows real: {rows} of {}: {must}", BinaryBytes(real_max))));
     }
-    if args.config.preset.is_none() && !request.plan.case.config.origin.has("aiv_num") {
+    if !request.plan.case.config.origin.has("aiv_num") {
         let cores = request.plan.case.shape.aiv_num();
         note(&format!(
             "note: aiv_num is not stated: times are those of {cores} cores a rank; an A3 die has 48 at most"

@@ -26,7 +26,7 @@ use veriep_case::verdict::Judgement;
 use veriep_core::layout::state::{STATE_BYTES, Slots};
 use veriep_core::place::Region;
 use veriep_core::protocol::{Choices, Flags, Receive};
-use veriep_core::shape::{Given, Limits, Protocol, Shape};
+use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::sim::storage::region_sizes;
 use veriep_core::units::RankId;
 
@@ -156,7 +156,10 @@ fn readings(request: &Request, group: &mut Group, variants: &[dump::Options]) ->
         }
     }
     let is_sound = |reading: &Reading| reading.evidence.contradictions.is_empty();
-    if readings.iter().any(is_sound) {
+    // On A2 a word with the number of its call is a word without one, too: that only one of both readings fits does not show it.
+    let may_tell =
+        group.shape.product() == Product::A3 || variants.iter().all(|one| one.checked == variants[0].checked);
+    if may_tell && readings.iter().any(is_sound) {
         readings.retain(is_sound);
     }
     match (readings.first(), refused) {

@@ -1,7 +1,7 @@
 //! The diagnosis of the ranks as data.
 
 use super::evidence::{Contradiction, Evidence, Lack, Missing, OtherCall, Seen, Suspicion};
-use super::options::{self, EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, STAGE, value};
+use super::options::{CHECKED, EXPERTS, FLAGS, IN_FLIGHT, RECEIVE, SLOTS, STAGE, value};
 use super::{Group, OperatorSource, Reading};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use veriep_core::layout::state::Operator;
 use veriep_core::units::RankId;
 
 /// Options that can be open.
-const NAMES: [&str; 5] = [RECEIVE, EXPERTS, FLAGS, STAGE, IN_FLIGHT];
+const NAMES: [&str; 7] = [RECEIVE, EXPERTS, FLAGS, STAGE, SLOTS, CHECKED, IN_FLIGHT];
 
 #[derive(Serialize)]
 pub struct Diagnosis {
@@ -217,7 +217,7 @@ impl Of<'_> {
         }
         add.extend(self.options.iter().map(|(name, values)| {
             let values = values.join(" or ");
-            let stated = match *name == options::CHECKED {
+            let stated = match *name == CHECKED {
                 true => format!("{} with {name} = {values}", dump::OPTIONS_NAME),
                 false => format!("--{} {values}", name.replace('_', "-")),
             };

@@ -165,12 +165,7 @@ pub(super) fn cores(group: &Group<'_>, memory: &Memory) -> Result<Vec<Core>, Str
             format!("core words of core {core}: {even:#x} and {odd:#x} cannot follow each other")
         })?;
         if let Some(seen) = begun.iter().find(|seen| **seen > 1) {
-            let numbered = if *seen >> 16 > 0 {
-                "; options.toml with checked = true reads words with numbers of calls"
-            } else {
-                ""
-            };
-            return Err(format!("selector of core {core}: {seen:#x}: must be 0 or 1{numbered}"));
+            return Err(format!("selector of core {core}: {seen:#x}: must be 0 or 1"));
         }
         Ok(Core { begun, epoch, is_new: begun == [0, 0] && even == 0 && odd == 0 })
     });
