@@ -351,6 +351,26 @@ fn a_rank_that_never_began_is_named() {
     }
 }
 
+/// Memory of A2 does not show whether words have the numbers of their calls, and old ones then look like those that have come.
+#[test]
+fn a_dump_without_its_options_is_not_called_good_nor_blames_another() {
+    for words in [&[][..], &["--unchecked"]] {
+        for group in [JOINT, IN_BLOCKS, MESH, MESSAGES] {
+            let folder = group.dump(3, &[&["--rounds", "3", "--inject", "silent=1"], words].concat());
+            assert_eq!(culprits(3, folder.path(), &[]), [1], "{:?} {words:?}", group.set);
+            fs::remove_file(folder.path().join("options.toml")).unwrap();
+            let output = veriep(&["diagnose", text(folder.path()), "--format", "json"]);
+            let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+            match output.status.code() {
+                Some(3) => assert_eq!(of(&said), [1], "{:?} {words:?}: {said}", group.set),
+                status => {
+                    assert_eq!((status, of(&said)), (Some(4), vec![]), "{:?} {words:?}: {said}", group.set)
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn ranks_two_operators_apart_are_placed() {
     // Rank 0 is in dispatch 1 and lacks flags of rank 1; the others have ended combine 1.
