@@ -537,6 +537,10 @@ fn a_rank_in_another_call_is_named_with_both_numbers() {
         let suspected = said["suspects"].as_array().unwrap().iter().any(|one| one["rank"] == 2);
         assert!(of(&said) == [2] || of(&said).is_empty() && suspected, "{:?}: {said}", group.set);
         assert!(!line.contains("has not sent"), "{line}");
+        // Read as words without numbers they may all have come.
+        fs::remove_file(folder.path().join("options.toml")).unwrap();
+        let output = veriep(&["diagnose", text(folder.path())]);
+        assert_ne!(output.status.code(), Some(0), "{:?}", group.set);
     }
     let mut named = 0;
     // The subject is the rank that differs from all others, not one whose word it was first to refuse.
