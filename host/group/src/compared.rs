@@ -170,11 +170,12 @@ fn wrong(result: &Path, tensors: &[One]) -> Error {
 /// Judges what became of the tensors that are asked for. Each rank and tensor that is asked for by name must be among them.
 fn judgement(
     asked: &Asked,
-    result: &Path,
+    result: &TensorFile,
     tensors: &[One],
     not_compared: &[String],
     lacking: &[String],
 ) -> Judgement {
+    let there = result.names();
     let mut names = Vec::new();
     for one in tensors {
         if !names.contains(&one.name.as_str()) {
@@ -205,14 +206,17 @@ fn judgement(
             _ => format!("{bad} of {} tensors are wrong, {missing} of them missing", tensors.len()),
         };
         let bound = format!("{what}; judged were {part}{tail}");
-        return Judgement::no(bound, wrong(result, tensors));
+        return Judgement::no(bound, wrong(result.path(), tensors));
     }
     let absent = asked.absent_from(tensors, lacking);
     let values: usize = tensors.iter().map(|one| one.judged.compared).sum();
     if values == 0 {
         let decides = if absent.is_empty() { vec!["ranks that received rows".to_owned()] } else { absent };
         let decides: Vec<_> = decides.into_iter().map(|what| format!("{what} in both files")).collect();
-        return Judgement::unknown("nothing was compared", decides);
+        let has: Vec<_> = there.iter().take(NAMED_IN_BOUND).map(|name| shown(name)).collect();
+        let has = if has.is_empty() { "no tensor".to_owned() } else { has.join(", ") };
+        let bound = format!("nothing was compared: the result has {has}");
+        return Judgement::unknown(bound, decides);
     }
     let other_nan: usize = tensors.iter().map(|one| one.judged.other_nan).sum();
     let agrees = format!("{values} values agree {}: {part}{tail}", asked.how(&names, other_nan));
@@ -378,7 +382,7 @@ pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile)
         ..One::new(&name)
     });
     tensors.extend(stray.filter(|_| is_whole));
-    let judgement = judgement(asked, result.path(), &tensors, &not_compared, &lacking);
+    let judgement = judgement(asked, result, &tensors, &not_compared, &lacking);
     Ok(Compared { judgement, tensors, not_compared })
 }
 

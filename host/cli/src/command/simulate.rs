@@ -137,17 +137,12 @@ pub(super) fn run(args: &SimulateArgs, out: &mut Report) -> Result<(), Error> {
         let must = "must fit the memory that is free; hint: --rows timing";
         return Err(Error::Request(format!("--rows real: {rows} of {}: {must}", BinaryBytes(real_max))));
     }
-    if !request.plan.case.config.origin.has("aiv_num") {
-        let cores = request.plan.case.shape.aiv_num();
-        note(&format!(
-            "note: aiv_num is not stated: times are those of {cores} cores a rank; an A3 die has 48 at most"
-        ));
-    }
     let mut csv = grid::Csv::create(args.csv.as_deref())?;
     if !request.rows {
         note("note: timing only: rows are not kept, so no output was compared with the reference");
     }
     let outcome = request.recorded(args)?;
+    let cores = (!request.plan.case.config.origin.has("aiv_num")).then(|| request.plan.case.shape.aiv_num());
     csv.add(&points[0], args.seed, &outcome);
     let free = match args.free || outcome.cut {
         true => None,
@@ -177,6 +172,11 @@ pub(super) fn run(args: &SimulateArgs, out: &mut Report) -> Result<(), Error> {
             points.iter().zip(&took).flat_map(|(point, took)| report::grid_rows(point, took)).collect();
     }
     csv.finish()?;
+    if let Some(cores) = cores {
+        note(&format!(
+            "note: aiv_num is not stated: times are those of {cores} cores a rank; an A3 die has 48 at most"
+        ));
+    }
     let cut = || Error::Interrupted(format!("after {done} of {all} simulations"));
     let verdict = if done < all && interrupt::is_asked() { Err(cut()) } else { Ok(()) };
     out.conclude(&simulated, report::table, verdict)

@@ -247,7 +247,10 @@ fn tensors_and_ranks_that_are_not_asked_for_play_no_part() {
     };
     assert_eq!([hint(0), hint(1)], ["--ranks", "--tensors"]);
     let line = fails(4, &["compare", text(&case), text(&alone), "--ranks", "0"]);
-    assert_eq!(line, "error: unknown: nothing was compared; decided by: rank 0 in both files");
+    assert_eq!(
+        line,
+        "error: unknown: nothing was compared: the result has rank1.x_out; decided by: rank 0 in both files"
+    );
     // What is there is right, and half of what is asked for is not there.
     let unknown = json(4, &["compare", text(&case), text(&alone), "--ranks", "0,1"]);
     assert_eq!((&unknown["verdict"], &unknown["ok"]), (&"unknown".into(), &false.into()));
