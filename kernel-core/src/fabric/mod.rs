@@ -115,7 +115,7 @@ impl Terms {
     }
 }
 
-/// A fabric was asked for bytes that its memory does not have.
+/// A fabric has refused an access: its memory has no such bytes, or no room for the effect now ([`Fault::busy`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// The rank of the memory.

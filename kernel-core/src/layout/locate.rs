@@ -18,19 +18,20 @@ pub struct Spot {
     pub inside: u64,
 }
 
-/// Returns the slot of an area or output that has this byte of a rank's memory; `None` if no slot has it. It looks for no slot
-/// [inside](Named::inside) that one: [`Named::find`] does.
+/// Returns the slot of an area or output that has this byte of a rank's memory; `None` if no slot has it. At most one has: `verify`
+/// proves that rows of the table do not overlap, but for those that share. It looks for no slot [inside](Named::inside) that one:
+/// [`Named::find`] does. Tokens of outputs count up to the capacity, which a rank with fewer tokens does not use.
 #[must_use]
 pub fn locate(memory: &Memory<'_>, place: Place) -> Option<Spot> {
     let is_in_region = |named: &Named| named.row().is_some_and(|row| row.region == place.region);
     let outer = Named::ALL.into_iter().filter(|named| named.inside().is_empty() && is_in_region(named));
-    // These are `NearSlots` by other indices: `Named::find` finds them.
+    // Returned slots are near slots by other indices; who wants those calls `Named::find`.
     outer.filter(|named| *named != Named::ReturnedSlots).find_map(|named| named.find(memory, place.offset))
 }
 
 impl Named {
-    /// Returns the slot of this map that has a byte. `offset` counts from the start of the region, or of the outer slot if the map
-    /// is [inside](Self::inside) another.
+    /// Returns the slot of this map that has a byte. `offset` counts from the start of the region, which the caller sees to, or of
+    /// the outer slot if the map is [inside](Self::inside) another.
     #[must_use]
     pub fn find(self, memory: &Memory<'_>, offset: u64) -> Option<Spot> {
         let map = self.map_in(memory)?;
@@ -55,7 +56,9 @@ impl Map {
         for (dim, index) in self.dims().iter().zip(&mut indices) {
             let last = dim.extent.checked_sub(1)?;
             let steps = match dim.index {
+                // Its stride, the port offset, may be 0 or less than what is inside: a quotient would not find it.
                 Index::Owner => owner,
+                // After the last slot the rest stays too large for the comparison at the end.
                 _ => rest.checked_div(dim.stride.unsigned_abs()).map_or(0, |n| n.min(last.into()) as u32),
             };
             rest = rest.checked_sub(u64::from(steps) * dim.stride.unsigned_abs())?;

@@ -61,7 +61,7 @@ pub struct Axis {
 pub struct Row {
     /// Its name.
     pub named: Named,
-    /// Its region. A row that is [inside](Named::inside) another starts at a slot of that one.
+    /// Its region. It means nothing for a row that is [inside](Named::inside) another, which starts at a slot of that one.
     pub region: Region,
     /// The offset when all indices are 0.
     pub base: Expr<Quantity>,

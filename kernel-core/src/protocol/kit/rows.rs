@@ -48,7 +48,7 @@ pub(crate) struct Stretch {
     pub(crate) source: RankId,
     pub(crate) index: u32,
     pub(crate) len: u32,
-    /// The number of rows of earlier stretches.
+    /// The number of the batch's rows before its first one, those left out included.
     pub(crate) before: u32,
 }
 
@@ -62,7 +62,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Leaves out the first `done` rows.
+    /// Leaves out the first `done` rows. `len` and `next` stay those of the whole batch, so only effects of single rows may use what
+    /// is left.
     pub(crate) fn leave_out(&mut self, done: u32) {
         for stretch in &mut self.stretches {
             let cut = done.saturating_sub(stretch.before).min(stretch.len);

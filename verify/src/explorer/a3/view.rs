@@ -23,10 +23,9 @@ use veriep_core::units::RankId;
 /// Bytes of a scale.
 const SCALE: u64 = 4;
 
-/// Whether others than its own core may look at a word.
+/// Whether others than its own core may look at a word, by a machine's address: all but selectors.
 pub(super) fn is_shared(at: Place) -> bool {
     !matches!(at.region, Region::State | Region::TpState)
-        || at.offset >= VIRTUAL
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
@@ -230,12 +229,14 @@ impl Fabric for View<'_, '_> {
         self.is_quiet_but_for(|_| false)
     }
 
+    /// Refused only while the search peeks (`Step::touch`): then the step is taken back.
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         // Only this core writes its core words, so what it reads there depends on no other core.
         if is_shared(at) && at != self.own_word(at) {
             self.step.touch(at)?;
         }
         let word = self.read_word(self.virtually(at));
+        // Of words that are cleared later than seen; those that are taken at once are noted by their clear.
         if word != 0 {
             self.note_seen(at);
         }
@@ -380,7 +381,8 @@ impl View<'_, '_> {
         if let Some(Value::Word(word)) = newest.map(|(_, effect)| effect.value) {
             return word;
         }
-        // A publish, or another core's clear.
+        // A publish, or another core's clear. The newest speaks for all: a second effect on a word is an error, unless the clears of
+        // one core follow each other. Over explicit memory landings are moves of their own.
         if self.scene.setup.model.memory == Landing::Weak
             && let Some((i, late)) = self.in_flight(at, |_| true)
         {

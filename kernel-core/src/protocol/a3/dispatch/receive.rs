@@ -36,6 +36,7 @@ impl Dispatch {
         counts.fill(0);
         let mut before = 0;
         let mut first = Cursor::first(0, share.start);
+        // No share has two sources that send here, so the sum of a share is the count of its source.
         for other in (0..shape.aiv_num()).map(CoreId) {
             let mut sources = split::slots(shape, core.rank, other).map(RankId);
             let Some(source) = sources.find(|&source| shape.sends_to_shared(source, core.rank)) else {
@@ -69,7 +70,8 @@ impl Dispatch {
     }
 
     /// Copies one field of the next batch of rows, which begins at `at`. Each field of a batch is a step; after the last one
-    /// comes the next batch. If the slots have no more rows, waits for the next slot, or ends.
+    /// comes the next batch. If the slots have no more rows, waits for the next slot, or ends. If the fabric has no room for a
+    /// step's first effect, the error leaves the phase as it is, and the machine's step makes a wait of it.
     pub(super) fn copy_out(
         &mut self,
         cx: &mut Context<'_, impl Fabric + ?Sized>,
@@ -82,7 +84,7 @@ impl Dispatch {
         }
         let counts = split_words(cx.scratch.words, &core.work.sends)?.table;
         let mut batch =
-            self.slots_from(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
+            self.slots_up_to(core, counts, at.slot).batch(core, at, self.rows_max(core, at.row))?;
         let Some(first) = batch.stretches.first() else {
             // All slots that may be copied now are empty from here on.
             return match core.choices.flags {
@@ -91,7 +93,8 @@ impl Dispatch {
             };
         };
         match field {
-            // The other fields keep the rest of `at`: it is still the start of this batch.
+            // From here on `at.token` is that of the row after the batch, and `batch.next` takes it over. Slot, index and row
+            // still name the batch's start, from which the step of each field finds the batch again.
             Field::Triple => at.token = copy_triples(cx, &batch, &self.column(core, triple_of), at)?,
             Field::Data | Field::Rest { .. } => {
                 if let Field::Rest { done } = field {
@@ -110,9 +113,9 @@ impl Dispatch {
         })
     }
 
-    /// Returns the slots whose rows may be copied in one batch with those of `slot`: with separate flags only that slot, whose
-    /// `TokenFlag` has come.
-    fn slots_from<'c>(&self, core: Core<'_>, counts: &'c [u32], slot: u32) -> Slots<'c> {
+    /// Returns the slots up to `slot` whose rows may be copied in one batch with those of `slot`: with separate flags no later
+    /// one, since its `TokenFlag` may not have come. Counts are by number from the share's start.
+    fn slots_up_to<'c>(&self, core: Core<'_>, counts: &'c [u32], slot: u32) -> Slots<'c> {
         let share = &core.work.slots;
         match (self.round.end, core.choices.flags) {
             // Cores split rows only on a rank with one expert, which has a slot for each source.
@@ -125,7 +128,7 @@ impl Dispatch {
     /// Returns the maximum number of rows that a step copies from `row` on.
     fn rows_max(&self, core: Core<'_>, row: u32) -> u32 {
         let max = match core.shape.tp_world_size() {
-            // Where data stay in the window, the writes for each record are small.
+            // Where data stay in the window, the writes for each record are small. This is never so with a TP domain.
             _ if core.choices.receive.keeps_rows() => ROWS,
             1 => core.run.min(ROWS),
             // A record goes to the peer as soon as it is copied.
@@ -152,8 +155,8 @@ impl Dispatch {
     }
 
     /// Copies the data of a batch to `row` of the outputs and those after it, or writes their places to those entries of the row
-    /// table. Returns the number of rows before the first one that the fabric has not taken, as [`was_taken`]; `None` if it has
-    /// taken all.
+    /// table. Returns the number of the batch's rows, from its start, that are copied, if the fabric has no room for the next
+    /// one ([`was_taken`]); `None` if all are.
     #[inline(always)]
     fn copy_data(
         &self,
