@@ -364,7 +364,7 @@ fn a_dump_without_its_options_is_not_called_good_nor_blames_another() {
             match output.status.code() {
                 Some(3) => assert_eq!(of(&said), [1], "{:?} {words:?}: {said}", group.set),
                 status => {
-                    assert_eq!((status, of(&said)), (Some(4), vec![]), "{:?} {words:?}: {said}", group.set)
+                    assert_eq!((status, of(&said)), (Some(4), vec![]), "{:?} {words:?}: {said}", group.set);
                 }
             }
         }
