@@ -448,11 +448,8 @@ fn each_guard_is_named() {
     }
     let folder = tempdir().unwrap();
     let file = folder.path().join("events.jsonl");
-    let event = |rank: u32, what: &str| {
-        format!("{{\"rank\":{rank},\"core\":0,\"batch\":0,\"operator\":\"dispatch\",\"kind\":\"{what}}}")
-    };
-    let put = "put\",\"peer\":1,\"region\":\"state\",\"offset\":0,\"length\":8,\"word\":\"0x1\"";
-    let events = [(0, "begin\""), (0, put), (1, "begin\""), (1, put)].map(|(rank, what)| event(rank, what));
+    let put = |rank| event(rank, "put", r#","peer":1,"region":"state","offset":0,"length":8,"word":"0x1""#);
+    let events = [event(0, "begin", ""), put(0), event(1, "begin", ""), put(1)];
     std::fs::write(&file, format!("{HEADER}\n{}", events.join("\n"))).unwrap();
     let broken = &json(1, &["conform", text(&file)])["broken"];
     assert_eq!(
@@ -650,9 +647,6 @@ fn a_task_is_read_within_windows_out() {
 fn a_word_is_published_after_the_clear_before_it_has_landed() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("events.jsonl");
-    let event = |rank: u32, kind: &str, more: &str| {
-        format!(r#"{{"rank":{rank},"core":0,"batch":0,"operator":"dispatch","kind":"{kind}"{more}}}"#)
-    };
     let at = |offset: u64, word: u64| format!(r#","region":"state","offset":{offset},"word":"{word:#x}""#);
     let publishes = |rank: u32, (offset, word): (u64, u64)| {
         event(rank, "publish", &format!(r#","peer":{}{}"#, 1 - rank, at(offset, word)))
@@ -1101,9 +1095,6 @@ fn a_source_that_is_written_again_before_its_transfer_was_seen_is_refused() {
 fn words_that_come_round_or_follow_each_other_at_once_are_refused() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("events.jsonl");
-    let event = |rank: u32, kind: &str, more: &str| {
-        format!(r#"{{"rank":{rank},"core":0,"batch":0,"operator":"dispatch","kind":"{kind}"{more}}}"#)
-    };
     let publishes = |word: u64| {
         event(0, "publish", &format!(r#","peer":1,"region":"state","offset":0,"word":"{word:#x}""#))
     };
@@ -1128,6 +1119,11 @@ fn words_that_come_round_or_follow_each_other_at_once_are_refused() {
     assert_eq!(refused, ("round".into(), 9.into(), 4.into()));
     let seen = [&round[..4], &[sees(2)], &round[4..], &[sees(1)]].concat();
     assert_eq!(broken(&seen, 4), nothing);
+}
+
+/// A line of core 0 of a rank in its first dispatch.
+fn event(rank: u32, kind: &str, more: &str) -> String {
+    format!(r#"{{"rank":{rank},"core":0,"batch":0,"operator":"dispatch","kind":"{kind}"{more}}}"#)
 }
 
 /// The next event of the core of an event.
