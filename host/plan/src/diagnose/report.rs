@@ -552,26 +552,22 @@ impl Of<'_> {
             || self.ranks.iter().flatten().flat_map(|seen| seen.waits.iter().map(move |lack| (seen, lack)));
         let own: Vec<_> = lacks().filter(|(_, lack)| lack.what.source() == Some(member)).collect();
         let first = own.first().copied().or_else(|| lacks().find(|(_, lack)| lack.what.source().is_none()));
+        let unsent = match own.len() {
+            0 => String::new(),
+            1 => " has not sent 1 word".to_owned(),
+            words => format!(" has not sent {words} words"),
+        };
         let begun = first.zip(self.ranks[member as usize].as_ref()).map(|((waiting, lack), seen)| {
             let operator = lack.what.operator();
-            let name = Self::operator(waiting, operator, lack.number);
-            (seen.has_begun(operator, lack.number), name)
+            let verb = match (own.is_empty(), seen.has_begun(operator, lack.number)) {
+                (true, true) => " has begun",
+                (true, false) => " has not begun",
+                (false, true) => ", but has begun",
+                (false, false) => " and has not begun",
+            };
+            format!("{verb} {}", Self::operator(waiting, operator, lack.number))
         });
-        let words = match own.len() {
-            0 => None,
-            1 => Some("has not sent 1 word".to_owned()),
-            words => Some(format!("has not sent {words} words")),
-        };
-        match (words, begun) {
-            (None, None) => format!("rank {rank}"),
-            (None, Some((true, operator))) => format!("rank {rank} has begun {operator}"),
-            (None, Some((false, operator))) => format!("rank {rank} has not begun {operator}"),
-            (Some(words), None) => format!("rank {rank} {words}"),
-            (Some(words), Some((true, operator))) => format!("rank {rank} {words}, but has begun {operator}"),
-            (Some(words), Some((false, operator))) => {
-                format!("rank {rank} {words} and has not begun {operator}")
-            }
-        }
+        format!("rank {rank}{unsent}{}", begun.unwrap_or_default())
     }
 }
 
