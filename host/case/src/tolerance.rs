@@ -3,7 +3,7 @@
 use crate::store::Tensor;
 use half::{bf16, f16};
 use safetensors::Dtype;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 /// Most differences of a tensor that are listed.
@@ -40,12 +40,16 @@ pub struct Judged {
     pub max_rel: Option<f64>,
     /// The most steps of the type.
     pub max_ulp: Option<u64>,
-    /// The rows of a matrix that have wrong values.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// The rows of a matrix that have wrong values. A report lists the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "first_rows")]
     pub wrong_rows: Vec<usize>,
     /// The row that is expected elsewhere and is in the place of the first wrong one.
     pub stray_row: Option<usize>,
     pub first: Vec<Difference>,
+}
+
+fn first_rows<S: Serializer>(rows: &[usize], to: S) -> Result<S::Ok, S::Error> {
+    rows[..rows.len().min(LISTED_MAX)].serialize(to)
 }
 
 /// Returns true for a count that `serde` leaves out.
@@ -149,8 +153,8 @@ fn row_of(shape: &[usize], at: usize) -> Option<usize> {
     at.checked_div(columns)
 }
 
-/// Which row of a matrix is where one with the element `index` must. A token that goes to two experts of a rank has two such rows:
-/// one that is wrong itself is meant.
+/// The row that a matrix should have elsewhere and has in the place of its element `index`. A token that goes to two experts of a
+/// rank has two such rows: the one whose place is wrong, too, is meant.
 fn stray_row(must: &Tensor<'_>, seen: &[u8], index: &[usize], wrong_rows: &[usize]) -> Option<usize> {
     let &[row, _] = index else { return None };
     let len = must.data.len().checked_div(*must.shape.first()?).filter(|&len| len > 0)?;
