@@ -155,7 +155,7 @@ fn received(shape: &Shape, rank: RankId, inputs: &[Inputs<'_>], sent: &[Sent]) {
     }
 }
 
-/// Where rows are in the windows of A2, told by the sender and by the receiver.
+/// The places of rows in the windows of A2, as the sender and as the receiver computes them.
 fn permuted(shape: &Shape, rank: RankId, sums: &[u32], sent: &[Sent]) {
     let mut own: Vec<u32> = sent[rank.index()].values().map(|rows| rows.len() as u32).chain([0]).collect();
     let by_expert = own.clone();

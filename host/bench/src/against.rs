@@ -287,7 +287,7 @@ fn folder(args: &BenchArgs) -> PathBuf {
     target.unwrap_or_default().join("baselines")
 }
 
-/// What a program reads and writes: a file in memory, without a name, so that a process that is killed leaves nothing.
+/// A file in memory that a program reads or writes. It has no name, so a process that is killed leaves nothing.
 /// The gains, then x, ids and weights of each rank, then for each a slot: how many bytes follow, as 64 bits, and those.
 #[derive(Debug)]
 struct Exchange {

@@ -213,7 +213,7 @@ impl<'c> Exchanged<'c> {
         Ok(verdict)
     }
 
-    /// Whether results are the reference's. In a hierarchy that sums those of each server first, which rounds otherwise.
+    /// Whether results are the reference's. That reference of a hierarchy sums each server's results first, which rounds in another way.
     fn is_right(&self, must: Vec<u8>, seen: &[u8]) -> bool {
         let tolerance = match self.case.shape.protocol() {
             Protocol::Hierarchy => Tolerance { ulp: 1, atol: 1e-4, ..Tolerance::default() },

@@ -35,7 +35,7 @@ use veriep_mpi::wire::{Exchange, MpiWire};
 /// Looks without a pause before a process that has nothing to do sleeps between two.
 const LOOKS: u32 = 1000;
 const NAP: Duration = Duration::from_millis(1);
-/// How long the first process may take to report that no process moves, and all to leave.
+/// The time that the first process has to report that no process moves, and all processes to end.
 const SAYS: Duration = Duration::from_secs(1);
 const LEAVES: Duration = Duration::from_secs(5);
 

@@ -295,8 +295,7 @@ pub fn refuse_numpy_name(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What makes a tensor of such values out of one of type `seen`, where PyTorch wrote it. Integers of two bytes are a bfloat16's bits,
-/// which NumPy keeps as uint16.
+/// The call that makes a tensor of type `dtype` out of one of type `seen`. Integers of two bytes are taken for a bfloat16's bits.
 pub fn convert_to(seen: Dtype, dtype: Dtype) -> Option<String> {
     if dtype == Dtype::BF16 && [Dtype::I16, Dtype::U16].contains(&seen) {
         return Some(".view(torch.bfloat16), or in a file of NumPy .view(numpy.uint16)".to_owned());

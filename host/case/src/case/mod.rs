@@ -151,7 +151,7 @@ pub struct RankTensors {
 }
 
 impl RankTensors {
-    /// What a rank with these tensors brings to a round, without what all ranks have in common, and so without AddRmsNorm.
+    /// The inputs of a rank with these tensors. They lack what all ranks have in common, such as the tensors of AddRmsNorm.
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,

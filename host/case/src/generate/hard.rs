@@ -9,7 +9,7 @@
 //!   the middle between two neighbours of `dtype`, above an even one and above an odd one alternately: it must be rounded to
 //!   the even one.
 //!
-//! Where rows are quantised the odd ones are numbers of which every other one is in the middle between two int8.
+//! In odd quantised rows every other number is in the middle between two int8.
 
 use super::{below, unit};
 use core::iter;

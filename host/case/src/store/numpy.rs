@@ -128,7 +128,7 @@ fn members_listed(mut file: &File) -> std::io::Result<Option<usize>> {
     Ok(count.map(u16::from_le_bytes).filter(|count| *count < u16::MAX).map(usize::from))
 }
 
-/// What is before the data of an array: a text of Python's.
+/// The header of an array, before its data: a dictionary as Python prints it.
 struct Header {
     dtype: Dtype,
     shape: Vec<usize>,
